@@ -1,0 +1,257 @@
+//! What a state backend must do.
+
+use std::{fmt, ops::Bound, ops::ControlFlow, sync::Arc};
+
+use bytes::Bytes;
+use thalweg_types::{Action, Classified, Index, Lsn, Revision, SpaceTime, Term};
+
+/// How far the state has applied its space's log. Stored with the data of the same batch, so the two
+/// never disagree.
+///
+/// Invariant: never goes back; `lsn` is exclusive: every record of the space below it is applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Exclusive: replay starts here.
+    pub lsn: Lsn,
+    /// Term of the last applied entry.
+    pub term: Term,
+    /// Index of the last applied entry.
+    pub index: Index,
+    /// Revision of the last applied command.
+    pub revision: Revision,
+    /// Space time of the last applied entry.
+    pub time: SpaceTime,
+}
+
+/// A batch of changes that become visible, and survive, together. Keeps its allocations when cleared.
+///
+/// Keys are unique within a batch only if the caller makes them so: the last op on a key wins.
+#[derive(Clone, Debug, Default)]
+pub struct WriteBatch {
+    bytes: Vec<u8>,
+    ops: Vec<Op>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    key_at: u32,
+    key_len: u32,
+    /// `u32::MAX`: a delete.
+    value_len: u32,
+}
+
+/// One change of a [`WriteBatch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Set `key` to a value.
+    Put(&'a [u8], &'a [u8]),
+    /// Remove the key.
+    Delete(&'a [u8]),
+}
+
+impl WriteBatch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets a key given in parts to a value given in parts.
+    #[inline]
+    pub fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
+        let key_at = self.bytes.len() as u32;
+        key.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        let key_len = self.bytes.len() as u32 - key_at;
+        value.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        let value_len = self.bytes.len() as u32 - key_at - key_len;
+        self.ops.push(Op { key_at, key_len, value_len });
+    }
+
+    /// Removes a key given in parts.
+    #[inline]
+    pub fn delete(&mut self, key: &[&[u8]]) {
+        let key_at = self.bytes.len() as u32;
+        key.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        self.ops.push(Op { key_at, key_len: self.bytes.len() as u32 - key_at, value_len: u32::MAX });
+    }
+
+    /// The changes in order.
+    pub fn changes(&self) -> impl ExactSizeIterator<Item = Change<'_>> {
+        self.ops.iter().map(|op| {
+            let key_end = (op.key_at + op.key_len) as usize;
+            let key = &self.bytes[op.key_at as usize..key_end];
+            if op.value_len == u32::MAX {
+                Change::Delete(key)
+            } else {
+                Change::Put(key, &self.bytes[key_end..key_end + op.value_len as usize])
+            }
+        })
+    }
+
+    /// How many changes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Bytes of all keys and values.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Forgets the changes and keeps the allocations.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ops.clear();
+    }
+}
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Direction {
+    /// Ascending.
+    #[default]
+    Forward,
+    /// Descending.
+    Reverse,
+}
+
+/// What a scan calls for each pair; borrowed for the call only. `Break` ends the scan.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
+/// A consistent, immutable view of the map as of some batch. Holding one keeps old data alive.
+pub trait View: Send + Sync {
+    /// The value of a key.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
+    /// Visits the pairs within the bounds in order. Bounds compare as bytes.
+    fn scan(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), BackendError>;
+    /// What the view has applied.
+    fn applied(&self) -> Applied;
+}
+
+/// Makes the log durable up to an LSN. A backend calls it before it persists anything, so that no
+/// backend is ever ahead of the log on disk.
+pub trait LogBarrier: Send + Sync {
+    /// Returns once every record below `lsn` is on disk. An error is final: persist nothing.
+    fn sync_through(&self, lsn: Lsn) -> Result<(), BarrierFailed>;
+}
+
+/// The log could not be made durable; nothing may be persisted any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the log has failed: {0}")]
+pub struct BarrierFailed(pub String);
+
+/// An ordered map of bytes to bytes with atomic batches. Keys are 1 to 65,535 bytes long.
+///
+/// `apply` and `flush` may be called while readers read. `apply` is never called from two threads at
+/// once; every other method may be called from any thread at any time.
+pub trait Backend: Send + Sync + fmt::Debug + 'static {
+    /// Applies a batch atomically and remembers `applied` with it. May wait, for a bounded time, for
+    /// flushes and compactions to catch up (a write stall, counted in the statistics). Afterwards
+    /// every new view sees all of it. Nothing is made durable.
+    fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError>;
+    /// What has been applied; `None` for a new state.
+    fn applied(&self) -> Option<Applied>;
+    /// What would survive a power loss now: everything up to here can be forgotten by the log.
+    fn persisted(&self) -> Option<Applied>;
+    /// The newest value of a key.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
+    /// The newest consistent view.
+    fn view(&self) -> Arc<dyn View>;
+    /// Persists everything applied before the call: first the log (through the barrier), then the
+    /// state. Returns what is persisted afterwards. Blocks.
+    fn flush(&self) -> Result<Option<Applied>, BackendError>;
+    /// Flushes if enough has gathered since the last time that replay would take long; called now and
+    /// then from a background thread. Blocks.
+    fn maintain(&self) -> Result<(), BackendError>;
+    /// Figures for people and metrics.
+    fn stats(&self) -> BackendStats;
+    /// The name that configuration uses: `memory`, `lsm`.
+    fn name(&self) -> &'static str;
+}
+
+/// Figures of a backend; what does not apply to one is 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendStats {
+    /// Bytes in memtables, or in the map of a backend that is all memory.
+    pub memory_bytes: u64,
+    /// Bytes of tables on disk.
+    pub disk_bytes: u64,
+    /// Number of tables on disk.
+    pub tables: u64,
+    /// Tables per level, level 0 first.
+    pub tables_per_level: Vec<u64>,
+    /// Sealed memtables waiting for a flush.
+    pub sealed_memtables: u64,
+    /// Flushes finished since open.
+    pub flushes: u64,
+    /// Compactions finished since open.
+    pub compactions: u64,
+    /// Bytes written by flushes since open.
+    pub flushed_bytes: u64,
+    /// Bytes written by compactions since open.
+    pub compacted_bytes: u64,
+    /// Applies that had to wait.
+    pub stalls: u64,
+    /// Microseconds that applies have waited in all.
+    pub stall_micros: u64,
+    /// Estimated number of keys, dead versions included.
+    pub estimated_keys: u64,
+    /// Bytes of blocks held in the cache.
+    pub cache_bytes: u64,
+}
+
+/// What went wrong in a backend.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The files could not be read or written.
+    #[error("state {operation} failed: {message}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// What the system said.
+        message: String,
+    },
+    /// The files do not hold what they should.
+    #[error("state is corrupt in {what}: {message}; rebuild it with `thalweg log verify` and a fresh state directory")]
+    Corrupt {
+        /// Which part.
+        what: String,
+        /// What was found.
+        message: String,
+    },
+    /// The log barrier failed, so nothing may be persisted.
+    #[error(transparent)]
+    Barrier(#[from] BarrierFailed),
+    /// An earlier failure closed the backend for writes.
+    #[error("the state refuses writes after an earlier failure: {0}")]
+    Failed(String),
+}
+
+impl Classified for BackendError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Io { .. } => "state_io",
+            Self::Corrupt { .. } => "state_corrupt",
+            Self::Barrier(_) => "log_failed",
+            Self::Failed(_) => "state_failed",
+        }
+    }
+
+    fn action(&self) -> Action {
+        Action::Stop
+    }
+}

@@ -1,0 +1,8 @@
+//! The ordered state behind the log.
+//!
+//! Owns: the [`Backend`](backend::Backend) trait (an ordered byte map with atomic batches), its
+//! implementations, and the deterministic state machine over it: keyspaces, streams, and what their
+//! encodings in the map are.
+//! Does not own: the log, ordering, time, I/O scheduling of entries. Knows no sockets, tasks or Raft.
+
+pub mod backend;

@@ -1,0 +1,62 @@
+//! What an acknowledgement promises.
+
+use std::{fmt, str::FromStr};
+
+/// The promise behind an ack, weakest first; `a < b` means that `b` promises more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(u8)]
+pub enum Durability {
+    /// Accepted: in this process's memory. A crash of the process loses it.
+    None = 0,
+    /// Written to the kernel: survives the process, not the power.
+    Os = 1,
+    /// As `Os`, and fsynced at most the configured interval later.
+    Interval = 2,
+    /// Fsynced on this node.
+    #[default]
+    Disk = 3,
+    /// Fsynced on a majority; equals `Disk` on one node.
+    Quorum = 4,
+}
+
+impl Durability {
+    /// All levels, weakest first.
+    pub const ALL: [Self; 5] = [Self::None, Self::Os, Self::Interval, Self::Disk, Self::Quorum];
+
+    /// The name that users type and read.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Os => "os",
+            Self::Interval => "interval",
+            Self::Disk => "disk",
+            Self::Quorum => "quorum",
+        }
+    }
+
+    /// Whether the ack waits for an fsync.
+    #[must_use]
+    pub const fn waits_for_sync(self) -> bool {
+        matches!(self, Self::Disk | Self::Quorum)
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The text is no durability level.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown durability {0:?}: use none, os, interval, disk or quorum")]
+pub struct UnknownDurability(pub String);
+
+impl FromStr for Durability {
+    type Err = UnknownDurability;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|level| level.name() == text).ok_or_else(|| UnknownDurability(text.to_owned()))
+    }
+}

@@ -1,0 +1,19 @@
+//! Words that every layer of Thalweg shares.
+//!
+//! Owns: ids and positions, durability levels, the byte encodings of commands and of stream
+//! records, limits, the three things an error can tell a caller to do, and the traits through which
+//! time and randomness enter.
+//! Does not own: any I/O, any policy. Depends on no other crate of the workspace.
+
+pub mod clock;
+pub mod command;
+pub mod durability;
+pub mod error;
+pub mod ids;
+pub mod limits;
+pub mod record;
+
+pub use clock::{Clock, ManualClock, SpaceTime, SystemClock};
+pub use durability::Durability;
+pub use error::{Action, Classified};
+pub use ids::*;

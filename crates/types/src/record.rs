@@ -1,0 +1,385 @@
+//! Stream records and the encoding of a batch of them.
+//!
+//! A batch is encoded once, by the producer's side, and those bytes are what the log stores and what
+//! readers get. Its timestamp is the space time of the entry that carries it, so it is not in here.
+//!
+//! ```text
+//! batch  := record*
+//! record := len u32 | flags u8 | [key_len u32 | key] | [count u16 | header*] | payload
+//! header := name_len u16 | name | value_len u32 | value
+//! ```
+//! Little-endian. `len` counts the bytes after itself; the payload is what remains. Flag bit 0: a key
+//! follows; bit 1: headers follow; the others are zero.
+
+use crate::limits::{MAX_HEADERS, MAX_KEY_BYTES, MAX_RECORD_BYTES};
+
+const FLAG_KEY: u8 = 1;
+const FLAG_HEADERS: u8 = 2;
+
+/// Bytes that do not decode: where, and what was expected there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed bytes at {at}: expected {expected}")]
+pub struct Malformed {
+    /// Byte offset in what was decoded.
+    pub at: usize,
+    /// What should have been there.
+    pub expected: &'static str,
+}
+
+/// A record that breaks a limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The payload with key and headers is above [`MAX_RECORD_BYTES`].
+    #[error("record of {got} bytes is above the limit of {MAX_RECORD_BYTES}")]
+    TooLarge {
+        /// Its encoded size.
+        got: usize,
+    },
+    /// The key is above [`MAX_KEY_BYTES`].
+    #[error("record key of {got} bytes is above the limit of {MAX_KEY_BYTES}")]
+    KeyTooLong {
+        /// Its length.
+        got: usize,
+    },
+    /// More headers than [`MAX_HEADERS`], or a header name above 65,535 bytes.
+    #[error("a record carries at most {MAX_HEADERS} headers with names of at most 65535 bytes")]
+    Headers,
+    /// The batch as a whole would be above [`crate::limits::MAX_COMMAND_BYTES`].
+    #[error(
+        "record batch is above the limit of {} bytes: send fewer records at a time",
+        crate::limits::MAX_COMMAND_BYTES
+    )]
+    BatchTooLarge,
+}
+
+/// One header: name and value.
+pub type Header<'a> = (&'a str, &'a [u8]);
+
+/// A record as a producer gives it and a reader sees it, borrowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Optional key.
+    pub key: Option<&'a [u8]>,
+    /// Headers in order; names may repeat.
+    pub headers: Vec<Header<'a>>,
+    /// The payload; empty is a payload.
+    pub payload: &'a [u8],
+}
+
+/// An encoded batch under construction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordBatch {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+impl RecordBatch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty batch with room for `bytes` encoded bytes.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), count: 0 }
+    }
+
+    /// Adds a record that is only a payload.
+    pub fn push_payload(&mut self, payload: &[u8]) -> Result<(), RecordError> {
+        self.push(&Record { payload, ..Record::default() })
+    }
+
+    /// Adds a record; the batch is unchanged on error.
+    pub fn push(&mut self, record: &Record<'_>) -> Result<(), RecordError> {
+        let key_len = record.key.map_or(0, <[u8]>::len);
+        if key_len > MAX_KEY_BYTES {
+            return Err(RecordError::KeyTooLong { got: key_len });
+        }
+        if record.headers.len() > MAX_HEADERS
+            || record.headers.iter().any(|(name, _)| name.len() > usize::from(u16::MAX))
+        {
+            return Err(RecordError::Headers);
+        }
+        let header_bytes: usize = record.headers.iter().map(|(name, value)| 6 + name.len() + value.len()).sum();
+        let len = 1
+            + record.key.map_or(0, |key| 4 + key.len())
+            + if record.headers.is_empty() { 0 } else { 2 + header_bytes }
+            + record.payload.len();
+        if len > MAX_RECORD_BYTES {
+            return Err(RecordError::TooLarge { got: len });
+        }
+        if self.bytes.len() + 4 + len > crate::limits::MAX_COMMAND_BYTES - 64 {
+            return Err(RecordError::BatchTooLarge);
+        }
+        self.bytes.reserve(4 + len);
+        put_u32(&mut self.bytes, len);
+        let flags =
+            if record.key.is_some() { FLAG_KEY } else { 0 } | if record.headers.is_empty() { 0 } else { FLAG_HEADERS };
+        self.bytes.push(flags);
+        if let Some(key) = record.key {
+            put_u32(&mut self.bytes, key.len());
+            self.bytes.extend_from_slice(key);
+        }
+        if !record.headers.is_empty() {
+            put_u16(&mut self.bytes, record.headers.len());
+            for (name, value) in &record.headers {
+                put_u16(&mut self.bytes, name.len());
+                self.bytes.extend_from_slice(name.as_bytes());
+                put_u32(&mut self.bytes, value.len());
+                self.bytes.extend_from_slice(value);
+            }
+        }
+        self.bytes.extend_from_slice(record.payload);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// How many records.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The encoded bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Forgets the records and keeps the allocation.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.count = 0;
+    }
+}
+
+/// Iterates over the records of an encoded batch; ends after the first malformed one.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    failed: bool,
+}
+
+impl<'a> Records<'a> {
+    /// Over `bytes`, which hold records and nothing else.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, failed: false }
+    }
+
+    /// Passes over one record without decoding its inside.
+    pub fn skip_one(&mut self) -> Option<Result<(), Malformed>> {
+        self.take_frame().map(|frame| frame.map(|_| ()))
+    }
+
+    fn take_frame(&mut self) -> Option<Result<(usize, &'a [u8]), Malformed>> {
+        if self.failed || self.at == self.bytes.len() {
+            return None;
+        }
+        let mut reader = Reader::at(self.bytes, self.at);
+        let frame = reader.u32("record length").and_then(|len| {
+            let start = reader.position();
+            Ok((start, reader.take(len as usize, "record bytes")?))
+        });
+        match frame {
+            Ok(frame) => {
+                self.at = reader.position();
+                Some(Ok(frame))
+            }
+            Err(error) => {
+                self.failed = true;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (start, frame) = match self.take_frame()? {
+            Ok(frame) => frame,
+            Err(error) => return Some(Err(error)),
+        };
+        let decoded = decode_record(frame).map_err(|error| Malformed { at: start + error.at, ..error });
+        self.failed = decoded.is_err();
+        Some(decoded)
+    }
+}
+
+fn decode_record(frame: &[u8]) -> Result<Record<'_>, Malformed> {
+    let mut reader = Reader::at(frame, 0);
+    let flags = reader.u8("record flags")?;
+    if flags & !(FLAG_KEY | FLAG_HEADERS) != 0 {
+        return Err(Malformed { at: 0, expected: "known record flags" });
+    }
+    let mut record = Record::default();
+    if flags & FLAG_KEY != 0 {
+        let len = reader.u32("record key length")? as usize;
+        record.key = Some(reader.take(len, "record key")?);
+    }
+    if flags & FLAG_HEADERS != 0 {
+        let count = usize::from(reader.u16("header count")?);
+        if count == 0 || count > MAX_HEADERS {
+            return Err(Malformed { at: reader.position(), expected: "1 to 64 headers" });
+        }
+        record.headers.reserve(count);
+        for _ in 0..count {
+            let len = usize::from(reader.u16("header name length")?);
+            let at = reader.position();
+            let name = std::str::from_utf8(reader.take(len, "header name")?)
+                .map_err(|_| Malformed { at, expected: "UTF-8 header name" })?;
+            let len = reader.u32("header value length")? as usize;
+            record.headers.push((name, reader.take(len, "header value")?));
+        }
+    }
+    record.payload = reader.rest();
+    Ok(record)
+}
+
+/// Reads little-endian fields and never past the end. Shared by the encodings of this crate.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads `bytes` from byte `at` on.
+    #[must_use]
+    pub fn at(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at: at.min(bytes.len()) }
+    }
+
+    /// Where the next field begins.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    /// The next `len` bytes.
+    #[inline]
+    pub fn take(&mut self, len: usize, expected: &'static str) -> Result<&'a [u8], Malformed> {
+        let rest = &self.bytes[self.at..];
+        if rest.len() < len {
+            return Err(Malformed { at: self.at, expected });
+        }
+        self.at += len;
+        Ok(&rest[..len])
+    }
+
+    /// All that is left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        let rest = &self.bytes[self.at..];
+        self.at = self.bytes.len();
+        rest
+    }
+
+    /// One byte.
+    #[inline]
+    pub fn u8(&mut self, expected: &'static str) -> Result<u8, Malformed> {
+        Ok(self.take(1, expected)?[0])
+    }
+
+    /// Two bytes.
+    #[inline]
+    pub fn u16(&mut self, expected: &'static str) -> Result<u16, Malformed> {
+        let bytes = self.take(2, expected)?;
+        Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Four bytes.
+    #[inline]
+    pub fn u32(&mut self, expected: &'static str) -> Result<u32, Malformed> {
+        let bytes = self.take(4, expected)?;
+        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// Eight bytes.
+    #[inline]
+    pub fn u64(&mut self, expected: &'static str) -> Result<u64, Malformed> {
+        let low = u64::from(self.u32(expected)?);
+        let high = u64::from(self.u32(expected)?);
+        Ok(high << 32 | low)
+    }
+}
+
+pub(crate) fn put_u16(out: &mut Vec<u8>, value: usize) {
+    let value = u16::try_from(value).expect("checked against a limit before");
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
+    let value = u32::try_from(value).expect("checked against a limit before");
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_as_given() {
+        let records = [
+            Record { key: None, headers: vec![], payload: b"" },
+            Record { key: Some(b""), headers: vec![("a", b"1"), ("a", b"")], payload: b"payload" },
+            Record { key: Some(b"k\0"), headers: vec![], payload: &[0xff; 300] },
+        ];
+        let mut batch = RecordBatch::new();
+        for record in &records {
+            batch.push(record).unwrap();
+        }
+        assert_eq!(batch.count(), 3);
+        let back: Vec<_> = Records::new(batch.bytes()).collect::<Result<_, _>>().unwrap();
+        assert_eq!(back, records);
+    }
+
+    #[test]
+    fn layout_is_pinned() {
+        let mut batch = RecordBatch::new();
+        batch.push(&Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p" }).unwrap();
+        assert_eq!(batch.bytes(), b"\x11\0\0\0\x03\x01\0\0\0k\x01\0\x01\0h\x01\0\0\0vp".as_slice());
+    }
+
+    #[test]
+    fn any_cut_or_flip_is_an_error_or_other_records_never_a_panic() {
+        let mut batch = RecordBatch::new();
+        batch.push(&Record { key: Some(b"key"), headers: vec![("name", b"value")], payload: b"payload" }).unwrap();
+        batch.push_payload(b"second").unwrap();
+        for cut in 1..batch.bytes().len() {
+            let _ = Records::new(&batch.bytes()[..cut]).collect::<Vec<_>>();
+        }
+        for at in 0..batch.bytes().len() {
+            for bit in 0..8 {
+                let mut bytes = batch.bytes().to_vec();
+                bytes[at] ^= 1 << bit;
+                let _ = Records::new(&bytes).collect::<Vec<_>>();
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_above_the_limit_leaves_the_batch_as_it_was() {
+        let mut batch = RecordBatch::new();
+        batch.push_payload(b"first").unwrap();
+        let before = batch.clone();
+        assert!(matches!(batch.push_payload(&vec![0; MAX_RECORD_BYTES]), Err(RecordError::TooLarge { .. })));
+        assert_eq!(batch, before);
+    }
+}
