@@ -126,6 +126,16 @@ pub enum Direction {
 /// What a scan calls for each pair; borrowed for the call only. `Break` ends the scan.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
+/// Whether no key can lie within the bounds. Maps that panic on inverted bounds ask first.
+pub(crate) fn bounds_are_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    use Bound::{Excluded, Included};
+    match (lower, upper) {
+        (Included(low), Included(high)) => low > high,
+        (Included(low) | Excluded(low), Included(high) | Excluded(high)) => low >= high,
+        _ => false,
+    }
+}
+
 /// A consistent, immutable view of the map as of some batch. Holding one keeps old data alive.
 pub trait View: Send + Sync {
     /// The value of a key.

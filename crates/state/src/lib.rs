@@ -6,3 +6,4 @@
 //! Does not own: the log, ordering, time, I/O scheduling of entries. Knows no sockets, tasks or Raft.
 
 pub mod backend;
+pub mod memory;

@@ -1,0 +1,362 @@
+//! The checkpoint file of the memory backend.
+//!
+//! Owns: its bytes, and the order of steps that makes a new checkpoint replace the old one whole.
+//! Does not own: when to write one, or the log barrier that must come first.
+//!
+//! ```text
+//! checkpoint := header frame* end
+//! header     := "THWGMEM1" | lsn u64 | term u64 | index u64 | revision u64 | time u64 | 0 u32 | crc u32
+//! frame      := len u32 | number u32 | crc u32 | len bytes          1 <= len <= FRAME_PAYLOAD_BYTES
+//! end        := u32::MAX | number u32 | crc u32 | pairs u64 | payload_bytes u64
+//! payload    := all frames' bytes in order := pair*                  a pair may span frames
+//! pair       := key_len u32 | value_len u32 | key | value            ascending keys, no duplicates
+//! ```
+//! Little-endian. The header's crc covers the 52 bytes before it; a frame's covers `len`, `number` and
+//! what follows the crc. Frames are numbered from 0, the end included. Nothing follows the end.
+//!
+//! A checkpoint is written to `checkpoint.tmp`, synced, renamed to `checkpoint`, and the directory is
+//! synced. A crash before the rename leaves a `.tmp` that the next open removes; a crash after it but
+//! before the directory's sync leaves the old or the new file, both whole. So a `checkpoint` that does
+//! not check out was damaged later, and is corruption.
+
+use std::io;
+
+use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, Digest};
+use thalweg_disk::{Disk, File};
+use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
+
+use crate::backend::{Applied, BackendError};
+
+const FILE: &str = "checkpoint";
+const TMP_FILE: &str = "checkpoint.tmp";
+const MAGIC: [u8; 8] = *b"THWGMEM1";
+const HEADER_BYTES: usize = 56;
+const FRAME_HEADER_BYTES: usize = 12;
+/// A frame with its header is one write of 64 KiB.
+const FRAME_PAYLOAD_BYTES: usize = 64 * 1024 - FRAME_HEADER_BYTES;
+const PAIR_HEADER_BYTES: usize = 8;
+const END_MARK: u32 = u32::MAX;
+const END_PAYLOAD_BYTES: usize = 16;
+
+const _: () = assert!(MAGIC.len() + 5 * 8 + 4 + 4 == HEADER_BYTES);
+const _: () = assert!((FRAME_PAYLOAD_BYTES as u32) < END_MARK);
+
+/// What a checkpoint holds besides its pairs.
+pub(super) struct Loaded {
+    pub applied: Applied,
+    pub file_bytes: u64,
+}
+
+/// Creates the directory durably.
+pub(super) fn prepare_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError> {
+    let make = || {
+        disk.create_dir(dir)?;
+        let mut rest = dir;
+        while let Some(cut) = rest.rfind('/') {
+            rest = &rest[..cut];
+            disk.sync_dir(rest)?;
+        }
+        disk.sync_dir("")
+    };
+    make().map_err(|error| failed("create directory", &error))
+}
+
+/// Replaces the checkpoint in `dir`. Returns the bytes written.
+pub(super) fn write<'a>(
+    disk: &dyn Disk,
+    dir: &str,
+    applied: Applied,
+    pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> Result<u64, BackendError> {
+    let write_file = || {
+        let tmp = path(dir, TMP_FILE);
+        remove_if_there(disk, &tmp)?;
+        let file = disk.create(&tmp)?;
+        let mut writer = FrameWriter::new(&*file);
+        writer.header(applied)?;
+        for (key, value) in pairs {
+            writer.pair(key, value)?;
+        }
+        let bytes = writer.end()?;
+        file.sync_all()?;
+        disk.rename(&tmp, &path(dir, FILE))?;
+        disk.sync_dir(dir)?;
+        Ok(bytes)
+    };
+    write_file().map_err(|error: io::Error| failed("checkpoint", &error))
+}
+
+/// Removes an unfinished checkpoint and reads the finished one, if there is one, pair by pair.
+pub(super) fn load(
+    disk: &dyn Disk,
+    dir: &str,
+    mut pair: impl FnMut(Bytes, Bytes),
+) -> Result<Option<Loaded>, BackendError> {
+    remove_if_there(disk, &path(dir, TMP_FILE)).map_err(|error| failed("remove unfinished checkpoint", &error))?;
+    let file_path = path(dir, FILE);
+    let file = match disk.open(&file_path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed("open checkpoint", &error)),
+    };
+    let file_bytes = file.len().map_err(|error| failed("read checkpoint", &error))?;
+    let mut reader = FrameReader { file: &*file, path: &file_path, at: 0, end: file_bytes, number: 0 };
+    let applied = reader.header()?;
+    let mut pairs = PairReader::default();
+    let mut payload = Vec::new();
+    loop {
+        match reader.frame(&mut payload)? {
+            Frame::Payload => pairs.take(&payload, &mut pair).map_err(|message| reader.corrupt(message))?,
+            Frame::End { pairs: count, payload_bytes } => {
+                pairs.finish(count, payload_bytes).map_err(|message| reader.corrupt(message))?;
+                return Ok(Some(Loaded { applied, file_bytes }));
+            }
+        }
+    }
+}
+
+/// Cuts a stream of pairs into frames; holds one frame.
+struct FrameWriter<'a> {
+    file: &'a dyn File,
+    /// The frame being filled, room for its header in front.
+    frame: Vec<u8>,
+    at: u64,
+    number: u32,
+    pairs: u64,
+    payload_bytes: u64,
+}
+
+impl<'a> FrameWriter<'a> {
+    fn new(file: &'a dyn File) -> Self {
+        let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES);
+        frame.resize(FRAME_HEADER_BYTES, 0);
+        Self { file, frame, at: 0, number: 0, pairs: 0, payload_bytes: 0 }
+    }
+
+    fn header(&mut self, applied: Applied) -> io::Result<()> {
+        let mut header = [0; HEADER_BYTES];
+        header[..8].copy_from_slice(&MAGIC);
+        let fields = [applied.lsn.0, applied.term.0, applied.index.0, applied.revision.0, applied.time.0];
+        for (slot, field) in header[8..48].chunks_exact_mut(8).zip(fields) {
+            slot.copy_from_slice(&field.to_le_bytes());
+        }
+        let crc = crc32c(&[&header[..52]]);
+        header[52..].copy_from_slice(&crc.to_le_bytes());
+        self.file.write_all_at(&header, 0)?;
+        self.at = HEADER_BYTES as u64;
+        Ok(())
+    }
+
+    fn pair(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        let len = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidInput);
+        self.payload(&len(key)?.to_le_bytes())?;
+        self.payload(&len(value)?.to_le_bytes())?;
+        self.payload(key)?;
+        self.payload(value)?;
+        self.pairs += 1;
+        Ok(())
+    }
+
+    fn payload(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        self.payload_bytes += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let room = FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES - self.frame.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.frame.extend_from_slice(now);
+            bytes = later;
+            if self.frame.len() == FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES {
+                self.frame((self.frame.len() - FRAME_HEADER_BYTES) as u32)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the frame that is being filled under the given length field.
+    fn frame(&mut self, len: u32) -> io::Result<()> {
+        self.frame[..4].copy_from_slice(&len.to_le_bytes());
+        self.frame[4..8].copy_from_slice(&self.number.to_le_bytes());
+        let crc = crc32c(&[&self.frame[..8], &self.frame[FRAME_HEADER_BYTES..]]);
+        self.frame[8..FRAME_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+        self.file.write_all_at(&self.frame, self.at)?;
+        self.at += self.frame.len() as u64;
+        self.number += 1;
+        self.frame.truncate(FRAME_HEADER_BYTES);
+        Ok(())
+    }
+
+    fn end(mut self) -> io::Result<u64> {
+        if self.frame.len() > FRAME_HEADER_BYTES {
+            self.frame((self.frame.len() - FRAME_HEADER_BYTES) as u32)?;
+        }
+        self.frame.extend_from_slice(&self.pairs.to_le_bytes());
+        self.frame.extend_from_slice(&self.payload_bytes.to_le_bytes());
+        self.frame(END_MARK)?;
+        Ok(self.at)
+    }
+}
+
+enum Frame {
+    Payload,
+    End { pairs: u64, payload_bytes: u64 },
+}
+
+/// Reads and checks one frame after the other.
+struct FrameReader<'a> {
+    file: &'a dyn File,
+    path: &'a str,
+    at: u64,
+    /// The file's length; no read passes it.
+    end: u64,
+    number: u32,
+}
+
+impl FrameReader<'_> {
+    fn header(&mut self) -> Result<Applied, BackendError> {
+        let header: [u8; HEADER_BYTES] = self.read()?;
+        if header[..8] != MAGIC {
+            return Err(self.corrupt(format!("not a checkpoint of this version: begins with {:02x?}", &header[..8])));
+        }
+        self.check(u32_at(&header, 52), crc32c(&[&header[..52]]))?;
+        let field = |number: usize| u64_at(&header, 8 + 8 * number);
+        Ok(Applied {
+            lsn: Lsn(field(0)),
+            term: Term(field(1)),
+            index: Index(field(2)),
+            revision: Revision(field(3)),
+            time: SpaceTime(field(4)),
+        })
+    }
+
+    fn frame(&mut self, payload: &mut Vec<u8>) -> Result<Frame, BackendError> {
+        let header: [u8; FRAME_HEADER_BYTES] = self.read()?;
+        let (len, number) = (u32_at(&header, 0), u32_at(&header, 4));
+        let payload_len = match len {
+            END_MARK => END_PAYLOAD_BYTES,
+            1.. if len as usize <= FRAME_PAYLOAD_BYTES => len as usize,
+            _ => return Err(self.corrupt(format!("frame {} has the length {len}", self.number))),
+        };
+        self.fill(payload, payload_len)?;
+        self.check(u32_at(&header, 8), crc32c(&[&header[..8], payload]))?;
+        if number != self.number {
+            return Err(self.corrupt(format!("frame {number} where {} belongs", self.number)));
+        }
+        self.number += 1;
+        if len != END_MARK {
+            return Ok(Frame::Payload);
+        }
+        if self.at != self.end {
+            return Err(self.corrupt(format!("{} bytes follow the end", self.end - self.at)));
+        }
+        Ok(Frame::End { pairs: u64_at(payload, 0), payload_bytes: u64_at(payload, 8) })
+    }
+
+    fn read<const N: usize>(&mut self) -> Result<[u8; N], BackendError> {
+        let mut bytes = Vec::new();
+        self.fill(&mut bytes, N)?;
+        let mut out = [0; N];
+        out.copy_from_slice(&bytes);
+        Ok(out)
+    }
+
+    fn fill(&mut self, out: &mut Vec<u8>, len: usize) -> Result<(), BackendError> {
+        if self.end - self.at < len as u64 {
+            return Err(self.corrupt(format!("the file ends where {len} more bytes belong")));
+        }
+        out.resize(len, 0);
+        self.file.read_exact_at(out, self.at).map_err(|error| failed("read checkpoint", &error))?;
+        self.at += len as u64;
+        Ok(())
+    }
+
+    fn check(&self, expected: u32, found: u32) -> Result<(), BackendError> {
+        if expected == found {
+            return Ok(());
+        }
+        Err(self.corrupt(format!("checksum {found:08x}, expected {expected:08x}")))
+    }
+
+    fn corrupt(&self, message: String) -> BackendError {
+        BackendError::Corrupt { what: self.path.to_owned(), message: format!("{message} (before byte {})", self.at) }
+    }
+}
+
+/// Puts pairs together from frames; holds at most one pair and one frame.
+#[derive(Default)]
+struct PairReader {
+    /// Bytes of a pair whose end is in a later frame.
+    pending: Vec<u8>,
+    last_key: Option<Bytes>,
+    pairs: u64,
+    payload_bytes: u64,
+}
+
+impl PairReader {
+    fn take(&mut self, payload: &[u8], pair: &mut impl FnMut(Bytes, Bytes)) -> Result<(), String> {
+        self.payload_bytes += payload.len() as u64;
+        self.pending.extend_from_slice(payload);
+        let mut at = 0;
+        while let Some((key, value, next)) = parse_pair(&self.pending, at) {
+            if self.last_key.as_ref().is_some_and(|last| last[..] >= *key) {
+                return Err(format!("pair {} is out of order", self.pairs));
+            }
+            let key = Bytes::copy_from_slice(key);
+            self.last_key = Some(key.clone());
+            pair(key, Bytes::copy_from_slice(value));
+            self.pairs += 1;
+            at = next;
+        }
+        self.pending.drain(..at);
+        Ok(())
+    }
+
+    fn finish(&self, pairs: u64, payload_bytes: u64) -> Result<(), String> {
+        if !self.pending.is_empty() {
+            return Err("the last pair is incomplete".to_owned());
+        }
+        if (pairs, payload_bytes) != (self.pairs, self.payload_bytes) {
+            let (got, got_bytes) = (self.pairs, self.payload_bytes);
+            return Err(format!("{got} pairs in {got_bytes} bytes, expected {pairs} in {payload_bytes}"));
+        }
+        Ok(())
+    }
+}
+
+/// The pair at `at` and where the next begins, if all of it is there.
+fn parse_pair(bytes: &[u8], at: usize) -> Option<(&[u8], &[u8], usize)> {
+    let rest = &bytes[at..];
+    let body = rest.get(PAIR_HEADER_BYTES..)?;
+    let (key_len, value_len) = (u32_at(rest, 0) as usize, u32_at(rest, 4) as usize);
+    let body = body.get(..key_len.checked_add(value_len)?)?;
+    let (key, value) = body.split_at(key_len);
+    Some((key, value, at + PAIR_HEADER_BYTES + body.len()))
+}
+
+fn crc32c(parts: &[&[u8]]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    digest.finalize() as u32
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+fn path(dir: &str, name: &str) -> String {
+    if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
+}
+
+fn remove_if_there(disk: &dyn Disk, path: &str) -> io::Result<()> {
+    match disk.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn failed(operation: &'static str, error: &io::Error) -> BackendError {
+    BackendError::Io { operation, message: error.to_string() }
+}

@@ -1,0 +1,267 @@
+//! The state in memory, with checkpoints.
+//!
+//! Owns: [`MemoryBackend`], a persistent ordered map under a lock. A view is a clone of the map, made
+//! in constant time, that shares every node with it until one of them changes.
+//! Does not own: the bytes of a checkpoint file; see [`checkpoint`].
+//!
+//! Invariants: the map, its `Applied` and its byte count change under one lock, so a view never sees
+//! half a batch; `persisted` is what the renamed checkpoint holds and never exceeds what the log has
+//! made durable.
+
+mod checkpoint;
+
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
+};
+
+use bytes::Bytes;
+use imbl::OrdMap;
+use thalweg_disk::Disk;
+
+use crate::backend::{
+    Applied, Backend, BackendError, BackendStats, BarrierFailed, Change, Direction, LogBarrier, View, Visit,
+    WriteBatch, bounds_are_empty,
+};
+
+/// What one pair costs in memory besides its bytes: two reference-counted buffers and its share of a
+/// tree node. For [`BackendStats::memory_bytes`] only.
+const PAIR_OVERHEAD_BYTES: u64 = 160;
+
+/// How a [`MemoryBackend`] behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryOptions {
+    /// Directory of the checkpoint, relative to the disk's root. Created if missing.
+    pub dir: String,
+    /// [`maintain`](Backend::maintain) writes a checkpoint once this many bytes of changes, and at
+    /// least half as many as the map holds, have gathered since the last. More makes replay at open
+    /// longer; less writes the whole map more often.
+    pub checkpoint_bytes: u64,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self { dir: "state/default".to_owned(), checkpoint_bytes: 64 << 20 }
+    }
+}
+
+/// An ordered map in memory. Persists by writing all of it to a checkpoint file.
+pub struct MemoryBackend {
+    options: MemoryOptions,
+    disk: Arc<dyn Disk>,
+    barrier: Arc<dyn LogBarrier>,
+    live: RwLock<Live>,
+    /// Held while a checkpoint is written; what `persisted` says lives in `durable`.
+    writing: Mutex<Writing>,
+    durable: Mutex<Durable>,
+}
+
+impl std::fmt::Debug for MemoryBackend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryBackend").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// The map and what belongs to it. Cloned in constant time.
+#[derive(Clone, Default)]
+struct Live {
+    pairs: OrdMap<Bytes, Bytes>,
+    applied: Option<Applied>,
+    /// Bytes of all keys and values in `pairs`.
+    live_bytes: u64,
+    /// Bytes of all changes since the state was created or opened.
+    changed_bytes: u64,
+}
+
+#[derive(Default)]
+struct Writing {
+    /// `Live::changed_bytes` when the last checkpoint was cut.
+    cut_at_changed_bytes: u64,
+    /// The barrier's failure is final: no checkpoint may be written any more.
+    barrier_failed: Option<BarrierFailed>,
+}
+
+#[derive(Default)]
+struct Durable {
+    applied: Option<Applied>,
+    file_bytes: u64,
+    flushes: u64,
+    flushed_bytes: u64,
+}
+
+impl MemoryBackend {
+    /// Opens the state in `options.dir`: loads the checkpoint if there is one and removes unfinished ones.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        options: MemoryOptions,
+        barrier: Arc<dyn LogBarrier>,
+    ) -> Result<Self, BackendError> {
+        let mut live = Live::default();
+        let mut durable = Durable::default();
+        checkpoint::prepare_dir(&*disk, &options.dir)?;
+        let loaded = checkpoint::load(&*disk, &options.dir, |key, value| {
+            live.live_bytes += (key.len() + value.len()) as u64;
+            live.pairs.insert(key, value);
+        })?;
+        if let Some(loaded) = loaded {
+            live.applied = Some(loaded.applied);
+            durable.applied = Some(loaded.applied);
+            durable.file_bytes = loaded.file_bytes;
+        }
+        Ok(Self {
+            options,
+            disk,
+            barrier,
+            live: RwLock::new(live),
+            writing: Mutex::default(),
+            durable: Mutex::new(durable),
+        })
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Live> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a checkpoint of the map as it is now, after the log is durable as far as the map reaches.
+    fn checkpoint(&self, writing: &mut Writing) -> Result<Option<Applied>, BackendError> {
+        if let Some(failed) = &writing.barrier_failed {
+            return Err(failed.clone().into());
+        }
+        let cut = self.read().clone();
+        let Some(applied) = cut.applied else { return Ok(None) };
+        if self.persisted() == Some(applied) {
+            return Ok(Some(applied));
+        }
+        if let Err(failed) = self.barrier.sync_through(applied.lsn) {
+            writing.barrier_failed = Some(failed.clone());
+            return Err(failed.into());
+        }
+        let pairs = cut.pairs.iter().map(|(key, value)| (&key[..], &value[..]));
+        let file_bytes = checkpoint::write(&*self.disk, &self.options.dir, applied, pairs)?;
+        writing.cut_at_changed_bytes = cut.changed_bytes;
+        let mut durable = lock(&self.durable);
+        durable.applied = Some(applied);
+        durable.file_bytes = file_bytes;
+        durable.flushes += 1;
+        durable.flushed_bytes += file_bytes;
+        Ok(Some(applied))
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
+        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        for change in batch.changes() {
+            live.change(change);
+        }
+        live.changed_bytes += batch.byte_len() as u64;
+        live.applied = Some(applied);
+        Ok(())
+    }
+
+    fn applied(&self) -> Option<Applied> {
+        self.read().applied
+    }
+
+    fn persisted(&self) -> Option<Applied> {
+        lock(&self.durable).applied
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
+        Ok(self.read().pairs.get(key).cloned())
+    }
+
+    fn view(&self) -> Arc<dyn View> {
+        let live = self.read();
+        Arc::new(MemoryView { pairs: live.pairs.clone(), applied: live.applied.unwrap_or_default() })
+    }
+
+    fn flush(&self) -> Result<Option<Applied>, BackendError> {
+        self.checkpoint(&mut lock(&self.writing))
+    }
+
+    fn maintain(&self) -> Result<(), BackendError> {
+        let mut writing = lock(&self.writing);
+        let (changed, live_bytes) = {
+            let live = self.read();
+            (live.changed_bytes - writing.cut_at_changed_bytes, live.live_bytes)
+        };
+        if changed > self.options.checkpoint_bytes.max(live_bytes / 2) {
+            self.checkpoint(&mut writing)?;
+        }
+        Ok(())
+    }
+
+    fn stats(&self) -> BackendStats {
+        let (pairs, live_bytes) = {
+            let live = self.read();
+            (live.pairs.len() as u64, live.live_bytes)
+        };
+        let durable = lock(&self.durable);
+        BackendStats {
+            memory_bytes: live_bytes + pairs * PAIR_OVERHEAD_BYTES,
+            disk_bytes: durable.file_bytes,
+            flushes: durable.flushes,
+            flushed_bytes: durable.flushed_bytes,
+            estimated_keys: pairs,
+            ..BackendStats::default()
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+}
+
+impl Live {
+    fn change(&mut self, change: Change<'_>) {
+        let removed = match change {
+            Change::Put(key, value) => {
+                self.live_bytes += (key.len() + value.len()) as u64;
+                let old = self.pairs.insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+                old.map(|old| key.len() + old.len())
+            }
+            Change::Delete(key) => self.pairs.remove(key).map(|old| key.len() + old.len()),
+        };
+        self.live_bytes -= removed.unwrap_or(0) as u64;
+    }
+}
+
+/// A frozen map.
+struct MemoryView {
+    pairs: OrdMap<Bytes, Bytes>,
+    applied: Applied,
+}
+
+impl View for MemoryView {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
+        Ok(self.pairs.get(key).cloned())
+    }
+
+    fn scan(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), BackendError> {
+        if bounds_are_empty(lower, upper) {
+            return Ok(());
+        }
+        let range = self.pairs.range::<_, [u8]>((lower, upper));
+        let mut step = |(key, value): (&Bytes, &Bytes)| visit(key, value);
+        let _: ControlFlow<()> = match direction {
+            Direction::Forward => { range }.try_for_each(&mut step),
+            Direction::Reverse => range.rev().try_for_each(&mut step),
+        };
+        Ok(())
+    }
+
+    fn applied(&self) -> Applied {
+        self.applied
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
