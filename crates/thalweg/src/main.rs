@@ -1,1 +1,2 @@
+//! The `thalweg` command.
 fn main() {}

@@ -1,0 +1,189 @@
+//! Dependencies go one way, from the binary down to `types`, and the core knows no clock, no socket,
+//! no async runtime and no randomness of its own.
+//!
+//! Reads the workspace as text: manifests for who depends on whom, sources for what the core calls.
+//! The tables below are the rule; a crate that is not in them fails the test, so a new one is placed
+//! on purpose.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// What each crate may depend on, of this workspace. Order: from the bottom up.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("types", &[]),
+    ("disk", &["types"]),
+    ("log", &["types", "disk"]),
+    ("state", &["types", "disk"]),
+    ("replica", &["types", "disk", "log", "state"]),
+    ("engine", &["types", "disk", "log", "state", "replica"]),
+    ("server", &["types", "disk", "log", "engine"]),
+    ("bench", &["types", "disk", "log", "state", "engine"]),
+    ("thalweg", &["types", "disk", "log", "state", "replica", "engine", "server", "bench"]),
+];
+
+/// What a crate's tests may use beyond that.
+const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[("state", &["log"]), ("bench", &["server"])];
+
+/// Crates without time, randomness, sockets or tasks of their own.
+const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "engine"];
+
+/// Foreign crates that a core crate may use in its tests only.
+const NOT_IN_CORE: &[&str] =
+    &["tokio", "async-std", "smol", "hyper", "axum", "quinn", "rustls", "ureq", "reqwest", "rand", "chrono", "time"];
+
+/// Text that a core crate's sources may not hold, and why.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("tokio::", "the core runs under any runtime, and under none"),
+    ("std::net", "sockets belong to the server and the load generator"),
+    ("SystemTime::now", "wall time is an argument: take a Clock"),
+    ("Instant::now", "time is an argument: take a Clock"),
+    ("thread_rng", "seeds are arguments"),
+    ("rand::rng()", "seeds are arguments"),
+    ("from_os_rng", "seeds are arguments"),
+    ("from_entropy", "seeds are arguments"),
+    ("RandomState::new", "seeds are arguments"),
+];
+
+/// Where one of them is the point: file, text, reason.
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("crates/types/src/clock.rs", "SystemTime::now", "SystemClock is the wall clock"),
+    ("crates/types/src/clock.rs", "Instant::now", "SystemClock is the monotonic clock"),
+];
+
+#[test]
+fn crates_depend_downwards_only() {
+    let mut wrong = Vec::new();
+    let mut seen = Vec::new();
+    for dir in crate_dirs() {
+        let name = dir.file_name().unwrap().to_str().unwrap().to_owned();
+        let manifest: toml::Table = fs::read_to_string(dir.join("Cargo.toml")).unwrap().parse().unwrap();
+        let Some(allowed) = lookup(MAY_USE, &name) else {
+            wrong.push(format!("crates/{name} is not in this test's table: say there what it may use"));
+            continue;
+        };
+        let also = lookup(TESTS_MAY_ALSO_USE, &name).unwrap_or(&[]);
+        for used in dependencies(&manifest, &["dependencies", "build-dependencies"]) {
+            if let Some(used) = used.strip_prefix("thalweg-")
+                && !allowed.contains(&used)
+            {
+                wrong.push(format!("crates/{name} may not depend on {used}"));
+            }
+            if CORE.contains(&name.as_str()) && NOT_IN_CORE.contains(&used.as_str()) {
+                wrong.push(format!("crates/{name} is core and may not depend on {used}"));
+            }
+        }
+        for used in dependencies(&manifest, &["dev-dependencies"]) {
+            if let Some(used) = used.strip_prefix("thalweg-")
+                && used != name
+                && !allowed.contains(&used)
+                && !also.contains(&used)
+            {
+                wrong.push(format!("the tests of crates/{name} may not depend on {used}"));
+            }
+        }
+        seen.push(name);
+    }
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+    for (name, _) in MAY_USE {
+        assert!(seen.iter().any(|seen| seen == name), "crates/{name} is in this test's table and is gone");
+    }
+}
+
+#[test]
+fn the_table_itself_goes_one_way() {
+    for (at, (name, allowed)) in MAY_USE.iter().enumerate() {
+        for used in *allowed {
+            let below = MAY_USE[..at].iter().any(|(name, _)| name == used);
+            assert!(below, "{name} may use {used}, which is not below it");
+        }
+    }
+}
+
+#[test]
+fn core_crates_are_given_time_and_seeds() {
+    let mut wrong = Vec::new();
+    let mut used_exceptions = vec![false; EXCEPTIONS.len()];
+    for name in CORE {
+        for file in rust_files(&root().join("crates").join(name).join("src")) {
+            let path = file.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+            let text = fs::read_to_string(&file).unwrap();
+            for (line, code) in production_code(&text) {
+                for (forbidden, why) in FORBIDDEN.iter().filter(|(forbidden, _)| code.contains(forbidden)) {
+                    match EXCEPTIONS.iter().position(|(file, text, _)| *file == path && text == forbidden) {
+                        Some(at) => used_exceptions[at] = true,
+                        None => wrong.push(format!("{path}:{line}: {forbidden}: {why}")),
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+    for (used, (file, text, _)) in used_exceptions.iter().zip(EXCEPTIONS) {
+        assert!(used, "the exception for {text} in {file} is no longer needed");
+    }
+}
+
+#[test]
+fn the_scan_sees_what_it_should() {
+    let text = "//! Instant::now in words\nfn f() {\n    Instant::now(); // why\n}\n\n#[cfg(test)]\nmod tests {\n    \
+                SystemTime::now();\n}\n";
+    let code: Vec<_> = production_code(text).collect();
+    assert!(code.contains(&(3, "    Instant::now(); ")));
+    assert!(!code.iter().any(|(_, code)| code.contains("in words") || code.contains("SystemTime")));
+}
+
+/// Lines with their numbers, without comments and without a test module at the end.
+fn production_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let tests_at = lines
+        .windows(2)
+        .position(|pair| pair[0].starts_with("#[cfg(test)]") && pair[1].starts_with("mod ") && pair[1].ends_with('{'));
+    let end = tests_at.unwrap_or(lines.len());
+    lines.into_iter().take(end).enumerate().map(|(at, line)| (at + 1, line.split("//").next().unwrap_or("")))
+}
+
+fn dependencies(manifest: &toml::Table, sections: &[&str]) -> Vec<String> {
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    let tables = targets.into_iter().flat_map(|targets| targets.values().filter_map(toml::Value::as_table));
+    let mut names = Vec::new();
+    for table in std::iter::once(manifest).chain(tables) {
+        for section in sections {
+            let section = table.get(*section).and_then(toml::Value::as_table);
+            names.extend(section.into_iter().flat_map(|section| section.keys().cloned()));
+        }
+    }
+    names
+}
+
+fn lookup<'a>(table: &[(&str, &'a [&'a str])], name: &str) -> Option<&'a [&'a str]> {
+    table.iter().find(|(of, _)| *of == name).map(|(_, allowed)| *allowed)
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn crate_dirs() -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.join("Cargo.toml").exists()).collect()
+}
+
+/// All `.rs` files below `dir`, without those that only hold tests.
+fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("").to_owned();
+        if stem == "tests" || stem.ends_with("_tests") {
+            continue;
+        }
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
