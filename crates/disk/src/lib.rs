@@ -8,6 +8,13 @@
 
 use std::{io, sync::Arc};
 
+mod path;
+mod real;
+pub mod sim;
+
+pub use real::RealDisk;
+pub use sim::SimDisk;
+
 /// A directory tree. Cheap to clone behind an `Arc`; safe from many threads.
 pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Opens an existing file for reading and writing. `NotFound` if there is none.

@@ -1,0 +1,157 @@
+//! A directory of the operating system as a [`Disk`].
+//!
+//! Owns: turning relative paths into system calls below one root. Does not own: retries. A failed
+//! `fsync` is passed up at once and never repeated, because the kernel has marked the pages clean by
+//! then and a second call would report a success that did not happen.
+
+mod file;
+mod mapping;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::fs::FlockOperation;
+
+use self::file::RealFile;
+use crate::{Disk, File, LockGuard, path};
+
+/// A directory tree below a root in the file system.
+///
+/// Symbolic links inside the root are followed: whoever can place them there owns the data anyway.
+#[derive(Debug)]
+pub struct RealDisk {
+    root: PathBuf,
+}
+
+impl RealDisk {
+    /// Opens `root`, creating it, and the directories above it, if missing. Its entry is durable on
+    /// return: the parent of each new directory is synced, and that of an existing root too.
+    pub fn open(root: impl AsRef<Path>) -> io::Result<Self> {
+        // Absolute, so that a process that changes its working directory keeps its data.
+        let root = std::path::absolute(root)?;
+        create_durably(&root)?;
+        if !root.is_dir() {
+            let message = format!("{} is not a directory; name a directory to keep data in", root.display());
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, message));
+        }
+        Ok(Self { root })
+    }
+
+    fn file_path(&self, path: &str) -> io::Result<PathBuf> {
+        path::check_file(path)?;
+        Ok(self.root.join(path))
+    }
+
+    fn dir_path(&self, dir: &str) -> io::Result<PathBuf> {
+        path::check_dir(dir)?;
+        Ok(if dir.is_empty() { self.root.clone() } else { self.root.join(dir) })
+    }
+}
+
+/// Creates `dir` and what is missing above it, top down, syncing the parent of each.
+fn create_durably(dir: &Path) -> io::Result<()> {
+    if dir.exists() {
+        // An earlier process may have been killed between creating it and syncing the parent.
+        return match dir.parent().map(sync_directory) {
+            // A parent we may not list is one we could not have created it in.
+            Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            Some(other) => other,
+            None => Ok(()),
+        };
+    }
+    let missing: Vec<&Path> = dir.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
+    for dir in missing.into_iter().rev() {
+        match fs::create_dir(dir) {
+            // Somebody else was faster; sync all the same, as they may not have come to it yet.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => other?,
+        }
+        if let Some(parent) = dir.parent() {
+            sync_directory(parent)?;
+        }
+    }
+    Ok(())
+}
+
+fn sync_directory(dir: &Path) -> io::Result<()> {
+    let handle = fs::OpenOptions::new().read(true).open(dir)?;
+    Ok(rustix::fs::fsync(handle)?)
+}
+
+impl Disk for RealDisk {
+    fn open(&self, path: &str) -> io::Result<Arc<dyn File>> {
+        let file = fs::OpenOptions::new().read(true).write(true).open(self.file_path(path)?)?;
+        Ok(Arc::new(RealFile::new(file)))
+    }
+
+    fn create(&self, path: &str) -> io::Result<Arc<dyn File>> {
+        let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(self.file_path(path)?)?;
+        Ok(Arc::new(RealFile::new(file)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let (from, to) = (self.file_path(from)?, self.file_path(to)?);
+        if fs::symlink_metadata(&from)?.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        fs::remove_file(self.file_path(path)?)
+    }
+
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        fs::create_dir_all(self.dir_path(path)?)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.dir_path(dir)?)? {
+            let entry = entry?;
+            // A name that is not UTF-8 is not ours: no path of this trait could have created it.
+            if let (false, Ok(name)) = (entry.file_type()?.is_dir(), entry.file_name().into_string()) {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        let dir = self.dir_path(dir)?;
+        if !fs::metadata(&dir)?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        sync_directory(&dir)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(&self.root)?;
+        // `f_bavail`, not `f_bfree`: the rest is kept for the superuser.
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn lock(&self, path: &str) -> io::Result<Box<dyn LockGuard>> {
+        let path = self.file_path(path)?;
+        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        // `flock` belongs to the open file, not to the process: two handles of one process conflict too.
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Box::new(RealLock { _file: file }))
+    }
+
+    fn os_path(&self) -> Option<&Path> {
+        Some(&self.root)
+    }
+}
+
+/// Closing the file releases the lock.
+#[derive(Debug)]
+struct RealLock {
+    _file: fs::File,
+}
+
+impl LockGuard for RealLock {}

@@ -1,0 +1,162 @@
+//! Bytes of one file, sparse and shared.
+//!
+//! Owns: a length and 4096-byte blocks, allocated on first write, copied only when changed, so that a
+//! simulated disk can be forked cheaply. Does not own: what is durable.
+//!
+//! Invariant: a block that is missing reads as zeroes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
+
+/// What the medium writes whole or not at all.
+pub(super) const SECTOR_BYTES: usize = 512;
+/// What the simulated file system allocates.
+pub(super) const BLOCK_BYTES: usize = 4096;
+
+type Block = [u8; BLOCK_BYTES];
+
+/// Shared by every block that is allocated and zero: a zero-filled segment costs a pointer per block.
+static ZEROES: LazyLock<Arc<Block>> = LazyLock::new(|| Arc::new([0; BLOCK_BYTES]));
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Content {
+    len: u64,
+    blocks: BTreeMap<u64, Arc<Block>>,
+}
+
+impl Content {
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        (self.blocks.len() * BLOCK_BYTES) as u64
+    }
+
+    pub(super) fn is_allocated(&self, block: u64) -> bool {
+        self.blocks.contains_key(&block)
+    }
+
+    /// Copies what is at `offset`, also past the length.
+    pub(super) fn read(&self, buf: &mut [u8], offset: u64) {
+        for (within, block, part) in pieces(buf.len(), offset) {
+            let target = &mut buf[part.clone()];
+            match self.blocks.get(&block) {
+                Some(bytes) => target.copy_from_slice(&bytes[within..within + part.len()]),
+                None => target.fill(0),
+            }
+        }
+    }
+
+    /// The sectors `first..first + count`, whole.
+    pub(super) fn sectors(&self, first: u64, count: u64) -> Vec<u8> {
+        let mut bytes = vec![0; count as usize * SECTOR_BYTES];
+        self.read(&mut bytes, first * SECTOR_BYTES as u64);
+        bytes
+    }
+
+    /// Replaces what is at `offset`, without touching the length.
+    pub(super) fn overwrite(&mut self, data: &[u8], offset: u64) {
+        for (within, block, part) in pieces(data.len(), offset) {
+            let source = &data[part];
+            let bytes = self.blocks.entry(block).or_insert_with(|| Arc::clone(&ZEROES));
+            if bytes[within..within + source.len()] != *source {
+                Arc::make_mut(bytes)[within..within + source.len()].copy_from_slice(source);
+            }
+        }
+    }
+
+    /// Zeroes a sector if it is allocated.
+    pub(super) fn zero_sector(&mut self, sector: u64) {
+        let offset = sector * SECTOR_BYTES as u64;
+        if self.is_allocated(offset / BLOCK_BYTES as u64) {
+            self.overwrite(&[0; SECTOR_BYTES], offset);
+        }
+    }
+
+    /// Sets the length alone. Bytes past it stay as they are: see [`trim`](Self::trim).
+    pub(super) fn set_len(&mut self, len: u64) {
+        self.len = len;
+    }
+
+    /// Zeroes what lies past the length and frees its blocks.
+    pub(super) fn trim(&mut self) {
+        let block_bytes = BLOCK_BYTES as u64;
+        drop(self.blocks.split_off(&self.len.div_ceil(block_bytes)));
+        let within = (self.len % block_bytes) as usize;
+        if let (1.., Some(bytes)) = (within, self.blocks.get_mut(&(self.len / block_bytes)))
+            && bytes[within..].iter().any(|byte| *byte != 0)
+        {
+            Arc::make_mut(bytes)[within..].fill(0);
+        }
+    }
+
+    /// The allocated sectors from `first` on.
+    pub(super) fn allocated_sectors_from(&self, first: u64) -> Vec<u64> {
+        let per_block = (BLOCK_BYTES / SECTOR_BYTES) as u64;
+        let blocks = self.blocks.range(first / per_block..).map(|(block, _)| *block);
+        let sectors = blocks.flat_map(|block| block * per_block..(block + 1) * per_block);
+        sectors.filter(|sector| *sector >= first).collect()
+    }
+
+    pub(super) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len as usize];
+        self.read(&mut bytes, 0);
+        bytes
+    }
+}
+
+/// Cuts `len` bytes at `offset` at block borders: place in the block, block, range of the buffer.
+fn pieces(len: usize, offset: u64) -> impl Iterator<Item = (usize, u64, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let position = offset + done as u64;
+        let within = (position % BLOCK_BYTES as u64) as usize;
+        let part = done..len.min(done + BLOCK_BYTES - within);
+        done = part.end;
+        Some((within, position / BLOCK_BYTES as u64, part))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behaves_as_a_vector_of_bytes() {
+        let mut content = Content::default();
+        let mut model = Vec::new();
+        let writes = [(0, 10), (5000, 9000), (4090, 12), (20_000, 1), (8191, 2)];
+        for (fill, (offset, len)) in (1..).zip(writes) {
+            content.overwrite(&vec![fill; len], offset as u64);
+            if model.len() < offset + len {
+                model.resize(offset + len, 0);
+            }
+            model[offset..offset + len].fill(fill);
+        }
+        content.set_len(model.len() as u64);
+        assert_eq!(content.to_vec(), model);
+        content.set_len(5001);
+        content.trim();
+        content.set_len(9000);
+        model.truncate(5001);
+        model.resize(9000, 0);
+        assert_eq!(content.to_vec(), model);
+        assert_eq!(content.allocated_bytes(), 2 * BLOCK_BYTES as u64);
+    }
+
+    #[test]
+    fn a_fork_does_not_see_later_writes() {
+        let mut content = Content::default();
+        content.overwrite(b"before", 0);
+        content.set_len(6);
+        let fork = content.clone();
+        content.overwrite(b"after.", 0);
+        assert_eq!(fork.to_vec(), b"before");
+    }
+}

@@ -1,0 +1,167 @@
+//! What a simulated disk has been asked to do: figures by kind, and the last operations one by one.
+
+use std::{collections::VecDeque, fmt, ops::Sub};
+
+/// A kind of call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Reading from a file. Changes nothing, so it is counted and can fail but is no crash point.
+    Read,
+    /// Writing to a file, vectored or not.
+    Write,
+    /// Writing through a mapping.
+    MappedWrite,
+    /// Changing a length.
+    SetLen,
+    /// `sync_data` or `sync_all`.
+    Sync,
+    /// Syncing a directory.
+    SyncDir,
+    /// Creating a file, by `create` or by `lock`.
+    Create,
+    /// Creating a directory; one for each level that is missing.
+    CreateDir,
+    /// Renaming a file.
+    Rename,
+    /// Removing a file.
+    Remove,
+}
+
+/// How often each thing was done. Attempts that failed are counted too, except those after the power
+/// went off. Subtract an earlier value to see what a piece of work did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads.
+    pub reads: u64,
+    /// Writes, without those through mappings.
+    pub writes: u64,
+    /// Writes through mappings.
+    pub mapped_writes: u64,
+    /// Changes of a length by `set_len`.
+    pub set_lens: u64,
+    /// Syncs of files.
+    pub syncs: u64,
+    /// Syncs of directories.
+    pub dir_syncs: u64,
+    /// Files created.
+    pub creates: u64,
+    /// Directories created.
+    pub dir_creates: u64,
+    /// Renames.
+    pub renames: u64,
+    /// Removals.
+    pub removes: u64,
+    /// Writes and `set_len`s that made a file longer.
+    pub extensions: u64,
+    /// Writes that had blocks allocated: what a prewritten file spares.
+    pub allocations: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written, through mappings too.
+    pub bytes_written: u64,
+}
+
+impl Counts {
+    /// Everything that can change the medium: the number of crash points.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.writes
+            + self.mapped_writes
+            + self.set_lens
+            + self.syncs
+            + self.dir_syncs
+            + self.creates
+            + self.dir_creates
+            + self.renames
+            + self.removes
+    }
+
+    pub(super) fn of(&mut self, operation: Operation) -> &mut u64 {
+        match operation {
+            Operation::Read => &mut self.reads,
+            Operation::Write => &mut self.writes,
+            Operation::MappedWrite => &mut self.mapped_writes,
+            Operation::SetLen => &mut self.set_lens,
+            Operation::Sync => &mut self.syncs,
+            Operation::SyncDir => &mut self.dir_syncs,
+            Operation::Create => &mut self.creates,
+            Operation::CreateDir => &mut self.dir_creates,
+            Operation::Rename => &mut self.renames,
+            Operation::Remove => &mut self.removes,
+        }
+    }
+}
+
+impl Sub for Counts {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            reads: self.reads - earlier.reads,
+            writes: self.writes - earlier.writes,
+            mapped_writes: self.mapped_writes - earlier.mapped_writes,
+            set_lens: self.set_lens - earlier.set_lens,
+            syncs: self.syncs - earlier.syncs,
+            dir_syncs: self.dir_syncs - earlier.dir_syncs,
+            creates: self.creates - earlier.creates,
+            dir_creates: self.dir_creates - earlier.dir_creates,
+            renames: self.renames - earlier.renames,
+            removes: self.removes - earlier.removes,
+            extensions: self.extensions - earlier.extensions,
+            allocations: self.allocations - earlier.allocations,
+            bytes_read: self.bytes_read - earlier.bytes_read,
+            bytes_written: self.bytes_written - earlier.bytes_written,
+        }
+    }
+}
+
+/// One operation, as the op log shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its number: the disk's first operation is 1.
+    pub number: u64,
+    /// What it was.
+    pub operation: Operation,
+    /// The file's or directory's path; for a rename the old one.
+    pub path: String,
+    /// Offset and length of a write; 0 and the new length of a `set_len`.
+    pub range: Option<(u64, u64)>,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?} {:?}", self.number, self.operation, self.path)?;
+        match self.range {
+            Some((offset, len)) => write!(f, " {offset}+{len}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The last operations, as many as were asked for; none by default.
+#[derive(Debug, Default)]
+pub(super) struct OpLog {
+    capacity: usize,
+    events: VecDeque<Event>,
+}
+
+impl OpLog {
+    pub(super) fn keep_last(&mut self, capacity: usize) {
+        self.capacity = capacity;
+        self.events.drain(..self.events.len().saturating_sub(capacity));
+    }
+
+    pub(super) fn record(&mut self, event: impl FnOnce() -> Event) {
+        if self.capacity == 0 {
+            return;
+        }
+        if self.events.len() == self.capacity {
+            self.events.pop_front();
+        }
+        self.events.push_back(event());
+    }
+
+    pub(super) fn to_vec(&self) -> Vec<Event> {
+        self.events.iter().cloned().collect()
+    }
+}

@@ -1,0 +1,118 @@
+//! What a simulated disk hands out: open files, mappings, locks. Each is a number and the shared state.
+
+use std::io;
+
+use super::{SimDisk, content::BLOCK_BYTES, names::InodeId};
+use crate::{File, LockGuard, Mapping};
+
+/// Keeps a file that was removed alive while it is open. Made for a handle that the state has already
+/// counted; gives it back.
+#[derive(Debug)]
+struct Handle {
+    disk: SimDisk,
+    inode: InodeId,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.disk.state().release_handle(self.inode);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct SimFile(Handle);
+
+impl SimFile {
+    pub(super) fn new(disk: &SimDisk, inode: InodeId) -> Self {
+        Self(Handle { disk: disk.clone(), inode })
+    }
+}
+
+impl File for SimFile {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.disk.state().read(self.0.inode, buf, offset)
+    }
+
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.0.disk.state().write(self.0.inode, data, offset)
+    }
+
+    fn write_all_vectored_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let data: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        self.write_all_at(&data, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.disk.state().sync(self.0.inode)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let state = self.0.disk.state();
+        state.check_power()?;
+        Ok(state.inode(self.0.inode)?.cached.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.disk.state().set_len(self.0.inode, len)
+    }
+
+    fn map(&self, len: u64) -> io::Result<Box<dyn Mapping>> {
+        {
+            let mut state = self.0.disk.state();
+            state.check_power()?;
+            let content = &state.inode(self.0.inode)?.cached;
+            if len == 0 || content.len() < len {
+                let message = format!("can't map {len} bytes: a mapping is not empty and lies within the file");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            }
+            let mut blocks = 0..len.div_ceil(BLOCK_BYTES as u64);
+            if let Some(hole) = blocks.find(|block| !content.is_allocated(*block)) {
+                let message = format!("can't map: block {hole} is a hole; write the file before mapping it");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            }
+            state.acquire_handle(self.0.inode)?;
+        }
+        let handle = Handle { disk: self.0.disk.clone(), inode: self.0.inode };
+        Ok(Box::new(SimMapping { handle, len }))
+    }
+}
+
+#[derive(Debug)]
+struct SimMapping {
+    handle: Handle,
+    len: u64,
+}
+
+impl Mapping for SimMapping {
+    fn write(&mut self, data: &[u8], offset: u64) {
+        let end = offset.checked_add(data.len() as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "write of {} bytes at {offset} passes the mapping's {} bytes",
+            data.len(),
+            self.len
+        );
+        self.handle.disk.state().write_mapped(self.handle.inode, data, offset);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct SimLock(Handle);
+
+impl SimLock {
+    pub(super) fn new(disk: &SimDisk, inode: InodeId) -> Self {
+        Self(Handle { disk: disk.clone(), inode })
+    }
+}
+
+impl LockGuard for SimLock {}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        self.0.disk.state().unlock(self.0.inode);
+    }
+}
