@@ -6,4 +6,10 @@
 //! Does not own: the log, ordering, time, I/O scheduling of entries. Knows no sockets, tasks or Raft.
 
 pub mod backend;
+pub mod catalog;
+mod keys;
+pub mod keyspaces;
+pub mod liveness;
+pub mod machine;
 pub mod memory;
+pub mod streams;

@@ -440,23 +440,34 @@ pub enum Write<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// Decodes the command that fills `bytes`. A commit's inside is checked as it is iterated.
+    /// Decodes the command that fills `bytes`: what is left over makes it malformed, so that a newer
+    /// writer's command is never half understood. A commit's inside is checked as it is iterated.
+    #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::at(bytes, 0);
+        let command = Self::decode_from(bytes, &mut reader)?;
+        if !matches!(command, Self::Commit(_)) {
+            expect_end(&reader)?;
+        }
+        Ok(command)
+    }
+
+    #[inline]
+    fn decode_from(bytes: &'a [u8], reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         match reader.u8("command kind")? {
             COMMIT => {
                 let conditions = reader.u32("condition count")?;
                 let writes = reader.u32("write count")?;
                 Ok(Self::Commit(Commit { bytes, conditions_at: reader.position(), conditions, writes }))
             }
-            CREATE_KEYSPACE => Ok(Self::CreateKeyspace { name: decode_name(&mut reader)? }),
+            CREATE_KEYSPACE => Ok(Self::CreateKeyspace { name: decode_name(reader)? }),
             CREATE_STREAM => {
-                let config = StreamConfig::decode(&mut reader)?;
-                Ok(Self::CreateStream { name: decode_name(&mut reader)?, config })
+                let config = StreamConfig::decode(reader)?;
+                Ok(Self::CreateStream { name: decode_name(reader)?, config })
             }
             CONFIGURE_STREAM => Ok(Self::ConfigureStream {
                 stream: StreamId(reader.u32("stream id")?),
-                config: StreamConfig::decode(&mut reader)?,
+                config: StreamConfig::decode(reader)?,
             }),
             DELETE_STREAM => Ok(Self::DeleteStream { stream: StreamId(reader.u32("stream id")?) }),
             TRIM_STREAM => Ok(Self::TrimStream {
@@ -470,6 +481,17 @@ impl<'a> Command<'a> {
             _ => Err(Malformed { at: 0, expected: "known command kind" }),
         }
     }
+
+    /// Whether these bytes are a commit with conditions on keys; does not decode them.
+    #[inline]
+    #[must_use]
+    pub fn has_conditions(bytes: &[u8]) -> bool {
+        matches!(bytes, [COMMIT, count @ ..] if count.first_chunk::<4>().is_some_and(|count| *count != [0; 4]))
+    }
+}
+
+fn expect_end(reader: &Reader<'_>) -> Result<(), Malformed> {
+    if reader.is_empty() { Ok(()) } else { Err(Malformed { at: reader.position(), expected: "end of the command" }) }
 }
 
 fn decode_name<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
@@ -504,6 +526,9 @@ impl<'a> Commit<'a> {
         for _ in 0..self.conditions {
             decode_condition(&mut reader)?;
         }
+        if self.writes == 0 {
+            expect_end(&reader)?;
+        }
         Ok(Writes { reader, left: self.writes })
     }
 }
@@ -524,7 +549,10 @@ impl<'a> Iterator for Writes<'a> {
             return None;
         }
         self.left -= 1;
-        let write = decode_write(&mut self.reader);
+        let mut write = decode_write(&mut self.reader);
+        if self.left == 0 && write.is_ok() {
+            write = expect_end(&self.reader).and(write);
+        }
         if write.is_err() {
             self.left = 0;
         }

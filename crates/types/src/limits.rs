@@ -16,6 +16,9 @@ pub const MAX_HEADERS: usize = 64;
 pub const MAX_NAME_BYTES: usize = 255;
 /// Most keyspaces in a space. More: typed error.
 pub const MAX_KEYSPACES: usize = 10_000;
+/// Most streams in a space, deleted ones that are not yet reclaimed included: each costs about 300 bytes
+/// of memory. More: typed error.
+pub const MAX_STREAMS: usize = 100_000;
 /// Commands that one log entry may carry; a longer queue makes more entries.
 pub const MAX_ENTRY_COMMANDS: usize = 4096;
 /// Bytes after which an entry takes no further command.

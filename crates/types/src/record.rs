@@ -188,7 +188,8 @@ impl<'a> Records<'a> {
         let mut reader = Reader::at(self.bytes, self.at);
         let frame = reader.u32("record length").and_then(|len| {
             let start = reader.position();
-            Ok((start, reader.take(len as usize, "record bytes")?))
+            let frame = reader.take(len as usize, "record bytes")?;
+            if frame.is_empty() { Err(Malformed { at: start, expected: "record flags" }) } else { Ok((start, frame)) }
         });
         match frame {
             Ok(frame) => {

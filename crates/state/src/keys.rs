@@ -1,0 +1,232 @@
+//! The keys of the ordered map.
+//!
+//! Owns: which first byte means what, and how ids, user keys and offsets are laid out behind it, so
+//! that byte order is the order that scans want. Does not own the values; each is beside its reader.
+//!
+//! ```text
+//! 00                                       backends' own keys
+//! 01                                       meta: format and next ids
+//! 02 | keyspace u32 BE                     a keyspace's catalog row
+//! 03 | stream u32 BE                       a stream's head
+//! 04 | generation u64 BE                   a segment's liveness
+//! 10 | keyspace u32 BE | user key          a key's value
+//! 11 | stream u32 BE | first offset u64 BE a batch's index entry
+//! f0 - ff                                  backends' own keys
+//! ```
+//! Invariant: no key is empty, and none is longer than a backend takes.
+
+use std::ops::Bound;
+
+use thalweg_types::{Generation, KeyspaceId, Offset, StreamId, limits::MAX_KEY_BYTES};
+
+pub(crate) const TAG_META: u8 = 0x01;
+pub(crate) const TAG_KEYSPACE: u8 = 0x02;
+pub(crate) const TAG_STREAM: u8 = 0x03;
+pub(crate) const TAG_LIVENESS: u8 = 0x04;
+pub(crate) const TAG_DATA: u8 = 0x10;
+pub(crate) const TAG_INDEX: u8 = 0x11;
+
+/// Longest key that a backend takes.
+const MAX_BACKEND_KEY_BYTES: usize = 65_535;
+/// Bytes before the user key.
+pub(crate) const DATA_PREFIX_LEN: usize = 5;
+
+const _: () = assert!(DATA_PREFIX_LEN + MAX_KEY_BYTES <= MAX_BACKEND_KEY_BYTES);
+
+/// The only meta key.
+pub(crate) const META: [u8; 1] = [TAG_META];
+
+/// What comes before every user key of a keyspace.
+#[inline]
+pub(crate) fn data_prefix(keyspace: KeyspaceId) -> [u8; DATA_PREFIX_LEN] {
+    tag_and_id(TAG_DATA, keyspace.0)
+}
+
+/// A keyspace's catalog row.
+pub(crate) fn keyspace_row(keyspace: KeyspaceId) -> [u8; 5] {
+    tag_and_id(TAG_KEYSPACE, keyspace.0)
+}
+
+/// A stream's head.
+pub(crate) fn stream_head(stream: StreamId) -> [u8; 5] {
+    tag_and_id(TAG_STREAM, stream.0)
+}
+
+/// A segment's liveness row.
+pub(crate) fn liveness_row(generation: Generation) -> [u8; 9] {
+    let mut key = [TAG_LIVENESS; 9];
+    key[1..].copy_from_slice(&generation.0.to_be_bytes());
+    key
+}
+
+/// The index entry of the batch that begins at `first`.
+#[inline]
+pub(crate) fn index_entry(stream: StreamId, first: Offset) -> [u8; 13] {
+    let mut key = [TAG_INDEX; 13];
+    key[1..5].copy_from_slice(&stream.0.to_be_bytes());
+    key[5..].copy_from_slice(&first.0.to_be_bytes());
+    key
+}
+
+#[inline]
+fn tag_and_id(tag: u8, id: u32) -> [u8; 5] {
+    let id = id.to_be_bytes();
+    [tag, id[0], id[1], id[2], id[3]]
+}
+
+/// The id behind a one-byte tag; `None` if the key is not of that shape.
+pub(crate) fn id_of(key: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(key.get(1..)?.try_into().ok()?))
+}
+
+/// The generation of a liveness row's key.
+pub(crate) fn generation_of(key: &[u8]) -> Option<Generation> {
+    Some(Generation(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
+}
+
+/// The first offset of an index entry's key.
+pub(crate) fn first_offset_of(key: &[u8]) -> Option<Offset> {
+    Some(Offset(u64::from_be_bytes(key.get(5..)?.try_into().ok()?)))
+}
+
+/// Calls `with` with the full key of a user key; short ones are put together on the stack.
+#[inline]
+pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
+    const STACK: usize = 128;
+    let prefix = data_prefix(keyspace);
+    let len = DATA_PREFIX_LEN + key.len();
+    if len <= STACK {
+        let mut full = [0; STACK];
+        full[..DATA_PREFIX_LEN].copy_from_slice(&prefix);
+        full[DATA_PREFIX_LEN..len].copy_from_slice(key);
+        with(&full[..len])
+    } else {
+        with(&[&prefix, key].concat())
+    }
+}
+
+/// The lowest key above all keys with this prefix; `None` if there is none.
+pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}
+
+/// Bounds of full keys, owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+}
+
+impl KeyRange {
+    /// All keys with this prefix.
+    pub(crate) fn with_prefix(prefix: &[u8]) -> Self {
+        Self {
+            lower: Bound::Included(prefix.to_vec()),
+            upper: after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded),
+        }
+    }
+
+    /// The user keys of a keyspace that have the prefix and lie within both bounds.
+    pub(crate) fn of_keyspace(keyspace: KeyspaceId, prefix: &[u8], start: Bound<&[u8]>, end: Bound<&[u8]>) -> Self {
+        let base = data_prefix(keyspace);
+        let mut range = Self::with_prefix(&[&base, prefix].concat());
+        let full = |bound: Bound<&[u8]>| bound.map(|key| [&base, key].concat());
+        if !matches!(start, Bound::Unbounded) && later_start(&full(start), &range.lower) {
+            range.lower = full(start);
+        }
+        if !matches!(end, Bound::Unbounded) && earlier_end(&full(end), &range.upper) {
+            range.upper = full(end);
+        }
+        range
+    }
+
+    /// Whether no key can lie within. Backends need not cope with bounds that cross.
+    pub(crate) fn is_empty(&self) -> bool {
+        match (&self.lower, &self.upper) {
+            (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+            (Bound::Included(lower) | Bound::Excluded(lower), Bound::Excluded(upper))
+            | (Bound::Excluded(lower), Bound::Included(upper)) => lower >= upper,
+            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        }
+    }
+
+    pub(crate) fn lower(&self) -> Bound<&[u8]> {
+        self.lower.as_ref().map(Vec::as_slice)
+    }
+
+    pub(crate) fn upper(&self) -> Bound<&[u8]> {
+        self.upper.as_ref().map(Vec::as_slice)
+    }
+}
+
+/// Whether `a` as a lower bound begins after `b`.
+fn later_start(a: &Bound<Vec<u8>>, b: &Bound<Vec<u8>>) -> bool {
+    match (a, b) {
+        (Bound::Unbounded, _) => false,
+        (_, Bound::Unbounded) => true,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) if a != b => a > b,
+        (a, b) => matches!((a, b), (Bound::Excluded(_), Bound::Included(_))),
+    }
+}
+
+/// Whether `a` as an upper bound ends before `b`.
+fn earlier_end(a: &Bound<Vec<u8>>, b: &Bound<Vec<u8>>) -> bool {
+    match (a, b) {
+        (Bound::Unbounded, _) => false,
+        (_, Bound::Unbounded) => true,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) if a != b => a < b,
+        (a, b) => matches!((a, b), (Bound::Excluded(_), Bound::Included(_))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_pinned() {
+        assert_eq!(META, [0x01]);
+        assert_eq!(keyspace_row(KeyspaceId(0x0102_0304)), [0x02, 1, 2, 3, 4]);
+        assert_eq!(stream_head(StreamId(7)), [0x03, 0, 0, 0, 7]);
+        assert_eq!(liveness_row(Generation(258)), [0x04, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(index_entry(StreamId(7), Offset(258)), [0x11, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 1, 2]);
+        with_data_key(KeyspaceId(9), b"key", |key| assert_eq!(key, b"\x10\0\0\0\x09key"));
+        with_data_key(KeyspaceId(9), b"", |key| assert_eq!(key, b"\x10\0\0\0\x09"));
+        let long = vec![b'x'; 500];
+        with_data_key(KeyspaceId(9), &long, |key| assert_eq!(key, [b"\x10\0\0\0\x09".as_slice(), &long].concat()));
+    }
+
+    #[test]
+    fn keys_are_read_back() {
+        assert_eq!(id_of(&stream_head(StreamId(77))), Some(77));
+        assert_eq!(id_of(b"\x03\0\0"), None);
+        assert_eq!(generation_of(&liveness_row(Generation(5))), Some(Generation(5)));
+        assert_eq!(first_offset_of(&index_entry(StreamId(1), Offset(99))), Some(Offset(99)));
+        assert_eq!(first_offset_of(b""), None);
+    }
+
+    #[test]
+    fn prefixes_end_where_the_next_begins() {
+        assert_eq!(after_prefix(b"a"), Some(b"b".to_vec()));
+        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xff"), None);
+        let last = KeyRange::of_keyspace(KeyspaceId::MAX, b"", Bound::Unbounded, Bound::Unbounded);
+        assert_eq!(last.upper(), Bound::Excluded([0x11].as_slice()));
+    }
+
+    #[test]
+    fn bounds_and_prefix_are_intersected() {
+        let range = |prefix: &[u8], start, end| KeyRange::of_keyspace(KeyspaceId(1), prefix, start, end);
+        let inside = range(b"b", Bound::Included(b"a"), Bound::Excluded(b"z"));
+        assert_eq!(inside, range(b"b", Bound::Unbounded, Bound::Unbounded));
+        let narrowed = range(b"b", Bound::Excluded(b"b"), Bound::Included(b"bz"));
+        assert_eq!(narrowed.lower(), Bound::Excluded(b"\x10\0\0\0\x01b".as_slice()));
+        assert_eq!(narrowed.upper(), Bound::Included(b"\x10\0\0\0\x01bz".as_slice()));
+        assert!(range(b"b", Bound::Included(b"c"), Bound::Unbounded).is_empty());
+        assert!(range(b"", Bound::Included(b"c"), Bound::Excluded(b"c")).is_empty());
+        assert!(!range(b"", Bound::Included(b"c"), Bound::Included(b"c")).is_empty());
+    }
+}

@@ -1,0 +1,233 @@
+//! The deterministic state machine: entries in, outcomes out, over any backend.
+//!
+//! Owns: applying entries in log order ([`entry`], [`commit`], [`admin`]), moves of bytes ([`moves`]),
+//! and reads of what is applied ([`reads`]). Does not own the log, the order of entries, time, or the
+//! bytes of streams and large values.
+//!
+//! Invariants:
+//! * The same entries at the same log positions, applied from the same map, give the same map, byte for
+//!   byte, and the same outcomes. Outcomes alone do not depend on the positions, nor on
+//!   [`MachineOptions`], nor on [`Machine::forget_segment`]: those are this node's own affair.
+//! * Everything one entry changes is one backend batch, and becomes visible with it: heads and names in
+//!   memory are published after the batch, so a reader never sees a promise without what it promises.
+//! * A revision is used by each command that commits, and by nothing else: a failed condition, an
+//!   unknown name, or a command about a keyspace or stream uses none.
+//! * After an error in the middle of an entry, nothing of it is applied, and nothing more is accepted.
+
+mod admin;
+mod commit;
+mod entry;
+mod error;
+mod moves;
+mod reads;
+
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+use thalweg_types::{
+    Generation, Index, LogPosition, Lsn, SpaceTime, Term, command::Outcome, limits::DEFAULT_INLINE_VALUE_BYTES,
+};
+
+pub use error::{MachineError, StreamReadError};
+
+use crate::{
+    backend::{Applied, Backend, Direction, View},
+    catalog::{KeyspaceTable, Meta},
+    keys::KeyRange,
+    liveness::{Liveness, LivenessTable},
+    machine::entry::{Applier, Applying, Position},
+    streams::StreamTable,
+};
+
+/// How the machine stores. Changes nothing that a client sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineOptions {
+    /// Longer values stay in the log, and the state keeps where they are. Raising it costs memory and
+    /// write amplification in the state; lowering it costs a read of the log for more gets.
+    pub inline_value_bytes: usize,
+}
+
+impl Default for MachineOptions {
+    fn default() -> Self {
+        Self { inline_value_bytes: DEFAULT_INLINE_VALUE_BYTES }
+    }
+}
+
+/// One log entry, decided and durable as its level asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// Its term.
+    pub term: Term,
+    /// Its index.
+    pub index: Index,
+    /// Its space time. Should one ever be below the one before, the one before counts.
+    pub time: SpaceTime,
+    /// Framed commands.
+    pub payload: &'a [u8],
+    /// Where the payload begins in the log.
+    pub at: LogPosition,
+    /// Exclusive bound of what is applied afterwards.
+    pub next_lsn: Lsn,
+}
+
+/// What came of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// The state points to the copy now.
+    Applied,
+    /// The state did not point to the original any more, or the record does not hold its bytes:
+    /// nothing changed.
+    Void,
+}
+
+/// The state machine. Writers: one thread at a time, in log order. Readers: any number, any time.
+#[derive(Debug)]
+pub struct Machine {
+    backend: Arc<dyn Backend>,
+    options: MachineOptions,
+    applier: Mutex<Applier>,
+    published: Published,
+    /// Segments whose liveness rows go with the next batch.
+    forgotten: Mutex<Vec<Generation>>,
+}
+
+/// What readers see beside the backend, as of the last applied entry. Held for short copies only.
+#[derive(Debug)]
+pub(crate) struct Published {
+    keyspaces: RwLock<KeyspaceTable>,
+    streams: RwLock<StreamTable>,
+    liveness: RwLock<LivenessTable>,
+    applied: RwLock<Applied>,
+}
+
+impl Machine {
+    /// Loads the catalog, the stream heads and the segments' liveness: memory is bounded by the limits
+    /// on keyspaces and streams and by the number of segments, not by what they hold.
+    pub fn open(backend: Arc<dyn Backend>, options: MachineOptions) -> Result<Self, MachineError> {
+        let view = backend.view();
+        let stored = Meta::load(&*view)?;
+        let meta = stored.unwrap_or_default();
+        let applied = backend.applied().unwrap_or_default();
+        let streams = StreamTable::load(&*view, &meta)?;
+        let published = Published {
+            keyspaces: RwLock::new(KeyspaceTable::load(&*view, &meta)?),
+            liveness: RwLock::new(LivenessTable::load(&*view)?),
+            applied: RwLock::new(applied),
+            streams: RwLock::new(streams),
+        };
+        if stored.is_none() && (backend.applied().is_some() || read(&published.streams).len() > 0) {
+            return Err(MachineError::corrupt("meta row", &crate::keys::META, "missing"));
+        }
+        let applier = Mutex::new(Applier::new(meta, stored.is_some(), applied, read(&published.streams).len()));
+        Ok(Self { backend, options, applier, published, forgotten: Mutex::default() })
+    }
+
+    /// What readers see now.
+    #[must_use]
+    pub fn applied(&self) -> Applied {
+        *read(&self.published.applied)
+    }
+
+    /// The backend beneath.
+    #[must_use]
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// Applies one entry and appends one outcome per command. A payload whose framing breaks off gives
+    /// one [`Outcome::Malformed`] for its rest.
+    ///
+    /// # Errors
+    /// [`MachineError::AlreadyApplied`] and [`MachineError::Unaddressable`] change nothing; every other
+    /// error stops the machine. On any error `outcomes` is as it was.
+    pub fn apply(&self, entry: &Entry<'_>, outcomes: &mut Vec<Outcome>) -> Result<(), MachineError> {
+        entry::check_addressable(entry.payload, entry.at)?;
+        let position = Position { next_lsn: entry.next_lsn, entry: Some((entry.term, entry.index, entry.time)) };
+        let before = outcomes.len();
+        let result = self.with_applier(position, |applying| entry::apply_commands(applying, entry, outcomes));
+        if result.is_err() {
+            outcomes.truncate(before);
+        }
+        result
+    }
+
+    /// Applies a node-local record of kind move, whose payload begins at `at`. Moves neither term nor
+    /// index nor time on.
+    pub fn apply_move(&self, payload: &[u8], at: LogPosition, next_lsn: Lsn) -> Result<Moved, MachineError> {
+        entry::check_addressable(payload, at)?;
+        self.with_applier(Position { next_lsn, entry: None }, |applying| moves::apply(applying, payload, at))
+    }
+
+    /// Passes over a record that carries nothing for the state: moves `lsn` on and, if it is an entry
+    /// of the space (membership, blank), term, index and time.
+    pub fn skip(&self, next_lsn: Lsn, entry: Option<(Term, Index, SpaceTime)>) -> Result<(), MachineError> {
+        self.with_applier(Position { next_lsn, entry }, |_| Ok(()))
+    }
+
+    /// What the state still wants of each segment, by generation.
+    #[must_use]
+    pub fn liveness(&self) -> Vec<(Generation, Liveness)> {
+        read(&self.published.liveness).rows()
+    }
+
+    /// Drops the liveness row of a segment that has been freed. The row goes with the next batch; until
+    /// that is persisted, opening again may bring it back, and the caller, who knows which segments the
+    /// log has, forgets it again. Nothing but [`liveness`](Self::liveness) shows the difference.
+    pub fn forget_segment(&self, generation: Generation) {
+        lock(&self.forgotten).push(generation);
+    }
+
+    /// Runs one record's changes and applies them as one batch.
+    fn with_applier<T>(
+        &self,
+        position: Position,
+        change: impl FnOnce(&mut Applying<'_>) -> Result<T, MachineError>,
+    ) -> Result<T, MachineError> {
+        let mut applier = self.applier.lock().map_err(|_| MachineError::Stopped)?;
+        applier.check(&position)?;
+        // Set until all is well: an error, or a panic that the lock does not see, leaves it set.
+        applier.stopped = true;
+        let mut applying = Applying::begin(&mut applier, self, &position);
+        let result = change(&mut applying)?;
+        applying.finish()?;
+        applier.stopped = false;
+        Ok(result)
+    }
+
+    fn take_forgotten(&self) -> Vec<Generation> {
+        std::mem::take(&mut *lock(&self.forgotten))
+    }
+}
+
+/// Calls `each` with every row of a range; a failure of `each` ends it.
+pub(crate) fn load_rows(
+    view: &dyn View,
+    range: &KeyRange,
+    mut each: impl FnMut(&[u8], &[u8]) -> Result<(), MachineError>,
+) -> Result<(), MachineError> {
+    let mut failure = None;
+    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, row| match each(key, row) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            failure = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    failure.map_or(Ok(()), Err)
+}
+
+// The published tables are replaced in steps that cannot panic half-way, so a poisoned lock only says
+// that some reader panicked while it looked.
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,201 @@
+//! Commits: everything is checked first, then everything is written.
+
+use thalweg_types::{
+    BlobRef, KeyspaceId, LogPosition, Offset, Revision,
+    command::{AppendedAt, Commit, Condition, Expect, Outcome, Write},
+    limits::MAX_KEY_BYTES,
+    record::{Malformed, Records},
+};
+
+use crate::{
+    keys,
+    keyspaces::{FORM_BLOB, FORM_INLINE, decode_value, value_head},
+    liveness::BlobKind,
+    machine::{
+        MachineError,
+        entry::{Applying, Overlay, Refused},
+    },
+    streams::index::IndexEntry,
+};
+
+/// Runs a commit whose bytes begin at `at` in the log.
+#[inline]
+pub(crate) fn apply<'a>(
+    applying: &mut Applying<'_>,
+    commit: &Commit<'a>,
+    at: LogPosition,
+    overlay: &mut Option<Overlay<'a>>,
+) -> Result<Outcome, Refused> {
+    for (number, condition) in commit.conditions().enumerate() {
+        check_condition(applying, number as u32, &condition?, overlay.as_ref())?;
+    }
+    let writes = commit.writes()?;
+    check_writes(applying, writes.clone())?;
+
+    let revision = applying.use_revision();
+    let mut appends = Vec::new();
+    for write in writes {
+        match write.expect("decoded before, while it was checked") {
+            Write::Put { keyspace, key, value, value_at } => {
+                put(applying, keyspace, key, value, revision, within(at, value_at));
+                remember(overlay, keyspace, key, Some(revision));
+            }
+            Write::Delete { keyspace, key } => {
+                applying.applier.batch.delete(&[&keys::data_prefix(keyspace), key]);
+                remember(overlay, keyspace, key, None);
+            }
+            Write::Append { stream, count, batch, batch_at, .. } => {
+                let first = append(applying, stream, count, batch, within(at, batch_at));
+                appends.push(AppendedAt { stream, first, count });
+            }
+        }
+    }
+    Ok(Outcome::Committed { revision, appends })
+}
+
+/// Where byte `offset` of what begins at `at` lies.
+fn within(at: LogPosition, offset: usize) -> LogPosition {
+    LogPosition { offset: at.offset + offset as u32, ..at }
+}
+
+fn remember<'a>(overlay: &mut Option<Overlay<'a>>, keyspace: KeyspaceId, key: &'a [u8], revision: Option<Revision>) {
+    if let Some(overlay) = overlay.as_mut().filter(|overlay| overlay.is_wanted()) {
+        overlay.set(keyspace, key, revision);
+    }
+}
+
+fn check_condition(
+    applying: &Applying<'_>,
+    number: u32,
+    condition: &Condition<'_>,
+    overlay: Option<&Overlay<'_>>,
+) -> Result<(), Refused> {
+    let Condition { keyspace, key, expect } = *condition;
+    check_key(applying, keyspace, key)?;
+    let actual = match overlay.and_then(|overlay| overlay.get(keyspace, key)) {
+        Some(revision) => revision,
+        None => stored_revision(applying, keyspace, key)?,
+    };
+    let holds = match expect {
+        Expect::Absent => actual.is_none(),
+        Expect::Present => actual.is_some(),
+        Expect::Revision(revision) => actual == Some(revision),
+    };
+    if holds { Ok(()) } else { Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })) }
+}
+
+fn stored_revision(
+    applying: &Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+) -> Result<Option<Revision>, MachineError> {
+    keys::with_data_key(keyspace, key, |full| {
+        let Some(value) = applying.machine.backend.get(full)? else { return Ok(None) };
+        Ok(Some(decode_value(full, &value)?.0))
+    })
+}
+
+#[inline]
+fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<(), Refused> {
+    // Ids are dense from 1, see the catalog.
+    if keyspace.0 == 0 || keyspace >= applying.applier.meta.next_keyspace {
+        return Err(Refused::Outcome(Outcome::NoSuchKeyspace(keyspace)));
+    }
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Malformed { at: 0, expected: "key within the limit" }.into());
+    }
+    Ok(())
+}
+
+#[inline]
+fn check_writes<'a>(
+    applying: &mut Applying<'_>,
+    writes: impl Iterator<Item = Result<Write<'a>, Malformed>>,
+) -> Result<(), Refused> {
+    // What this commit's earlier appends make of the streams' next offsets.
+    applying.applier.pending.next_offsets.clear();
+    for write in writes {
+        match write? {
+            Write::Put { keyspace, key, .. } | Write::Delete { keyspace, key } => check_key(applying, keyspace, key)?,
+            append @ Write::Append { .. } => check_append(applying, &append)?,
+        }
+    }
+    Ok(())
+}
+
+fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<(), Refused> {
+    let Write::Append { stream, expected, count, batch, batch_at } = *append else { return Ok(()) };
+    let Some(head) = applying.live_head(stream) else {
+        return Err(Refused::Outcome(Outcome::NoSuchStream(stream)));
+    };
+    let head_next = head.next;
+    let next = applying.applier.pending.next_offsets.entry(stream).or_insert(head_next);
+    if expected.is_some_and(|expected| expected != *next) {
+        return Err(Refused::Outcome(Outcome::OffsetConflict { stream, next: *next }));
+    }
+    *next = next.plus(u64::from(count));
+    check_count(batch, count).map_err(|error| Malformed { at: batch_at + error.at, ..error }.into())
+}
+
+/// The proposer is not trusted with the count: offsets are assigned by it.
+fn check_count(batch: &[u8], count: u32) -> Result<(), Malformed> {
+    let mut records = Records::new(batch);
+    let mut found = 0_u64;
+    while let Some(record) = records.skip_one() {
+        record?;
+        found += 1;
+    }
+    if found == u64::from(count) { Ok(()) } else { Err(Malformed { at: 0, expected: "as many records as counted" }) }
+}
+
+#[inline]
+fn put(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    value: &[u8],
+    revision: Revision,
+    at: LogPosition,
+) {
+    let prefix = keys::data_prefix(keyspace);
+    if value.len() <= applying.machine.options.inline_value_bytes {
+        applying.applier.batch.put(&[&prefix, key], &[&value_head(FORM_INLINE, revision), value]);
+    } else {
+        let blob = blob_at(at, value);
+        applying.applier.batch.put(&[&prefix, key], &[&value_head(FORM_BLOB, revision), &blob.encode()]);
+        applying.raise(BlobKind::Value, &blob);
+    }
+}
+
+/// A pointer to these bytes, which lie at `at`.
+pub(crate) fn blob_at(at: LogPosition, bytes: &[u8]) -> BlobRef {
+    BlobRef { generation: at.generation, offset: at.offset, len: bytes.len() as u32, crc: crc_fast::crc32_iscsi(bytes) }
+}
+
+/// Appends a checked batch. One without records changes nothing.
+fn append(
+    applying: &mut Applying<'_>,
+    stream: thalweg_types::StreamId,
+    count: u32,
+    batch: &[u8],
+    at: LogPosition,
+) -> Offset {
+    let time = applying.applied.time;
+    let head = applying.live_head(stream).expect("checked before");
+    let first = head.next;
+    if count == 0 {
+        return first;
+    }
+    let blob = blob_at(at, batch);
+    let entry = IndexEntry { blob, count, time, bytes_before: head.end_bytes };
+    if head.start_batch == head.next {
+        head.start_time = time;
+    }
+    head.next = entry.end(first);
+    head.end_bytes += u64::from(blob.len);
+    head.last_time = time;
+    applying.applier.batch.put(&[&keys::index_entry(stream, first)], &[&entry.encode()]);
+    applying.applier.pending.appended.push((stream, first, entry));
+    applying.raise(BlobKind::Batch, &blob);
+    first
+}

@@ -1,0 +1,291 @@
+//! Applying one record: what is gathered while its commands run, and how that becomes one batch.
+//!
+//! Commands of an entry see those before them: keys through an overlay that is only built when some
+//! later command has conditions, streams and names through what is pending here. An entry of blind
+//! puts and deletes touches neither: it reads nothing and allocates nothing but room in the batch.
+//! Several writes of one key stay several changes of the batch, of which the last wins.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use thalweg_types::{
+    Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
+    command::{Command, Commands, Outcome},
+    record::Malformed,
+};
+
+use crate::{
+    backend::{Applied, WriteBatch},
+    catalog::Meta,
+    liveness::{BlobKind, LivenessChanges},
+    machine::{Entry, Machine, MachineError, admin, commit, read, write},
+    streams::{Head, index::IndexEntry},
+};
+
+/// Largest payload: the batch made of it stays far below the 4 GiB that a [`WriteBatch`] can hold.
+const MAX_PAYLOAD_BYTES: usize = 1 << 30;
+
+/// Index entries that one record may reclaim, over all its commands: bounds the batch and the time
+/// that readers of the log wait for the next entry.
+pub(crate) const MAX_RECLAIM_ENTRIES: u32 = 10_000;
+
+/// Where a record stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    pub(crate) next_lsn: Lsn,
+    /// Of an entry; `None` for a node-local record.
+    pub(crate) entry: Option<(Term, Index, SpaceTime)>,
+}
+
+/// Pointers are offsets of 32 bits within a segment.
+pub(crate) fn check_addressable(payload: &[u8], at: LogPosition) -> Result<(), MachineError> {
+    let end = u64::from(at.offset) + payload.len() as u64;
+    if payload.len() > MAX_PAYLOAD_BYTES || end > u64::from(u32::MAX) {
+        return Err(MachineError::Unaddressable { offset: at.offset, len: payload.len() });
+    }
+    Ok(())
+}
+
+/// What the applying thread keeps between records.
+#[derive(Debug)]
+pub(crate) struct Applier {
+    pub(crate) batch: WriteBatch,
+    pub(crate) meta: Meta,
+    meta_is_stored: bool,
+    pub(crate) applied: Applied,
+    /// Heads and markers, those of the current record included.
+    pub(crate) stream_count: usize,
+    pub(crate) stopped: bool,
+    pub(crate) pending: Pending,
+    pub(crate) liveness: LivenessChanges,
+    scratch: Vec<u8>,
+}
+
+/// What the current record changes beside keys.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub(crate) keyspaces: Vec<(KeyspaceId, Arc<str>)>,
+    /// Heads as changed; `None` is removed.
+    pub(crate) heads: BTreeMap<StreamId, Option<Head>>,
+    /// Live streams created by this record.
+    pub(crate) stream_names: HashMap<Arc<str>, StreamId>,
+    /// Index entries in the batch, in order per stream.
+    pub(crate) appended: Vec<(StreamId, Offset, IndexEntry)>,
+    /// Next offsets while a commit is checked.
+    pub(crate) next_offsets: HashMap<StreamId, Offset>,
+    pub(crate) reclaimed: u32,
+}
+
+impl Applier {
+    pub(crate) fn new(meta: Meta, meta_is_stored: bool, applied: Applied, stream_count: usize) -> Self {
+        Self {
+            batch: WriteBatch::new(),
+            meta,
+            meta_is_stored,
+            applied,
+            stream_count,
+            stopped: false,
+            pending: Pending::default(),
+            liveness: LivenessChanges::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    pub(crate) fn check(&self, position: &Position) -> Result<(), MachineError> {
+        if self.stopped {
+            return Err(MachineError::Stopped);
+        }
+        if position.next_lsn <= self.applied.lsn {
+            return Err(MachineError::AlreadyApplied { next_lsn: position.next_lsn, applied: self.applied.lsn });
+        }
+        Ok(())
+    }
+}
+
+/// A record being applied.
+pub(crate) struct Applying<'m> {
+    pub(crate) applier: &'m mut Applier,
+    pub(crate) machine: &'m Machine,
+    /// What will be applied when it is done.
+    pub(crate) applied: Applied,
+}
+
+impl<'m> Applying<'m> {
+    pub(crate) fn begin(applier: &'m mut Applier, machine: &'m Machine, position: &Position) -> Self {
+        let mut applied = Applied { lsn: position.next_lsn, ..applier.applied };
+        if let Some((term, index, time)) = position.entry {
+            applied.term = term;
+            applied.index = index;
+            applied.time = applied.time.max(time);
+        }
+        applier.batch.clear();
+        applier.pending.reclaimed = 0;
+        for generation in machine.take_forgotten() {
+            applier.liveness.forget(generation);
+        }
+        Self { applier, machine, applied }
+    }
+
+    /// A stream's head as earlier commands left it, deleted markers included.
+    pub(crate) fn head(&mut self, stream: StreamId) -> Option<&mut Head> {
+        if !self.applier.pending.heads.contains_key(&stream) {
+            let head = read(&self.machine.published.streams).get(stream).cloned()?;
+            self.applier.pending.heads.insert(stream, Some(head));
+        }
+        self.applier.pending.heads.get_mut(&stream)?.as_mut()
+    }
+
+    pub(crate) fn live_head(&mut self, stream: StreamId) -> Option<&mut Head> {
+        self.head(stream).filter(|head| head.is_live())
+    }
+
+    pub(crate) fn raise(&mut self, kind: BlobKind, blob: &thalweg_types::BlobRef) {
+        self.applier.liveness.raise(kind, blob, &read(&self.machine.published.liveness));
+    }
+
+    pub(crate) fn lower(&mut self, kind: BlobKind, blob: &thalweg_types::BlobRef) {
+        self.applier.liveness.lower(kind, blob, &read(&self.machine.published.liveness));
+    }
+
+    pub(crate) fn use_revision(&mut self) -> Revision {
+        self.applied.revision = self.applied.revision.next();
+        self.applied.revision
+    }
+
+    /// Hands everything to the backend as one batch, then shows it to readers.
+    pub(crate) fn finish(self) -> Result<(), MachineError> {
+        let Applier { batch, pending, liveness, meta, meta_is_stored, applied, scratch, .. } = self.applier;
+        if !*meta_is_stored || !pending.keyspaces.is_empty() || !pending.stream_names.is_empty() {
+            meta.write(batch);
+        }
+        for (&id, head) in &pending.heads {
+            match head {
+                Some(head) => head.write(id, batch, scratch),
+                None => batch.delete(&[&crate::keys::stream_head(id)]),
+            }
+        }
+        liveness.write(batch);
+        self.machine.backend.apply(batch, self.applied)?;
+        *meta_is_stored = true;
+        *applied = self.applied;
+        let published = &self.machine.published;
+        if !pending.keyspaces.is_empty() {
+            let mut keyspaces = write(&published.keyspaces);
+            for (id, name) in pending.keyspaces.drain(..) {
+                keyspaces.insert(name, id);
+            }
+        }
+        if !pending.heads.is_empty() {
+            write(&published.streams).publish(&mut pending.heads);
+        }
+        if !liveness.is_empty() {
+            write(&published.liveness).publish(liveness);
+        }
+        pending.stream_names.clear();
+        pending.appended.clear();
+        *write(&published.applied) = self.applied;
+        Ok(())
+    }
+}
+
+/// Runs the commands of an entry in order.
+pub(crate) fn apply_commands(
+    applying: &mut Applying<'_>,
+    entry: &Entry<'_>,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<(), MachineError> {
+    let mut overlay = Overlay::for_entry(entry.payload);
+    for (number, framed) in Commands::new(entry.payload).enumerate() {
+        let outcome = match framed {
+            Ok((command_at, bytes)) => {
+                let at = LogPosition { offset: entry.at.offset + command_at as u32, ..entry.at };
+                if let Some(overlay) = &mut overlay {
+                    overlay.number = number;
+                }
+                run(applying, bytes, at, &mut overlay)?
+            }
+            Err(malformed) => Outcome::Malformed(malformed),
+        };
+        outcomes.push(outcome);
+    }
+    Ok(())
+}
+
+/// Runs one command, whose bytes begin at `at` in the log.
+#[inline]
+fn run<'a>(
+    applying: &mut Applying<'_>,
+    bytes: &'a [u8],
+    at: LogPosition,
+    overlay: &mut Option<Overlay<'a>>,
+) -> Result<Outcome, MachineError> {
+    let refused = match Command::decode(bytes) {
+        Ok(Command::Commit(commit)) => commit::apply(applying, &commit, at, overlay),
+        Ok(Command::CreateKeyspace { name }) => admin::create_keyspace(applying, name),
+        Ok(Command::CreateStream { name, config }) => admin::create_stream(applying, name, config),
+        Ok(Command::ConfigureStream { stream, config }) => admin::configure_stream(applying, stream, config),
+        Ok(Command::DeleteStream { stream }) => admin::delete_stream(applying, stream),
+        Ok(Command::TrimStream { stream, before }) => admin::trim_stream(applying, stream, before),
+        Ok(Command::ReclaimStream { stream, max }) => admin::reclaim_stream(applying, stream, max),
+        Err(malformed) => Ok(Outcome::Malformed(malformed)),
+    };
+    match refused {
+        Ok(outcome) | Err(Refused::Outcome(outcome)) => Ok(outcome),
+        Err(Refused::Failed(error)) => Err(error),
+    }
+}
+
+/// Why a command did nothing: for a reason that its sender learns, or because the state failed.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    Outcome(Outcome),
+    Failed(MachineError),
+}
+
+impl From<Malformed> for Refused {
+    fn from(malformed: Malformed) -> Self {
+        Self::Outcome(Outcome::Malformed(malformed))
+    }
+}
+
+impl<E: Into<MachineError>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Revisions of the keys that earlier commands of the entry wrote; `None` where they deleted.
+#[derive(Debug)]
+pub(crate) struct Overlay<'a> {
+    keys: HashMap<(KeyspaceId, &'a [u8]), Option<Revision>>,
+    /// The last command with conditions: what comes from there on need not be remembered.
+    last_conditional: usize,
+    /// The command being run.
+    number: usize,
+}
+
+impl<'a> Overlay<'a> {
+    /// `None` if no command but the first has conditions.
+    fn for_entry(payload: &[u8]) -> Option<Self> {
+        let conditional =
+            |framed: Result<(usize, &[u8]), Malformed>| framed.is_ok_and(|(_, bytes)| Command::has_conditions(bytes));
+        let last = Commands::new(payload).enumerate().filter(|(_, framed)| conditional(framed.clone())).last();
+        let last_conditional = last.map_or(0, |(number, _)| number);
+        (last_conditional > 0).then(|| Self { keys: HashMap::new(), last_conditional, number: 0 })
+    }
+
+    /// Whether what the current command writes can matter.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.number < self.last_conditional
+    }
+
+    pub(crate) fn set(&mut self, keyspace: KeyspaceId, key: &'a [u8], revision: Option<Revision>) {
+        self.keys.insert((keyspace, key), revision);
+    }
+
+    pub(crate) fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<Option<Revision>> {
+        self.keys.get(&(keyspace, key)).copied()
+    }
+}

@@ -1,0 +1,91 @@
+//! Moves: bytes copied forward in the log, and the pointer to them replaced if it is still the same.
+
+use thalweg_types::{
+    BlobRef, KeyspaceId, LogPosition, Offset, StreamId,
+    command::{Move, MoveTarget},
+};
+
+use crate::{
+    keys,
+    keyspaces::{FORM_BLOB, StoredRef, decode_value, value_head},
+    liveness::BlobKind,
+    machine::{Machine, MachineError, Moved, commit::blob_at, entry::Applying},
+    streams::{Life, index},
+};
+
+/// Applies a move whose payload begins at `at`. A copy that is not the original is void: the pointer
+/// stays where it was, and whoever frees the segment finds the bytes still wanted.
+pub(crate) fn apply(applying: &mut Applying<'_>, payload: &[u8], at: LogPosition) -> Result<Moved, MachineError> {
+    let Ok(moved) = Move::decode(payload) else { return Ok(Moved::Void) };
+    let to = blob_at(LogPosition { offset: at.offset + moved.bytes_at as u32, ..at }, moved.bytes);
+    if (to.len, to.crc) != (moved.from.len, moved.from.crc) {
+        return Ok(Moved::Void);
+    }
+    match moved.target {
+        MoveTarget::Value { keyspace, key } => move_value(applying, keyspace, key, &moved.from, &to),
+        MoveTarget::Batch { stream, first } => move_batch(applying, stream, first, &moved.from, &to),
+    }
+}
+
+fn move_value(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    from: &BlobRef,
+    to: &BlobRef,
+) -> Result<Moved, MachineError> {
+    if key.len() > thalweg_types::limits::MAX_KEY_BYTES {
+        return Ok(Moved::Void);
+    }
+    let revision = keys::with_data_key(keyspace, key, |full| {
+        let Some(value) = applying.machine.backend.get(full)? else { return Ok(None) };
+        let (revision, stored) = decode_value(full, &value)?;
+        Ok::<_, MachineError>((stored == StoredRef::Blob(*from)).then_some(revision))
+    })?;
+    let Some(revision) = revision else { return Ok(Moved::Void) };
+    let value: [&[u8]; 2] = [&value_head(FORM_BLOB, revision), &to.encode()];
+    applying.applier.batch.put(&[&keys::data_prefix(keyspace), key], &value);
+    applying.lower(BlobKind::Value, from);
+    applying.raise(BlobKind::Value, to);
+    Ok(Moved::Applied)
+}
+
+fn move_batch(
+    applying: &mut Applying<'_>,
+    stream: StreamId,
+    first: Offset,
+    from: &BlobRef,
+    to: &BlobRef,
+) -> Result<Moved, MachineError> {
+    let key = keys::index_entry(stream, first);
+    let Some(row) = applying.machine.backend.get(&key)? else { return Ok(Moved::Void) };
+    let (_, entry) = index::IndexEntry::decode(&key, &row)?;
+    if entry.blob != *from {
+        return Ok(Moved::Void);
+    }
+    let entry = index::IndexEntry { blob: *to, ..entry };
+    applying.applier.batch.put(&[&key], &[&entry.encode()]);
+    applying.lower(BlobKind::Batch, from);
+    applying.raise(BlobKind::Batch, to);
+    Ok(Moved::Applied)
+}
+
+impl Machine {
+    /// Whether the key's value is these bytes at this place, so that its segment cannot be freed.
+    pub fn is_value_live(&self, keyspace: KeyspaceId, key: &[u8], blob: &BlobRef) -> Result<bool, MachineError> {
+        keys::with_data_key(keyspace, key, |full| {
+            let Some(value) = self.backend.get(full)? else { return Ok(false) };
+            Ok(decode_value(full, &value)?.1 == StoredRef::Blob(*blob))
+        })
+    }
+
+    /// Whether the stream's batch from `first` on is these bytes at this place and holds readable
+    /// records. `false` for a trimmed batch whose index entry waits to be reclaimed: nobody reads it any
+    /// more once the trim is persisted.
+    pub fn is_batch_live(&self, stream: StreamId, first: Offset, blob: &BlobRef) -> Result<bool, MachineError> {
+        let view = self.backend.view();
+        let Some(entry) = index::entry_at(&*view, stream, first)? else { return Ok(false) };
+        let Some(head) = index::head(&*view, stream)? else { return Ok(false) };
+        Ok(head.life == Life::Live && entry.blob == *blob && entry.end(first) > head.start)
+    }
+}

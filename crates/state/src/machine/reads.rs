@@ -1,0 +1,121 @@
+//! Reads of what is applied. Any thread, any time; the applier is held up for short copies only.
+
+use std::sync::Arc;
+
+use thalweg_types::{KeyspaceId, Offset, SpaceTime, StreamId};
+
+use crate::{
+    keys,
+    keyspaces::{Snapshot, Stored, decode_owned},
+    machine::{Machine, MachineError, StreamReadError, read},
+    streams::{Batches, Head, StreamInfo, read as stream_read, retention},
+};
+
+/// Heads copied at a time, so that a list of many streams never holds up the applier for long.
+const PAGE: usize = 256;
+
+impl Machine {
+    /// The newest consistent view.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.backend.view())
+    }
+
+    /// The newest value of a key.
+    pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
+        keys::with_data_key(keyspace, key, |full| decode_owned(full, self.backend.get(full)?))
+    }
+
+    /// The keyspace of that name.
+    #[must_use]
+    pub fn keyspace_id(&self, name: &str) -> Option<KeyspaceId> {
+        read(&self.published.keyspaces).id(name)
+    }
+
+    /// The name of a keyspace.
+    #[must_use]
+    pub fn keyspace_name(&self, id: KeyspaceId) -> Option<Arc<str>> {
+        read(&self.published.keyspaces).name(id)
+    }
+
+    /// All keyspaces by id.
+    #[must_use]
+    pub fn keyspaces(&self) -> Vec<(KeyspaceId, Arc<str>)> {
+        read(&self.published.keyspaces).list()
+    }
+
+    /// The stream of that name.
+    #[must_use]
+    pub fn stream_id(&self, name: &str) -> Option<StreamId> {
+        read(&self.published.streams).id(name)
+    }
+
+    /// A stream's figures.
+    #[must_use]
+    pub fn stream(&self, id: StreamId) -> Option<StreamInfo> {
+        read(&self.published.streams).get(id).filter(|head| head.is_live()).map(|head| StreamInfo::of(id, head))
+    }
+
+    /// How many streams there are.
+    #[must_use]
+    pub fn stream_count(&self) -> usize {
+        read(&self.published.streams).live_len()
+    }
+
+    /// All streams by id. Each one's figures are of one moment, but not all of the same.
+    #[must_use]
+    pub fn streams(&self) -> Vec<StreamInfo> {
+        self.collect_heads(|id, head| head.is_live().then(|| StreamInfo::of(id, head)))
+    }
+
+    /// Where the batches from the one that holds `from` on lie: at most `max_batches` of together at
+    /// most `max_bytes`, but at least one if there is any. None at the end of the stream.
+    pub fn batches_from(
+        &self,
+        stream: StreamId,
+        from: Offset,
+        max_batches: usize,
+        max_bytes: u64,
+    ) -> Result<Batches, StreamReadError> {
+        stream_read::batches_from(&*self.backend.view(), stream, from, max_batches, max_bytes)
+    }
+
+    /// The first readable offset whose record is not older than `time`; the next offset if all are.
+    pub fn offset_at_or_after(&self, stream: StreamId, time: SpaceTime) -> Result<Offset, StreamReadError> {
+        stream_read::offset_at_or_after(&*self.backend.view(), stream, time)
+    }
+
+    /// Which streams must be trimmed to where under their configuration at `now`.
+    pub fn retention_due(&self, now: SpaceTime) -> Result<Vec<(StreamId, Offset)>, MachineError> {
+        let candidates = self.collect_heads(|id, head| retention::may_be_due(head, now).then_some(id));
+        if candidates.is_empty() {
+            return Ok(Vec::new());
+        }
+        let view = self.backend.view();
+        let due = |id| Ok(retention::due(&*view, id, now)?.map(|before| (id, before)));
+        candidates.into_iter().filter_map(|id| due(id).transpose()).collect()
+    }
+
+    /// Streams with index entries to reclaim, deleted ones included.
+    #[must_use]
+    pub fn reclaim_due(&self) -> Vec<StreamId> {
+        self.collect_heads(|id, head| head.is_reclaimable().then_some(id))
+    }
+
+    fn collect_heads<T>(&self, mut pick: impl FnMut(StreamId, &Head) -> Option<T>) -> Vec<T> {
+        let mut picked = Vec::new();
+        let mut after = None;
+        loop {
+            let table = read(&self.published.streams);
+            let mut last = None;
+            for (id, head) in table.after(after).take(PAGE) {
+                picked.extend(pick(id, head));
+                last = Some(id);
+            }
+            if last.is_none() {
+                return picked;
+            }
+            after = last;
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Streams: what is kept of each, and where its batches lie.
+//!
+//! Owns the encoding of a stream's head and the table of heads in memory; below it, index entries
+//! ([`index`]), reads ([`read`]) and what is due under a retention ([`retention`]). Does not own the
+//! records: their bytes are in the log, written once.
+//!
+//! ```text
+//!    reclaimed      trimmed, entries kept            readable             to come
+//! |--------------|---------------------------|-----------------------|----------->  offsets
+//! 0        first_indexed              start_batch <= start          next
+//! ```
+//! Invariants: `first_indexed <= start_batch <= start <= next`; index entries tile
+//! `first_indexed..next` without gap or overlap; `start_batch` is the first offset of the batch that
+//! holds `start`, or `next`; the times of entries never fall.
+//!
+//! ```text
+//! head := flags u8 | config (24 bytes) | start u64 | next u64 | first_indexed u64 | start_batch u64
+//!       | start_bytes u64 | end_bytes u64 | start_time u64 | last_time u64 | name     little-endian
+//! ```
+//! Flag bit 0: deleted, kept as a marker until its index entries are reclaimed.
+
+pub(crate) mod index;
+pub(crate) mod read;
+pub(crate) mod retention;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Bound,
+    sync::Arc,
+};
+
+use thalweg_types::{
+    Offset, SpaceTime, StreamId,
+    command::{StreamConfig, check_name},
+    record::{Malformed, Reader},
+};
+
+pub use read::{BatchRef, Batches, StreamInfo};
+
+use crate::{
+    backend::{View, WriteBatch},
+    catalog::Meta,
+    keys::{self, KeyRange},
+    machine::MachineError,
+};
+
+const FLAG_DELETED: u8 = 1;
+
+/// Offsets and byte counts stay below this, so that adding a batch never overflows.
+const MAX_COUNTER: u64 = 1 << 62;
+
+/// Whether a stream can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Live,
+    /// Its id names nothing any more; the head waits for its index entries to be reclaimed.
+    Deleted,
+}
+
+/// A stream's head. See the module for the inequalities.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) name: Arc<str>,
+    pub(crate) life: Life,
+    pub(crate) config: StreamConfig,
+    /// Oldest readable offset.
+    pub(crate) start: Offset,
+    /// Next to assign.
+    pub(crate) next: Offset,
+    /// Lowest offset that an index entry covers.
+    pub(crate) first_indexed: Offset,
+    /// Where the batch that holds `start` begins.
+    pub(crate) start_batch: Offset,
+    /// Bytes of all batches ever appended before `start_batch`.
+    pub(crate) start_bytes: u64,
+    /// Bytes of all batches ever appended.
+    pub(crate) end_bytes: u64,
+    /// Time of the batch at `start_batch`; meaningless if there is none.
+    pub(crate) start_time: SpaceTime,
+    /// Time of the last batch, 0 if there never was one.
+    pub(crate) last_time: SpaceTime,
+}
+
+impl Head {
+    pub(crate) fn new(name: Arc<str>, config: StreamConfig) -> Self {
+        Self {
+            name,
+            life: Life::Live,
+            config,
+            start: Offset::ZERO,
+            next: Offset::ZERO,
+            first_indexed: Offset::ZERO,
+            start_batch: Offset::ZERO,
+            start_bytes: 0,
+            end_bytes: 0,
+            start_time: SpaceTime::default(),
+            last_time: SpaceTime::default(),
+        }
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.life == Life::Live
+    }
+
+    /// Encoded bytes of the batches that hold readable records.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.end_bytes - self.start_bytes
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        self.next.0 - self.start.0
+    }
+
+    /// Whether index entries wait to be reclaimed, or the marker itself.
+    pub(crate) fn is_reclaimable(&self) -> bool {
+        self.first_indexed < self.start_batch || !self.is_live()
+    }
+
+    pub(crate) fn write(&self, id: StreamId, batch: &mut WriteBatch, scratch: &mut Vec<u8>) {
+        debug_assert!(self.first_indexed <= self.start_batch && self.start_batch <= self.start);
+        debug_assert!(self.start <= self.next && self.start_bytes <= self.end_bytes);
+        scratch.clear();
+        scratch.push(if self.is_live() { 0 } else { FLAG_DELETED });
+        self.config.encode(scratch);
+        for field in [
+            self.start.0,
+            self.next.0,
+            self.first_indexed.0,
+            self.start_batch.0,
+            self.start_bytes,
+            self.end_bytes,
+            self.start_time.0,
+            self.last_time.0,
+        ] {
+            scratch.extend_from_slice(&field.to_le_bytes());
+        }
+        batch.put(&[&keys::stream_head(id)], &[scratch, self.name.as_bytes()]);
+    }
+
+    pub(crate) fn decode(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
+        let corrupt = |message| MachineError::corrupt("stream head", key, message);
+        let head = Self::decode_fields(row).map_err(|malformed| corrupt(malformed.expected))?;
+        let ordered = head.first_indexed <= head.start_batch
+            && head.start_batch <= head.start
+            && head.start <= head.next
+            && head.start_bytes <= head.end_bytes;
+        if !ordered || head.next.0 > MAX_COUNTER || head.end_bytes > MAX_COUNTER {
+            return Err(corrupt("offsets or bytes out of order"));
+        }
+        Ok(head)
+    }
+
+    fn decode_fields(row: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::at(row, 0);
+        let life = match reader.u8("flags")? {
+            0 => Life::Live,
+            FLAG_DELETED => Life::Deleted,
+            _ => return Err(Malformed { at: 0, expected: "known flags" }),
+        };
+        let config = StreamConfig::decode(&mut reader)?;
+        let start = Offset(reader.u64("start")?);
+        let next = Offset(reader.u64("next")?);
+        let first_indexed = Offset(reader.u64("first indexed")?);
+        let start_batch = Offset(reader.u64("start batch")?);
+        let start_bytes = reader.u64("start bytes")?;
+        let end_bytes = reader.u64("end bytes")?;
+        let start_time = SpaceTime(reader.u64("start time")?);
+        let last_time = SpaceTime(reader.u64("last time")?);
+        let at = reader.position();
+        let name = std::str::from_utf8(reader.rest()).ok().filter(|name| check_name(name).is_ok());
+        let name = name.ok_or(Malformed { at, expected: "a well-formed name" })?.into();
+        Ok(Self {
+            name,
+            life,
+            config,
+            start,
+            next,
+            first_indexed,
+            start_batch,
+            start_bytes,
+            end_bytes,
+            start_time,
+            last_time,
+        })
+    }
+}
+
+/// All heads, deleted markers included, and the names of the live ones.
+#[derive(Debug, Default)]
+pub(crate) struct StreamTable {
+    heads: BTreeMap<StreamId, Head>,
+    by_name: HashMap<Arc<str>, StreamId>,
+}
+
+impl StreamTable {
+    pub(crate) fn load(view: &dyn View, meta: &Meta) -> Result<Self, MachineError> {
+        let mut table = Self::default();
+        crate::machine::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_STREAM]), |key, row| {
+            let corrupt = |message| MachineError::corrupt("stream head", key, message);
+            let id = keys::id_of(key).map(StreamId).ok_or_else(|| corrupt("key of a wrong length"))?;
+            let head = Head::decode(key, row)?;
+            if id.0 == 0 || id >= meta.next_stream || (head.is_live() && table.by_name.contains_key(&head.name)) {
+                return Err(corrupt("id was never given out, or a name occurs twice"));
+            }
+            table.set(id, head);
+            Ok(())
+        })?;
+        Ok(table)
+    }
+
+    pub(crate) fn get(&self, id: StreamId) -> Option<&Head> {
+        self.heads.get(&id)
+    }
+
+    pub(crate) fn id(&self, name: &str) -> Option<StreamId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Live streams and deleted markers.
+    pub(crate) fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    pub(crate) fn live_len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub(crate) fn after(&self, id: Option<StreamId>) -> impl Iterator<Item = (StreamId, &Head)> {
+        let lower = id.map_or(Bound::Unbounded, Bound::Excluded);
+        self.heads.range((lower, Bound::Unbounded)).map(|(&id, head)| (id, head))
+    }
+
+    /// Takes over what an entry changed, once its batch is applied; `None` removes.
+    pub(crate) fn publish(&mut self, changes: &mut BTreeMap<StreamId, Option<Head>>) {
+        // Ascending ids: a name that moved from a deleted stream to a new one ends with the new one.
+        for (id, head) in std::mem::take(changes) {
+            match head {
+                Some(head) => self.set(id, head),
+                None => self.remove(id),
+            }
+        }
+    }
+
+    fn set(&mut self, id: StreamId, head: Head) {
+        match head.life {
+            Life::Live => {
+                if self.by_name.get(&head.name) != Some(&id) {
+                    self.by_name.insert(head.name.clone(), id);
+                }
+            }
+            Life::Deleted => self.release_name(id, &head.name),
+        }
+        self.heads.insert(id, head);
+    }
+
+    fn remove(&mut self, id: StreamId) {
+        if let Some(head) = self.heads.remove(&id) {
+            self.release_name(id, &head.name);
+        }
+    }
+
+    fn release_name(&mut self, id: StreamId, name: &str) {
+        if self.by_name.get(name) == Some(&id) {
+            self.by_name.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::backend::Change;
+
+    fn head() -> Head {
+        Head {
+            config: StreamConfig { max_age: Some(Duration::from_micros(1)), max_bytes: Some(2), max_records: None },
+            start: Offset(5),
+            next: Offset(6),
+            first_indexed: Offset(3),
+            start_batch: Offset(4),
+            start_bytes: 7,
+            end_bytes: 8,
+            start_time: SpaceTime(9),
+            last_time: SpaceTime(10),
+            ..Head::new("name".into(), StreamConfig::default())
+        }
+    }
+
+    #[test]
+    fn head_layout_is_pinned() {
+        let mut batch = WriteBatch::new();
+        head().write(StreamId(2), &mut batch, &mut Vec::new());
+        let mut row = vec![0];
+        for field in [1, 2, u64::MAX, 5, 6, 3, 4, 7, 8, 9, 10] {
+            row.extend_from_slice(&field.to_le_bytes());
+        }
+        row.extend_from_slice(b"name");
+        assert_eq!(batch.changes().next(), Some(Change::Put(b"\x03\0\0\0\x02", &row)));
+        assert_eq!(Head::decode(b"k", &row).unwrap(), head());
+    }
+
+    #[test]
+    fn any_cut_or_flip_is_an_error_or_another_head_in_order() {
+        let mut batch = WriteBatch::new();
+        head().write(StreamId(2), &mut batch, &mut Vec::new());
+        let Some(Change::Put(_, row)) = batch.changes().next() else { panic!("no put") };
+        for cut in 0..row.len() {
+            if let Ok(cut) = Head::decode(b"k", &row[..cut]) {
+                assert!("name".starts_with(&*cut.name) && cut.name.len() < 4);
+            }
+        }
+        for bit in 0..row.len() * 8 {
+            let mut flipped = row.to_vec();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(other) = Head::decode(b"k", &flipped) {
+                assert_ne!(other, head());
+                assert!(other.start <= other.next && other.next.0 <= MAX_COUNTER);
+            }
+        }
+    }
+}

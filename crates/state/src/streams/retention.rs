@@ -1,0 +1,41 @@
+//! What must be trimmed under a stream's configuration.
+//!
+//! Decides only; whoever maintains the space proposes the trims, so that replicas do the same thing at
+//! the same place in the log.
+
+use thalweg_types::{Offset, SpaceTime, StreamId};
+
+use crate::{
+    backend::View,
+    machine::MachineError,
+    streams::{Head, index},
+};
+
+/// Whether a lookup is worth it: a head alone shows that nothing is due.
+pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
+    let config = &head.config;
+    head.is_live()
+        && head.start < head.next
+        && (config.max_records.is_some_and(|max| head.records() > max)
+            || config.max_bytes.is_some_and(|max| head.live_bytes() > max)
+            || config.max_age.is_some_and(|max| head.start_time < now.minus(max)))
+}
+
+/// Where the stream must start at `now`, if that is above where it starts.
+pub(crate) fn due(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Option<Offset>, MachineError> {
+    let Some(head) = index::head(view, stream)?.filter(|head| may_be_due(head, now)) else { return Ok(None) };
+    let mut start = head.start;
+    if let Some(max) = head.config.max_records {
+        start = start.max(Offset(head.next.0.saturating_sub(max)));
+    }
+    if let Some(max) = head.config.max_bytes.filter(|&max| head.live_bytes() > max) {
+        start = start.max(index::first_where(view, stream, &head, |entry| {
+            head.end_bytes.saturating_sub(entry.bytes_before) <= max
+        })?);
+    }
+    if let Some(max) = head.config.max_age {
+        let oldest = now.minus(max);
+        start = start.max(index::first_where(view, stream, &head, |entry| entry.time >= oldest)?);
+    }
+    Ok((start > head.start).then_some(start))
+}
