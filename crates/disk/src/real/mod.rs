@@ -97,7 +97,11 @@ impl Disk for RealDisk {
         if fs::symlink_metadata(&from)?.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        fs::rename(from, to)
+        match fs::rename(from, to) {
+            // A file over the directory it lies in: the kernel looks at the nesting first.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Err(io::ErrorKind::IsADirectory.into()),
+            other => other,
+        }
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
