@@ -48,7 +48,7 @@ pub(crate) fn create_stream(applying: &mut Applying<'_>, name: &str, config: Str
         return Ok(Outcome::Stream { id, created: false });
     }
     let applier = &mut *applying.applier;
-    if applier.stream_count >= MAX_STREAMS {
+    if applier.stream_count >= MAX_STREAMS || applier.meta.next_stream == StreamId::MAX {
         return Ok(Outcome::TooMany { what: "streams", limit: MAX_STREAMS });
     }
     let id = applier.meta.next_stream;
@@ -110,6 +110,7 @@ pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before:
     } else {
         let (first, entry) = batch_with(applying, stream, before)?;
         let head = applying.live_head(stream).expect("looked up above");
+        index::check_within(stream, head, first, &entry)?;
         head.start_batch = first;
         head.start_bytes = entry.bytes_before;
         head.start_time = entry.time;

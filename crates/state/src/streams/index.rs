@@ -114,13 +114,17 @@ pub(crate) fn visit(
     }
     view.scan(Bound::Included(&lower), Bound::Excluded(&upper), Direction::Forward, &mut |key, row| {
         match IndexEntry::decode(key, row) {
-            Ok((first, entry)) if first == expected => {
+            Ok((first, entry)) if first == expected && entry.end(first) <= end => {
                 let flow = visit(first, &entry);
                 expected = entry.end(first);
                 flow
             }
             Ok(_) => {
-                failure = Some(MachineError::corrupt("stream index entry", key, "does not follow the one before"));
+                failure = Some(MachineError::corrupt(
+                    "stream index entry",
+                    key,
+                    "does not follow the one before, or reaches past the end",
+                ));
                 ControlFlow::Break(())
             }
             Err(error) => {
@@ -130,6 +134,25 @@ pub(crate) fn visit(
         }
     })?;
     failure.map_or(Ok(expected), Err)
+}
+
+/// Checks that a batch lies where the head says that there are readable ones.
+pub(crate) fn check_within(
+    stream: StreamId,
+    head: &Head,
+    first: Offset,
+    entry: &IndexEntry,
+) -> Result<(), MachineError> {
+    let bytes = entry.bytes_before.saturating_add(u64::from(entry.blob.len));
+    if first < head.start_batch
+        || entry.end(first) > head.next
+        || entry.bytes_before < head.start_bytes
+        || bytes > head.end_bytes
+    {
+        let key = keys::index_entry(stream, first);
+        return Err(MachineError::corrupt("stream index entry", &key, "reaches past what the head says"));
+    }
+    Ok(())
 }
 
 /// The first batch among those from `head.start_batch` on for which `wanted` holds; `wanted` must stay
@@ -145,17 +168,11 @@ pub(crate) fn first_where(
     while low < high {
         let middle = Offset(low.0 + (high.0 - low.0) / 2);
         let (first, entry) = batch_with(view, stream, middle)?;
+        check_within(stream, head, first, &entry)?;
         if wanted(&entry) {
             high = first;
         } else {
             low = entry.end(first);
-        }
-        if first < head.start_batch || entry.end(first) > head.next {
-            return Err(MachineError::corrupt(
-                "stream index entry",
-                &keys::index_entry(stream, first),
-                "reaches past what the head says",
-            ));
         }
     }
     Ok(high)

@@ -87,3 +87,457 @@ fn each_commit_has_its_own_revision() {
     assert_eq!(empty.value, StoredValue::Inline("".into()));
     assert_eq!(bench.machine.applied().revision, Revision(3));
 }
+
+#[test]
+fn blind_writes_read_nothing() {
+    let mut bench = bench();
+    bench.backend.reads.store(0, Ordering::Relaxed);
+    let delete = command(|out| command::encode_delete(out, KS, b"a").unwrap());
+    bench.run(2, &[put(b"a", b"1"), put(b"a", &[7; 100]), delete, append(3), append(1)]);
+    assert_eq!(bench.backend.reads.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn the_last_write_of_a_key_in_an_entry_wins() {
+    let mut bench = bench();
+    bench.run(2, &[put(b"a", b"1"), put(b"a", b"2"), put(b"b", b"1"), commit(|c| _ = c.delete(KS, b"b").unwrap())]);
+    assert_eq!(bench.machine.get(KS, b"a").unwrap().unwrap().revision, Revision(2));
+    assert_eq!(bench.machine.get(KS, b"b").unwrap(), None);
+}
+
+#[test]
+fn conditions_see_earlier_commands_of_their_entry() {
+    let mut bench = bench();
+    let if_absent = |key: &[u8]| commit(|c| _ = c.expect(KS, key, Expect::Absent).unwrap().put(KS, key, b"v").unwrap());
+    let if_present = |key: &[u8]| commit(|c| _ = c.expect(KS, key, Expect::Present).unwrap().delete(KS, key).unwrap());
+    let swap = |key: &[u8], revision| {
+        commit(|c| _ = c.expect(KS, key, Expect::Revision(Revision(revision))).unwrap().put(KS, key, b"w").unwrap())
+    };
+    let failed = |actual: Option<u64>| Outcome::ConditionFailed { condition: 0, actual: actual.map(Revision) };
+    let outcomes = bench.run(
+        2,
+        &[
+            if_absent(b"k"),
+            if_absent(b"k"),
+            swap(b"k", 1),
+            swap(b"k", 1),
+            if_present(b"k"),
+            if_present(b"k"),
+            if_absent(b"k"),
+        ],
+    );
+    let expected =
+        [committed(1), failed(Some(1)), committed(2), failed(Some(2)), committed(3), failed(None), committed(4)];
+    assert_eq!(outcomes, expected);
+    assert_eq!(bench.run(3, &[swap(b"k", 4)]), [committed(5)], "and those of earlier entries");
+}
+
+#[test]
+fn a_refused_commit_changes_nothing_and_uses_no_revision() {
+    let mut bench = bench();
+    bench.run(2, &[put(b"there", b"1"), append(2)]);
+    let before = bench.machine.streams();
+    let records = batch(&[b"x"]);
+    let both = |c: &mut CommitBuilder| _ = c.put(KS, b"new", b"1").unwrap().append(STREAM, None, &records).unwrap();
+    let refused = [
+        commit(|c| {
+            both(c);
+            c.expect(KS, b"there", Expect::Present).unwrap().expect(KS, b"there", Expect::Absent).unwrap();
+        }),
+        commit(|c| {
+            both(c);
+            c.append(STREAM, Some(Offset(2)), &records).unwrap();
+        }),
+        commit(|c| {
+            both(c);
+            c.append(StreamId(9), None, &records).unwrap();
+        }),
+        commit(|c| {
+            both(c);
+            c.put(KeyspaceId(2), b"", b"").unwrap();
+        }),
+        commit(|c| {
+            both(c);
+            c.delete(KeyspaceId(0), b"").unwrap();
+        }),
+    ];
+    let outcomes = bench.run(3, &refused);
+    let expected = [
+        Outcome::ConditionFailed { condition: 1, actual: Some(Revision(1)) },
+        Outcome::OffsetConflict { stream: STREAM, next: Offset(3) },
+        Outcome::NoSuchStream(StreamId(9)),
+        Outcome::NoSuchKeyspace(KeyspaceId(2)),
+        Outcome::NoSuchKeyspace(KeyspaceId(0)),
+    ];
+    assert_eq!(outcomes, expected);
+    assert_eq!(bench.machine.get(KS, b"new").unwrap(), None);
+    assert_eq!(bench.machine.streams(), before);
+    assert_eq!(bench.run(4, &[put(b"new", b"1")]), [committed(3)]);
+}
+
+#[test]
+fn a_commit_spans_keyspaces_and_streams() {
+    let mut bench = bench();
+    let records = batch(&[b"x", b"y"]);
+    let outcomes = bench.run(
+        2,
+        &[commit(|c| {
+            c.append(STREAM, Some(Offset(0)), &records).unwrap().put(KS, b"k", b"v").unwrap();
+            c.append(STREAM, Some(Offset(2)), &records).unwrap();
+        })],
+    );
+    let appended = |first| AppendedAt { stream: STREAM, first: Offset(first), count: 2 };
+    assert_eq!(outcomes, [Outcome::Committed { revision: Revision(1), appends: vec![appended(0), appended(2)] }]);
+}
+
+#[test]
+fn a_batch_that_lies_about_its_count_is_malformed() {
+    let mut bench = bench();
+    let honest = append(2);
+    let count_at = honest.len() - batch(&[b"0123456789", b"0123456789"]).bytes().len() - 8;
+    for lie in [0_u8, 1, 3, 255] {
+        let mut lying = honest.clone();
+        lying[count_at] = lie;
+        let outcomes = bench.run(2, &[lying]);
+        assert!(matches!(outcomes[..], [Outcome::Malformed(_)]), "{lie}: {outcomes:?}");
+    }
+    assert_eq!(bench.machine.stream(STREAM).unwrap().next, Offset(0));
+    let empty = command(|out| command::encode_append(out, STREAM, None, &RecordBatch::new()));
+    let nothing = AppendedAt { stream: STREAM, first: Offset(0), count: 0 };
+    assert_eq!(bench.run(3, &[empty]), [Outcome::Committed { revision: Revision(1), appends: vec![nothing] }]);
+    assert_eq!(bench.machine.batches_from(STREAM, Offset(0), 10, 100).unwrap().batches, vec![]);
+}
+
+#[test]
+fn large_values_stay_in_the_log() {
+    let mut bench = bench();
+    let value = vec![0x5A; 17];
+    bench.run(2, &[put(b"first", b"1"), put(b"large", &value), put(b"small", &value[..16])]);
+    let StoredValue::Blob(blob) = bench.machine.get(KS, b"large").unwrap().unwrap().value else { panic!("inline") };
+    assert_eq!(bench.log.read(&blob), value);
+    assert!(bench.machine.is_value_live(KS, b"large", &blob).unwrap());
+    let small = bench.machine.get(KS, b"small").unwrap().unwrap();
+    assert_eq!(small.value, StoredValue::Inline(value[..16].to_vec().into()));
+    let live = bench.machine.liveness();
+    assert_eq!((live.len(), live[0].1.value_bytes, live[0].1.values), (1, 17, 1));
+    let mut seen = Vec::new();
+    let visit = &mut |item: thalweg_state::keyspaces::Item<'_>| {
+        seen.push((item.revision, item.value == Some(StoredRef::Blob(blob))));
+        ControlFlow::Continue(())
+    };
+    bench.machine.snapshot().scan(KS, &ScanRange::default(), visit).unwrap();
+    assert_eq!(seen, [(Revision(1), false), (Revision(2), true), (Revision(3), false)]);
+}
+
+#[test]
+fn scans_honour_prefix_bounds_limit_and_direction() {
+    use std::ops::Bound::{Excluded, Included};
+    let mut bench = bench();
+    let all: [&[u8]; 6] = [b"", b"a", b"ab", b"ac", b"b", b"\xff\xff"];
+    bench.run(2, &all.map(|key| put(key, b"v")));
+    let range = ScanRange::default();
+    assert_eq!(keys(&bench.machine, &range), all);
+    assert_eq!(keys(&bench.machine, &ScanRange { prefix: b"a", ..range }), all[1..4]);
+    assert_eq!(keys(&bench.machine, &ScanRange { prefix: b"\xff", ..range }), all[5..]);
+    assert_eq!(keys(&bench.machine, &ScanRange { prefix: b"a", start: Excluded(b"a"), ..range }), all[2..4]);
+    assert_eq!(keys(&bench.machine, &ScanRange { start: Included(b"ab"), end: Included(b"b"), ..range }), all[2..5]);
+    assert_eq!(keys(&bench.machine, &ScanRange { start: Included(b"b"), end: Excluded(b"a"), ..range }), all[..0]);
+    assert_eq!(keys(&bench.machine, &ScanRange { limit: 2, fetch: Fetch::KeysOnly, ..range }), all[..2]);
+    assert_eq!(keys(&bench.machine, &ScanRange { limit: 0, ..range }), all[..0]);
+    let reverse = ScanRange { direction: Direction::Reverse, limit: 2, end: Excluded(b"b"), ..range };
+    assert_eq!(keys(&bench.machine, &reverse), [all[3], all[2]]);
+}
+
+#[test]
+fn a_snapshot_does_not_change() {
+    let mut bench = bench();
+    bench.run(2, &[put(b"a", b"1")]);
+    let snapshot = bench.machine.snapshot();
+    bench.run(3, &[put(b"a", b"2")]);
+    assert_eq!(snapshot.get(KS, b"a").unwrap().unwrap().revision, Revision(1));
+    assert_eq!(snapshot.applied().revision, Revision(1));
+    assert_eq!(bench.machine.get(KS, b"a").unwrap().unwrap().revision, Revision(2));
+}
+
+#[test]
+fn reads_begin_with_the_batch_that_holds_the_offset() {
+    let mut bench = bench();
+    bench.run(2, &[append(3), append(1)]);
+    bench.run(3, &[append(2)]);
+    let firsts = |from, max_batches, max_bytes| {
+        let found = bench.machine.batches_from(STREAM, Offset(from), max_batches, max_bytes).unwrap();
+        assert_eq!((found.start, found.next), (Offset(0), Offset(6)));
+        found.batches.iter().map(|batch| batch.first.0).collect::<Vec<_>>()
+    };
+    assert_eq!(firsts(0, 9, u64::MAX), [0, 3, 4]);
+    assert_eq!(firsts(2, 9, u64::MAX), [0, 3, 4]);
+    assert_eq!(firsts(3, 9, u64::MAX), [3, 4]);
+    assert_eq!(firsts(5, 9, u64::MAX), [4]);
+    assert_eq!(firsts(6, 9, u64::MAX), []);
+    assert_eq!(firsts(0, 2, u64::MAX), [0, 3]);
+    assert_eq!(firsts(0, 0, u64::MAX), []);
+    assert_eq!(firsts(0, 9, 0), [0], "at least one");
+    assert_eq!(firsts(0, 9, 60), [0, 3], "15 bytes a record");
+    let beyond = bench.machine.batches_from(STREAM, Offset(7), 1, 1);
+    assert!(matches!(beyond, Err(StreamReadError::BeyondEnd { next: Offset(6) })));
+    let unknown = bench.machine.batches_from(StreamId(2), Offset(0), 1, 1);
+    assert!(matches!(unknown, Err(StreamReadError::NoSuchStream(StreamId(2)))));
+}
+
+#[test]
+fn a_trim_may_end_inside_a_batch_which_stays_until_it_is_wholly_below() {
+    let mut bench = bench();
+    bench.run(2, &[append(3), append(3), append(3)]);
+    assert_eq!(bench.run(3, &[trim(4), reclaim(10)]), [Outcome::Done, Outcome::Reclaimed { entries: 1, more: false }]);
+    let info = bench.machine.stream(STREAM).unwrap();
+    assert_eq!((info.start, info.records(), info.bytes), (Offset(4), 5, 6 * 15));
+    let trimmed = bench.machine.batches_from(STREAM, Offset(3), 1, 1);
+    assert!(matches!(trimmed, Err(StreamReadError::Trimmed { start: Offset(4) })));
+    let found = bench.machine.batches_from(STREAM, Offset(4), 1, 1).unwrap();
+    assert_eq!(found.batches[0].first, Offset(3));
+    assert_eq!(bench.run(4, &[trim(2)]), [Outcome::Done], "never goes back");
+    assert_eq!(bench.machine.stream(STREAM).unwrap().start, Offset(4));
+    bench.run(5, &[trim(100)]);
+    let info = bench.machine.stream(STREAM).unwrap();
+    assert_eq!((info.start, info.next, info.bytes), (Offset(9), Offset(9), 0), "at most to the end");
+    assert_eq!(bench.machine.reclaim_due(), [STREAM]);
+    assert_eq!(bench.run(6, &[reclaim(1)]), [Outcome::Reclaimed { entries: 1, more: true }]);
+    assert_eq!(bench.run(7, &[reclaim(1)]), [Outcome::Reclaimed { entries: 1, more: false }]);
+    assert_eq!(bench.machine.reclaim_due(), []);
+    assert_eq!(bench.machine.liveness()[0].1.bytes(), 0);
+    bench.reopen();
+    bench.run(8, &[append(1)]);
+    assert_eq!(bench.machine.batches_from(STREAM, Offset(9), 9, 99).unwrap().batches.len(), 1);
+}
+
+#[test]
+fn trims_see_what_their_own_entry_appended_and_leave_it_to_a_later_reclaim() {
+    let mut bench = bench();
+    bench.run(2, &[append(2)]);
+    let outcomes = bench.run(3, &[append(2), append(2), trim(5), reclaim(9)]);
+    assert_eq!(outcomes[2..], [Outcome::Done, Outcome::Reclaimed { entries: 1, more: true }]);
+    let info = bench.machine.stream(STREAM).unwrap();
+    assert_eq!((info.start, info.bytes), (Offset(5), 2 * 15));
+    assert_eq!(bench.run(4, &[reclaim(9)]), [Outcome::Reclaimed { entries: 1, more: false }]);
+}
+
+#[test]
+fn a_deleted_stream_leaves_a_marker_until_its_entries_are_reclaimed() {
+    let mut bench = bench();
+    bench.run(2, &[append(1), append(1)]);
+    let delete = command(|out| command::encode_delete_stream(out, STREAM));
+    let create = command(|out| command::encode_create_stream(out, "events", &StreamConfig::default()).unwrap());
+    let outcomes = bench.run(3, &[delete.clone(), delete.clone(), append(1), create.clone(), create]);
+    let created = |created| Outcome::Stream { id: StreamId(2), created };
+    let gone = Outcome::NoSuchStream(STREAM);
+    assert_eq!(outcomes, [Outcome::Done, gone.clone(), gone.clone(), created(true), created(false)]);
+    assert_eq!(bench.machine.stream(STREAM), None);
+    assert_eq!(bench.machine.stream_id("events"), Some(StreamId(2)));
+    bench.reopen();
+    assert_eq!(bench.machine.stream_id("events"), Some(StreamId(2)));
+    assert_eq!((bench.machine.streams().len(), bench.machine.stream_count()), (1, 1));
+    assert_eq!(bench.machine.reclaim_due(), [STREAM]);
+    let reclaimed = bench.run(4, &[reclaim(1), reclaim(1), reclaim(1)]);
+    let entry = |more| Outcome::Reclaimed { entries: 1, more };
+    assert_eq!(reclaimed, [entry(true), entry(false), gone]);
+    assert!(!bench.backend.dump().keys().any(|key| key.starts_with(&[0x03, 0, 0, 0, 1]) || key[0] == 0x11));
+}
+
+#[test]
+fn a_deleted_stream_without_entries_is_gone_at_once() {
+    let mut bench = bench();
+    bench.run(2, &[command(|out| command::encode_delete_stream(out, STREAM))]);
+    assert_eq!(bench.machine.reclaim_due(), []);
+    assert_eq!(bench.run(3, &[reclaim(1)]), [Outcome::NoSuchStream(STREAM)]);
+}
+
+#[test]
+fn a_time_finds_the_first_record_that_is_not_older() {
+    let mut bench = bench();
+    for time in [10, 20, 20, 30] {
+        bench.run(time, &[append(2)]);
+    }
+    let at = |time| bench.machine.offset_at_or_after(STREAM, SpaceTime(time)).unwrap().0;
+    assert_eq!([0, 10, 11, 20, 21, 30, 31].map(at), [0, 0, 2, 2, 6, 6, 8]);
+    bench.run(40, &[trim(3)]);
+    assert_eq!(bench.machine.offset_at_or_after(STREAM, SpaceTime(0)).unwrap(), Offset(3), "not below the start");
+}
+
+#[test]
+fn time_never_falls() {
+    let mut bench = bench();
+    bench.run(50, &[append(1)]);
+    bench.run(40, &[append(1)]);
+    assert_eq!(bench.machine.applied().time, SpaceTime(50));
+    assert_eq!(bench.machine.batches_from(STREAM, Offset(1), 1, 1).unwrap().batches[0].time, SpaceTime(50));
+}
+
+#[test]
+fn retention_is_due_by_age_bytes_and_count() {
+    let mut bench = bench();
+    for time in [10, 20, 30] {
+        bench.run(time, &[append(2)]);
+    }
+    let mut due = |config: StreamConfig, now| {
+        bench.run(31, &[command(|out| command::encode_configure_stream(out, STREAM, &config))]);
+        bench.machine.retention_due(SpaceTime(now)).unwrap().iter().map(|due| due.1.0).collect::<Vec<_>>()
+    };
+    let age = |micros| StreamConfig { max_age: Some(Duration::from_micros(micros)), ..StreamConfig::default() };
+    let bytes = |max| StreamConfig { max_bytes: Some(max), ..StreamConfig::default() };
+    let records = |max| StreamConfig { max_records: Some(max), ..StreamConfig::default() };
+    assert_eq!(due(StreamConfig::default(), u64::MAX), []);
+    assert_eq!(due(age(10), 20), []);
+    assert_eq!(due(age(10), 21), [2]);
+    assert_eq!(due(age(10), 1000), [6]);
+    assert_eq!(due(bytes(90), 31), []);
+    assert_eq!(due(bytes(89), 31), [2]);
+    assert_eq!(due(bytes(30), 31), [4]);
+    assert_eq!(due(bytes(29), 31), [6]);
+    assert_eq!(due(records(6), 31), []);
+    assert_eq!(due(records(5), 31), [1]);
+    assert_eq!(due(StreamConfig { max_bytes: Some(60), max_records: Some(3), ..age(1000) }, 31), [3]);
+}
+
+#[test]
+fn a_move_replaces_the_pointer_only_if_it_is_still_the_same() {
+    let mut bench = bench();
+    let value = vec![1; 100];
+    bench.run(2, &[put(b"k", &value), append(10)]);
+    let StoredValue::Blob(value_blob) = bench.machine.get(KS, b"k").unwrap().unwrap().value else { panic!("inline") };
+    let batch_blob = bench.machine.batches_from(STREAM, Offset(0), 1, 1).unwrap().batches[0].blob;
+    bench.log.segment_bytes = 0;
+    let value_of = MoveTarget::Value { keyspace: KS, key: b"k" };
+    let batch_of = MoveTarget::Batch { stream: STREAM, first: Offset(0) };
+    let batch_bytes = bench.log.read(&batch_blob).to_vec();
+    let before = bench.machine.applied();
+    for (from, target, bytes) in [(&value_blob, &value_of, &value), (&batch_blob, &batch_of, &batch_bytes)] {
+        let record = bench.log.moved(from, target, &bytes[1..]);
+        assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Void), "not the same bytes");
+        let record = bench.log.moved(from, target, bytes);
+        assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Applied));
+        let record = bench.log.moved(from, target, bytes);
+        assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Void), "no longer there");
+    }
+    let after = bench.machine.applied();
+    assert_eq!((after.index, after.time, after.revision), (before.index, before.time, before.revision));
+    assert_eq!(after.lsn.0, before.lsn.0 + 6);
+    let moved = bench.machine.get(KS, b"k").unwrap().unwrap();
+    let StoredValue::Blob(to) = moved.value else { panic!("inline") };
+    assert_eq!((moved.revision, bench.log.read(&to)), (Revision(1), &value[..]));
+    let to = bench.machine.batches_from(STREAM, Offset(0), 1, 1).unwrap().batches[0].blob;
+    assert_eq!(bench.log.read(&to), batch_bytes);
+    assert!(bench.machine.is_batch_live(STREAM, Offset(0), &to).unwrap());
+    assert!(!bench.machine.is_batch_live(STREAM, Offset(0), &batch_blob).unwrap());
+    assert!(!bench.machine.is_value_live(KS, b"k", &value_blob).unwrap());
+    let rows = bench.machine.liveness();
+    assert_eq!(rows[0].1.bytes(), 0);
+    assert_eq!(rows.iter().map(|(_, row)| row.stream_bytes).sum::<u64>(), batch_bytes.len() as u64);
+    assert_eq!(rows.iter().map(|(_, row)| row.value_bytes).sum::<u64>(), 100);
+}
+
+#[test]
+fn a_trimmed_batch_is_not_live() {
+    let mut bench = bench();
+    bench.run(2, &[append(2), append(1)]);
+    let blob = bench.machine.batches_from(STREAM, Offset(0), 1, 1).unwrap().batches[0].blob;
+    bench.run(3, &[trim(1)]);
+    assert!(bench.machine.is_batch_live(STREAM, Offset(0), &blob).unwrap());
+    bench.run(4, &[trim(2)]);
+    assert!(!bench.machine.is_batch_live(STREAM, Offset(0), &blob).unwrap());
+}
+
+#[test]
+fn a_freed_segment_is_forgotten_with_the_next_record() {
+    let mut bench = bench();
+    bench.run(2, &[append(2), trim(2), reclaim(9)]);
+    bench.machine.forget_segment(Generation(1));
+    assert_eq!(bench.machine.liveness().len(), 1);
+    let record = bench.log.skip(SpaceTime(3));
+    apply(&bench.machine, &record);
+    assert_eq!(bench.machine.liveness(), []);
+    assert_eq!(bench.run(4, &[reclaim(9)]), [Outcome::Reclaimed { entries: 1, more: false }]);
+    assert_eq!(bench.machine.liveness(), [], "what is reclaimed later does not bring it back");
+    bench.reopen();
+    assert_eq!(bench.machine.liveness(), []);
+}
+
+#[test]
+fn skipped_records_move_on_what_is_applied() {
+    let mut bench = Bench::new(MachineOptions::default());
+    bench.machine.skip(Lsn(7), None).unwrap();
+    assert_eq!((bench.machine.applied().lsn, bench.machine.applied().index), (Lsn(7), Index(0)));
+    bench.machine.skip(Lsn(9), Some((Term(2), Index(5), SpaceTime(6)))).unwrap();
+    let applied = bench.machine.applied();
+    assert_eq!((applied.lsn, applied.term, applied.index, applied.time), (Lsn(9), Term(2), Index(5), SpaceTime(6)));
+    bench.reopen();
+    assert_eq!(bench.machine.applied(), applied);
+    let again = bench.machine.skip(Lsn(9), None);
+    assert!(matches!(again, Err(MachineError::AlreadyApplied { next_lsn: Lsn(9), applied: Lsn(9) })));
+    bench.machine.skip(Lsn(10), None).unwrap();
+}
+
+#[test]
+fn a_failed_backend_stops_the_machine_and_shows_nothing_of_the_entry() {
+    let mut bench = bench();
+    let before = (bench.machine.applied(), bench.machine.streams());
+    bench.backend.failures.store(1, Ordering::Relaxed);
+    let record = bench.log.entry(&frame(&[append(1)]), SpaceTime(2));
+    let mut outcomes = vec![Outcome::Done];
+    let mut again = || {
+        let (payload, at, next_lsn) = (&record.payload[..], record.at, record.next_lsn);
+        let entry = Entry { term: Term(1), index: Index(9), time: SpaceTime(2), payload, at, next_lsn };
+        bench.machine.apply(&entry, &mut outcomes)
+    };
+    assert!(matches!(again(), Err(MachineError::Backend(_))));
+    bench.backend.failures.store(0, Ordering::Relaxed);
+    assert!(matches!(again(), Err(MachineError::Stopped)));
+    assert_eq!(outcomes, [Outcome::Done]);
+    assert_eq!((bench.machine.applied(), bench.machine.streams()), before);
+}
+
+#[test]
+fn a_payload_past_what_a_pointer_can_say_is_refused_without_harm() {
+    let bench = bench();
+    let at = LogPosition { generation: Generation(1), offset: u32::MAX - 10 };
+    let entry = |at| Entry {
+        term: Term(1),
+        index: Index(2),
+        time: SpaceTime(2),
+        payload: &[0; 11],
+        at,
+        next_lsn: Lsn(bench.machine.applied().lsn.0 + 1),
+    };
+    let refused = bench.machine.apply(&entry(at), &mut Vec::new());
+    assert!(matches!(refused, Err(MachineError::Unaddressable { len: 11, .. })));
+    bench.machine.apply(&entry(LogPosition { offset: 0, ..at }), &mut Vec::new()).unwrap();
+}
+
+#[test]
+fn names_are_found_and_listed_and_tables_have_limits() {
+    let mut bench = bench();
+    let create = |name: &str| command(|out| command::encode_create_keyspace(out, name).unwrap());
+    let two = |created| Outcome::Keyspace { id: KeyspaceId(2), created };
+    assert_eq!(bench.run(2, &[create("b"), create("b"), put(b"", b"")])[..2], [two(true), two(false)]);
+    assert_eq!(bench.run(3, &[create("b")]), [two(false)]);
+    let many: Vec<_> = (0..limits::MAX_KEYSPACES).map(|number| create(&format!("n{number}"))).collect();
+    let outcomes: Vec<_> = many.chunks(500).flat_map(|some| bench.run(4, some)).collect();
+    let full = Outcome::TooMany { what: "keyspaces", limit: limits::MAX_KEYSPACES };
+    assert_eq!(outcomes.iter().filter(|&outcome| *outcome == full).count(), 2);
+    bench.reopen();
+    assert_eq!(bench.machine.keyspaces().len(), limits::MAX_KEYSPACES);
+    assert_eq!(bench.machine.keyspace_id("b"), Some(KeyspaceId(2)));
+    assert_eq!(bench.machine.keyspace_name(KeyspaceId(2)).as_deref(), Some("b"));
+    assert_eq!(bench.machine.keyspace_name(KeyspaceId(0)), None);
+    assert_eq!(bench.machine.keyspaces()[0], (KS, "users".into()));
+}
+
+#[test]
+fn a_state_of_another_format_is_refused() {
+    let bench = bench();
+    let mut map = bench.backend.dump();
+    map.get_mut([1].as_slice()).unwrap()[0] = 2;
+    let opened = Machine::open(MapBackend::of(map, bench.backend.applied()), MachineOptions::default());
+    assert!(matches!(opened, Err(MachineError::Format { found: 2, supported: 1 })));
+    let opened = Machine::open(MapBackend::of(Default::default(), bench.backend.applied()), MachineOptions::default());
+    assert!(matches!(opened, Err(MachineError::Corrupt { .. })), "a state without its meta row");
+}

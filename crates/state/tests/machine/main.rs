@@ -1,4 +1,9 @@
 //! The state machine through its public API, over a map.
 
 mod behaviour;
+mod concurrent;
+mod garbage;
+mod model;
+mod replay;
 mod support;
+mod workload;

@@ -1,0 +1,330 @@
+//! Random entries, and plain collections that say what must come of them.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use thalweg_types::{
+    KeyspaceId, Offset, Revision, SpaceTime, StreamId,
+    command::{self, AppendedAt, CommitBuilder, Expect, Outcome, StreamConfig},
+    record::RecordBatch,
+};
+
+use crate::support::command;
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn bytes(&mut self, len: u64) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Runs a randomised test over its seeds, or over the one in `THALWEG_SEED`, and prints each.
+pub fn for_seeds(count: u64, run: impl Fn(u64)) {
+    let given = std::env::var("THALWEG_SEED").ok().map(|seed| seed.parse().expect("THALWEG_SEED is a number"));
+    let seeds = given.map_or(1..count + 1, |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        eprintln!("THALWEG_SEED={seed}");
+        run(seed);
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct ModelBatch {
+    pub first: u64,
+    pub count: u64,
+    pub time: u64,
+    pub bytes: Vec<u8>,
+    /// Number of the entry that appended it.
+    entry: u64,
+}
+
+impl ModelBatch {
+    pub fn end(&self) -> u64 {
+        self.first + self.count
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct ModelStream {
+    pub name: String,
+    pub config: StreamConfig,
+    pub live: bool,
+    pub start: u64,
+    pub next: u64,
+    pub last_time: u64,
+    /// Those that are not reclaimed.
+    pub batches: VecDeque<ModelBatch>,
+}
+
+impl ModelStream {
+    pub fn readable(&self) -> impl Iterator<Item = &ModelBatch> {
+        self.batches.iter().filter(|batch| batch.end() > self.start)
+    }
+
+    fn is_dead(&self, batch: &ModelBatch) -> bool {
+        batch.end() <= self.start
+    }
+
+    pub fn has_dead(&self) -> bool {
+        self.batches.front().is_some_and(|batch| self.is_dead(batch))
+    }
+}
+
+/// What the machine must hold.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    pub keyspaces: Vec<String>,
+    pub data: BTreeMap<(u32, Vec<u8>), (u64, Vec<u8>)>,
+    pub streams: BTreeMap<u32, ModelStream>,
+    next_stream: u32,
+    pub revision: u64,
+    pub time: u64,
+    entry: u64,
+}
+
+impl Model {
+    /// A random entry at a random later time: its commands, and their outcomes.
+    pub fn entry(&mut self, rng: &mut Rng) -> (SpaceTime, Vec<(Vec<u8>, Outcome)>) {
+        self.time += rng.below(20);
+        self.entry += 1;
+        let commands = (0..rng.below(6)).map(|_| self.command(rng)).collect();
+        (SpaceTime(self.time), commands)
+    }
+
+    fn command(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
+        match rng.below(30) {
+            0 => self.create_keyspace(rng),
+            1 | 2 => self.create_stream(rng),
+            3 => self.configure(rng),
+            4 => self.delete_stream(rng),
+            5..8 => self.trim(rng),
+            8..11 => self.reclaim(rng),
+            _ => self.commit(rng),
+        }
+    }
+
+    fn create_keyspace(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
+        let name = format!("ks{}", rng.below(4));
+        let known = self.keyspaces.iter().position(|other| *other == name);
+        let position = known.unwrap_or_else(|| {
+            self.keyspaces.push(name.clone());
+            self.keyspaces.len() - 1
+        });
+        let outcome = Outcome::Keyspace { id: KeyspaceId(position as u32 + 1), created: known.is_none() };
+        (command(|out| command::encode_create_keyspace(out, &name).unwrap()), outcome)
+    }
+
+    fn random_config(rng: &mut Rng) -> StreamConfig {
+        let mut limit = |max| (rng.below(2) == 0).then(|| rng.below(max));
+        StreamConfig { max_age: limit(1000).map(Duration::from_micros), max_bytes: limit(400), max_records: limit(30) }
+    }
+
+    fn create_stream(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
+        let name = format!("stream{}", rng.below(5));
+        let config = Self::random_config(rng);
+        let command = command(|out| command::encode_create_stream(out, &name, &config).unwrap());
+        if let Some((&id, _)) = self.streams.iter().find(|(_, stream)| stream.live && stream.name == name) {
+            return (command, Outcome::Stream { id: StreamId(id), created: false });
+        }
+        self.next_stream += 1;
+        let batches = VecDeque::new();
+        let stream = ModelStream { name, config, live: true, start: 0, next: 0, last_time: 0, batches };
+        self.streams.insert(self.next_stream, stream);
+        (command, Outcome::Stream { id: StreamId(self.next_stream), created: true })
+    }
+
+    /// Mostly one that exists.
+    fn random_stream(&self, rng: &mut Rng) -> u32 {
+        let nth = rng.below(self.streams.len() as u64 + 1) as usize;
+        let stray = rng.below(u64::from(self.next_stream) + 2) as u32;
+        self.streams.keys().nth(nth).copied().unwrap_or(stray)
+    }
+
+    fn live(&mut self, id: u32) -> Option<&mut ModelStream> {
+        self.streams.get_mut(&id).filter(|stream| stream.live)
+    }
+
+    fn configure(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
+        let id = self.random_stream(rng);
+        let config = Self::random_config(rng);
+        let outcome = match self.live(id) {
+            Some(stream) => {
+                stream.config = config;
+                Outcome::Done
+            }
+            None => Outcome::NoSuchStream(StreamId(id)),
+        };
+        (command(|out| command::encode_configure_stream(out, StreamId(id), &config)), outcome)
+    }
+
+    fn delete_stream(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
+        let id = self.random_stream(rng);
+        let outcome = match self.live(id) {
+            Some(stream) => {
+                stream.live = false;
+                stream.start = stream.next;
+                if stream.batches.is_empty() {
+                    self.streams.remove(&id);
+                }
+                Outcome::Done
+            }
+            None => Outcome::NoSuchStream(StreamId(id)),
+        };
+        (command(|out| command::encode_delete_stream(out, StreamId(id))), outcome)
+    }
+
+    fn trim(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
+        let id = self.random_stream(rng);
+        let mut before = rng.below(10);
+        let outcome = match self.live(id) {
+            Some(stream) => {
+                before += stream.start;
+                stream.start = stream.start.max(before.min(stream.next));
+                Outcome::Done
+            }
+            None => Outcome::NoSuchStream(StreamId(id)),
+        };
+        (command(|out| command::encode_trim_stream(out, StreamId(id), Offset(before))), outcome)
+    }
+
+    fn reclaim(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
+        let id = self.random_stream(rng);
+        let max = rng.below(5) as u32;
+        let current = self.entry;
+        let outcome = match self.streams.get_mut(&id) {
+            Some(stream) => {
+                let mut entries = 0;
+                while entries < max && stream.has_dead() && stream.batches[0].entry < current {
+                    stream.batches.pop_front();
+                    entries += 1;
+                }
+                let more = stream.has_dead();
+                if !more && !stream.live {
+                    self.streams.remove(&id);
+                }
+                Outcome::Reclaimed { entries, more }
+            }
+            None => Outcome::NoSuchStream(StreamId(id)),
+        };
+        (command(|out| command::encode_reclaim_stream(out, StreamId(id), max)), outcome)
+    }
+
+    /// Keys collide often, and one of them is empty.
+    pub fn random_key(rng: &mut Rng) -> Vec<u8> {
+        let len = rng.below(4) as usize;
+        (0..len).map(|_| [0, b'a', b'b', 0xff][rng.below(4) as usize]).collect()
+    }
+
+    fn random_keyspace(&self, rng: &mut Rng) -> u32 {
+        let known = self.keyspaces.len() as u64;
+        if known == 0 || rng.below(50) == 0 { rng.below(known + 3) as u32 } else { rng.below(known) as u32 + 1 }
+    }
+
+    fn knows(&self, keyspace: u32) -> bool {
+        (1..=self.keyspaces.len() as u32).contains(&keyspace)
+    }
+
+    fn commit(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
+        let mut builder = CommitBuilder::new();
+        let mut refused = None;
+        for number in 0..[0, 0, 0, 1, 1, 2][rng.below(6) as usize] {
+            let failure = self.condition(rng, &mut builder, number);
+            refused = refused.or(failure);
+        }
+        let mut after = self.clone();
+        after.revision += 1;
+        let mut appends = Vec::new();
+        for _ in 0..rng.below(4) {
+            let failure = after.write(rng, &mut builder, &mut appends);
+            refused = refused.or(failure);
+        }
+        let command = command(|out| builder.encode(out));
+        if let Some(refused) = refused {
+            return (command, refused);
+        }
+        *self = after;
+        (command, Outcome::Committed { revision: Revision(self.revision), appends })
+    }
+
+    fn condition(&self, rng: &mut Rng, builder: &mut CommitBuilder, number: u32) -> Option<Outcome> {
+        let keyspace = self.random_keyspace(rng);
+        let key = Self::random_key(rng);
+        let actual = self.data.get(&(keyspace, key.clone())).map(|(revision, _)| *revision);
+        let (expect, holds) = match rng.below(4) {
+            0 => (Expect::Absent, actual.is_none()),
+            1 => (Expect::Present, actual.is_some()),
+            _ => {
+                let revision = actual.unwrap_or(1) + u64::from(rng.below(4) == 0);
+                (Expect::Revision(Revision(revision)), actual == Some(revision))
+            }
+        };
+        builder.expect(KeyspaceId(keyspace), &key, expect).unwrap();
+        if !self.knows(keyspace) {
+            return Some(Outcome::NoSuchKeyspace(KeyspaceId(keyspace)));
+        }
+        (!holds).then(|| Outcome::ConditionFailed { condition: number, actual: actual.map(Revision) })
+    }
+
+    fn write(&mut self, rng: &mut Rng, builder: &mut CommitBuilder, appends: &mut Vec<AppendedAt>) -> Option<Outcome> {
+        if rng.below(2) == 0 {
+            return self.append(rng, builder, appends);
+        }
+        let keyspace = self.random_keyspace(rng);
+        let key = Self::random_key(rng);
+        let known = self.knows(keyspace);
+        if rng.below(3) == 0 {
+            builder.delete(KeyspaceId(keyspace), &key).unwrap();
+            self.data.remove(&(keyspace, key));
+        } else {
+            let len = [0, 1, 10, 40][rng.below(4) as usize];
+            let value = rng.bytes(len);
+            builder.put(KeyspaceId(keyspace), &key, &value).unwrap();
+            self.data.insert((keyspace, key), (self.revision, value));
+        }
+        (!known).then(|| Outcome::NoSuchKeyspace(KeyspaceId(keyspace)))
+    }
+
+    fn append(&mut self, rng: &mut Rng, builder: &mut CommitBuilder, appends: &mut Vec<AppendedAt>) -> Option<Outcome> {
+        let id = self.random_stream(rng);
+        let mut batch = RecordBatch::new();
+        for _ in 0..rng.below(5) {
+            let len = rng.below(12);
+            batch.push_payload(&rng.bytes(len)).unwrap();
+        }
+        let wrong = rng.below(10) == 0;
+        let conditional = rng.below(3) == 0;
+        let (time, entry) = (self.time, self.entry);
+        let Some(stream) = self.live(id) else {
+            builder.append(StreamId(id), None, &batch).unwrap();
+            return Some(Outcome::NoSuchStream(StreamId(id)));
+        };
+        let next = stream.next;
+        let expected = conditional.then(|| Offset(next + u64::from(wrong)));
+        builder.append(StreamId(id), expected, &batch).unwrap();
+        appends.push(AppendedAt { stream: StreamId(id), first: Offset(next), count: batch.count() });
+        if batch.count() > 0 {
+            let count = u64::from(batch.count());
+            stream.batches.push_back(ModelBatch { first: next, count, time, bytes: batch.bytes().to_vec(), entry });
+            stream.next += count;
+            stream.last_time = time;
+        }
+        (conditional && wrong).then(|| Outcome::OffsetConflict { stream: StreamId(id), next: Offset(next) })
+    }
+}
