@@ -2,7 +2,13 @@
 //!
 //! Owns: [`Disk`] and [`File`], their real implementation over the operating system ([`RealDisk`]),
 //! and a simulated one with faults and power loss ([`SimDisk`]).
-//! Does not own: any format, any retry. An error is passed up as it is.
+//! Does not own: any format, any retry. An error is passed up as it is. In particular a failed sync is
+//! final: the kernel may have marked the pages clean without writing them, so a second sync that
+//! succeeds proves nothing.
+//!
+//! The two implementations answer alike, error kinds included (`tests/differential.rs`). Where the
+//! simulated one is stricter, it is to catch a caller's mistake: it refuses to map holes, and a power
+//! loss takes everything that the promises below do not cover.
 //!
 //! Paths are relative to the disk's root, `/`-separated, without `..`.
 
@@ -22,11 +28,14 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Creates an empty file; `AlreadyExists` if there is one. Durable only after `sync_all` of the
     /// file and `sync_dir` of its directory.
     fn create(&self, path: &str) -> io::Result<Arc<dyn File>>;
-    /// Renames a file over whatever is at `to`. Durable after `sync_dir`.
+    /// Renames a file over whatever file is at `to`; a directory on either side is `IsADirectory`. Atomic:
+    /// a crash leaves the old state or the new one. Durable after `sync_dir`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Removes a file. Durable after `sync_dir`.
+    /// Removes a file; open handles and mappings keep its content until they are dropped. Durable after
+    /// `sync_dir`.
     fn remove(&self, path: &str) -> io::Result<()>;
-    /// Creates a directory and those above it; fine if it exists. Durable after `sync_dir` of the parent.
+    /// Creates a directory and those above it; fine if it exists. Durable after `sync_dir` of the parent
+    /// of each that was missing.
     fn create_dir(&self, path: &str) -> io::Result<()>;
     /// Names of the files (not directories) directly in a directory, sorted. `NotFound` if there is none.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
@@ -53,7 +62,7 @@ pub trait File: Send + Sync + std::fmt::Debug {
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
     /// Writes all parts one after the other at `offset`, as one vectored write where possible.
     fn write_all_vectored_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()>;
-    /// `fdatasync`: data, and what is needed to read it back.
+    /// `fdatasync`: data, and what is needed to read it back. Never repeated, not even when interrupted.
     fn sync_data(&self) -> io::Result<()>;
     /// `fsync`.
     fn sync_all(&self) -> io::Result<()>;

@@ -2,7 +2,10 @@
 
 mod support;
 
-use std::io::{self, ErrorKind};
+use std::{
+    collections::BTreeSet,
+    io::{self, ErrorKind},
+};
 
 use support::{durable_file, tree};
 use thalweg_disk::{
@@ -125,13 +128,15 @@ fn failed_sync_keeps_a_length_pending() {
     file.write_all_at(b"def", 3).unwrap();
     disk.fail(Fault::new(Operation::Sync, 1, Errno::Io));
     file.sync_data().unwrap_err();
+    let outcomes: BTreeSet<_> = (0..50).map(|seed| disk.power_loss(seed).cached_bytes("a").unwrap()).collect();
+    assert_eq!(outcomes, [b"abc".to_vec(), b"abc\0\0\0".to_vec()].into());
     file.sync_data().unwrap();
     assert_eq!(disk.power_loss(7).cached_bytes("a").unwrap(), b"abc\0\0\0");
 }
 
 #[test]
 fn failing_calls_may_leave_a_part() {
-    let mut torn_syncs = 0;
+    let (mut torn_writes, mut torn_syncs) = (0, 0);
     for seed in 0..20 {
         let disk = SimDisk::new(seed);
         let file = durable_file(&disk, "a", &[0; 4096]);
@@ -140,6 +145,7 @@ fn failing_calls_may_leave_a_part() {
         let bytes = disk.cached_bytes("a").unwrap();
         let written = bytes.iter().take_while(|byte| **byte == 1).count();
         assert!(written < 4096 && bytes[written..].iter().all(|byte| *byte == 0), "seed {seed}");
+        torn_writes += usize::from(written > 0);
 
         file.write_all_at(&[2; 4096], 0).unwrap();
         disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).leaving_a_part());
@@ -148,7 +154,7 @@ fn failing_calls_may_leave_a_part() {
         let new = durable.chunks(512).filter(|sector| *sector == [2; 512]).count();
         torn_syncs += usize::from((1..8).contains(&new));
     }
-    assert!(torn_syncs > 10, "only {torn_syncs} of 20 syncs were torn");
+    assert!(torn_writes > 10 && torn_syncs > 10, "of 20, {torn_writes} writes and {torn_syncs} syncs were torn");
 }
 
 #[test]
@@ -186,9 +192,12 @@ fn space_of_a_removed_file_is_free_once_it_is_closed() {
     disk.set_capacity(8192);
     let file = durable_file(&disk, "a", &[1; 8192]);
     let mapping = file.map(8192).unwrap();
+    let guard = disk.lock("a").unwrap();
+    disk.lock("a").unwrap_err();
     disk.remove("a").unwrap();
-    drop(file);
+    drop((file, guard));
     assert_eq!(disk.free_bytes().unwrap(), 0);
+    assert_eq!(disk.kill_process().free_bytes().unwrap(), 8192);
     drop(mapping);
     assert_eq!(disk.free_bytes().unwrap(), 8192);
     let replaced = durable_file(&disk, "b", &[1; 8192]);
@@ -235,7 +244,7 @@ fn a_flipped_bit_is_on_the_medium_and_in_the_cache() {
 #[test]
 fn random_flips_hit_exactly_one_durable_bit_and_replay() {
     assert_eq!(SimDisk::new(1).flip_random_bit(1), None);
-    let mut hit = std::collections::BTreeSet::new();
+    let mut hit = BTreeSet::new();
     for seed in 0..50 {
         let flips = [(); 2].map(|()| {
             let disk = SimDisk::new(1);

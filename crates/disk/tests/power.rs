@@ -87,6 +87,20 @@ fn a_length_may_survive_without_its_data_and_the_other_way_round() {
 }
 
 #[test]
+fn what_lay_past_a_lost_length_does_not_come_back() {
+    let disk = SimDisk::new(1);
+    let file = durable_file(&disk, "a", b"abc");
+    file.write_all_at(b"defg", 3).unwrap();
+    for seed in SEEDS {
+        let next = disk.power_loss(seed);
+        let file = next.open("a").unwrap();
+        let len = file.len().unwrap() as usize;
+        file.set_len(10).unwrap();
+        assert_eq!(next.cached_bytes("a").unwrap()[len..], vec![0; 10 - len], "seed {seed}");
+    }
+}
+
+#[test]
 fn set_len_may_be_lost_both_ways() {
     let disk = SimDisk::new(1);
     let file = durable_file(&disk, "a", b"abc");

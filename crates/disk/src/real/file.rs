@@ -34,27 +34,7 @@ impl File for RealFile {
     }
 
     fn write_all_vectored_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
-        let mut remaining = parts;
-        let mut offset = offset;
-        while !remaining.is_empty() {
-            let batch = &remaining[..remaining.len().min(MAX_PARTS)];
-            let written = match rustix::io::pwritev(&self.file, batch, offset) {
-                Ok(written) => written,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            offset += written as u64;
-            let (whole, within) = parts_covered(batch, written);
-            remaining = &remaining[whole..];
-            if let (Some(first), true) = (remaining.first(), whole < batch.len()) {
-                // A short write ended here. Finish the part it broke off in; a kernel that can take no
-                // more says so now, as an error or as `WriteZero`.
-                self.file.write_all_at(&first[within..], offset)?;
-                offset += (first.len() - within) as u64;
-                remaining = &remaining[1..];
-            }
-        }
-        Ok(())
+        write_parts(parts, offset, |parts, offset| rustix::io::pwritev(&self.file, parts, offset))
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -80,26 +60,83 @@ impl File for RealFile {
     }
 }
 
-/// How many leading parts `written` bytes complete, and how far they reach into the next.
-fn parts_covered(parts: &[io::IoSlice<'_>], written: usize) -> (usize, usize) {
-    let mut left = written;
-    for (index, part) in parts.iter().enumerate() {
-        if left < part.len() {
-            return (index, left);
+/// Writes all parts with a call that may be interrupted or write less than it is given.
+fn write_parts(
+    parts: &[io::IoSlice<'_>],
+    mut offset: u64,
+    mut write_some: impl FnMut(&[io::IoSlice<'_>], u64) -> Result<usize, Errno>,
+) -> io::Result<()> {
+    // Next to write: the byte `within` of the part `next`.
+    let (mut next, mut within) = (0, 0);
+    loop {
+        while next < parts.len() && within == parts[next].len() {
+            (next, within) = (next + 1, 0);
         }
-        left -= part.len();
+        if next == parts.len() {
+            return Ok(());
+        }
+        let attempt = if within == 0 {
+            write_some(&parts[next..parts.len().min(next + MAX_PARTS)], offset)
+        } else {
+            write_some(&[io::IoSlice::new(&parts[next][within..])], offset)
+        };
+        let mut written = match attempt {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => written,
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        offset += written as u64;
+        while written > 0 {
+            let step = written.min(parts[next].len() - within);
+            written -= step;
+            within += step;
+            if written > 0 {
+                (next, within) = (next + 1, 0);
+            }
+        }
     }
-    (parts.len(), 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Writes three parts through a call that takes at most `most` bytes and is interrupted every other time.
+    fn written_in_steps_of(most: usize) -> Vec<u8> {
+        let parts = [b"abc".as_slice(), b"", b"de", b"", b"fghij", b""].map(io::IoSlice::new);
+        let mut file = vec![];
+        let mut interrupted = false;
+        let result = write_parts(&parts, 7, |parts, offset| {
+            interrupted = !interrupted;
+            if interrupted {
+                return Err(Errno::INTR);
+            }
+            assert_eq!(offset, 7 + file.len() as u64);
+            let given: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+            let taken = given.len().min(most);
+            file.extend_from_slice(&given[..taken]);
+            Ok(taken)
+        });
+        result.unwrap();
+        file
+    }
+
     #[test]
-    fn short_vectored_writes_resume_at_the_right_byte() {
-        let parts = [b"abc".as_slice(), b"", b"de"].map(io::IoSlice::new);
-        let resumed: Vec<_> = (0..=5).map(|written| parts_covered(&parts, written)).collect();
-        assert_eq!(resumed, [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (3, 0)]);
+    fn short_and_interrupted_vectored_writes_are_completed() {
+        for most in 1..=12 {
+            assert_eq!(written_in_steps_of(most), b"abcdefghij", "at most {most} bytes a call");
+        }
+    }
+
+    #[test]
+    fn a_vectored_write_ends_at_the_first_error_or_empty_write() {
+        let parts = [b"abc".as_slice(), b"de"].map(io::IoSlice::new);
+        let mut answers = vec![Err(Errno::NOSPC), Ok(4)];
+        let error = write_parts(&parts, 0, |_, _| answers.pop().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(answers.is_empty());
+        let error = write_parts(&parts, 0, |_, _| Ok(0)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WriteZero);
     }
 }

@@ -9,6 +9,7 @@ mod mapping;
 
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -54,13 +55,7 @@ impl RealDisk {
 /// Creates `dir` and what is missing above it, top down, syncing the parent of each.
 fn create_durably(dir: &Path) -> io::Result<()> {
     if dir.exists() {
-        // An earlier process may have been killed between creating it and syncing the parent.
-        return match dir.parent().map(sync_directory) {
-            // A parent we may not list is one we could not have created it in.
-            Some(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-            Some(other) => other,
-            None => Ok(()),
-        };
+        return sync_entry(dir);
     }
     let missing: Vec<&Path> = dir.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
     for dir in missing.into_iter().rev() {
@@ -74,6 +69,20 @@ fn create_durably(dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes the entry of an existing directory durable: an earlier process may have been killed between
+/// creating it and syncing the parent.
+fn sync_entry(dir: &Path) -> io::Result<()> {
+    let Some(parent) = dir.parent() else { return Ok(()) };
+    if fs::metadata(dir)?.dev() != fs::metadata(parent)?.dev() {
+        return Ok(()); // A mount point: the administrator's, not ours.
+    }
+    match sync_directory(parent) {
+        // A parent that we may not read is not one that we created this directory in.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other,
+    }
 }
 
 fn sync_directory(dir: &Path) -> io::Result<()> {
