@@ -17,9 +17,31 @@
 //!
 //! A [`SimDisk`] stands for one run of a machine. [`power_loss`](SimDisk::power_loss) returns what the
 //! next run finds and leaves this one as it is, so that many outcomes can be drawn from one crash.
-//! To visit every crash point of a workload: run it once, note [`operations`](SimDisk::operations), then
-//! for each `n` up to that number run it on a fresh disk with [`power_off_after`](SimDisk::power_off_after)
-//! `(n)`, ignore the errors, and open what `power_loss` returns.
+//! To visit every crash point of a workload, cut the power after each number of operations in turn:
+//!
+//! ```
+//! use thalweg_disk::{Disk, SimDisk};
+//!
+//! fn workload(disk: &SimDisk) -> std::io::Result<()> {
+//!     let file = disk.create("greeting")?;
+//!     file.write_all_at(b"hello", 0)?;
+//!     file.sync_all()?;
+//!     disk.sync_dir("")
+//! }
+//!
+//! let rehearsal = SimDisk::new(1);
+//! workload(&rehearsal)?;
+//! for crash_at in 0..=rehearsal.operations() {
+//!     let disk = SimDisk::new(1);
+//!     disk.power_off_after(crash_at);
+//!     let acknowledged = workload(&disk).is_ok();
+//!     for seed in 0..20 {
+//!         let found = disk.power_loss(seed).cached_bytes("greeting");
+//!         assert!(!acknowledged || found? == b"hello", "crash at {crash_at}, seed {seed}");
+//!     }
+//! }
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 mod content;
 mod counts;
