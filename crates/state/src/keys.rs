@@ -9,6 +9,7 @@
 //! 02 | keyspace u32 BE                     a keyspace's catalog row
 //! 03 | stream u32 BE                       a stream's head
 //! 04 | generation u64 BE                   a segment's liveness
+//! 05 | 1, 2 or 3                           the group's membership, vote, purged entries
 //! 10 | keyspace u32 BE | user key          a key's value
 //! 11 | stream u32 BE | first offset u64 BE a batch's index entry
 //! f0 - ff                                  backends' own keys
@@ -23,6 +24,7 @@ pub(crate) const TAG_META: u8 = 0x01;
 pub(crate) const TAG_KEYSPACE: u8 = 0x02;
 pub(crate) const TAG_STREAM: u8 = 0x03;
 pub(crate) const TAG_LIVENESS: u8 = 0x04;
+pub(crate) const TAG_GROUP: u8 = 0x05;
 pub(crate) const TAG_DATA: u8 = 0x10;
 pub(crate) const TAG_INDEX: u8 = 0x11;
 
@@ -35,6 +37,13 @@ const _: () = assert!(DATA_PREFIX_LEN + MAX_KEY_BYTES <= MAX_BACKEND_KEY_BYTES);
 
 /// The only meta key.
 pub(crate) const META: [u8; 1] = [TAG_META];
+
+/// The space's last applied membership.
+pub(crate) const GROUP_MEMBERSHIP: [u8; 2] = [TAG_GROUP, 1];
+/// This node's vote in the space.
+pub(crate) const GROUP_VOTE: [u8; 2] = [TAG_GROUP, 2];
+/// The last entry that the log need not hold any more.
+pub(crate) const GROUP_PURGED: [u8; 2] = [TAG_GROUP, 3];
 
 /// What comes before every user key of a keyspace.
 #[inline]
@@ -189,6 +198,7 @@ mod tests {
     #[test]
     fn layouts_are_pinned() {
         assert_eq!(META, [0x01]);
+        assert_eq!([GROUP_MEMBERSHIP, GROUP_VOTE, GROUP_PURGED], [[0x05, 1], [0x05, 2], [0x05, 3]]);
         assert_eq!(keyspace_row(KeyspaceId(0x0102_0304)), [0x02, 1, 2, 3, 4]);
         assert_eq!(stream_head(StreamId(7)), [0x03, 0, 0, 0, 7]);
         assert_eq!(liveness_row(Generation(258)), [0x04, 0, 0, 0, 0, 0, 0, 1, 2]);

@@ -1,8 +1,9 @@
 //! The deterministic state machine: entries in, outcomes out, over any backend.
 //!
 //! Owns: applying entries in log order ([`entry`], [`commit`], [`admin`]), moves of bytes ([`moves`]),
-//! and reads of what is applied ([`reads`]). Does not own the log, the order of entries, time, or the
-//! bytes of streams and large values.
+//! what the space's group must find again when the log has been freed ([`group`]), and reads of what is
+//! applied ([`reads`]). Does not own the log, the order of entries, time, or the bytes of streams and
+//! large values.
 //!
 //! Invariants:
 //! * The same entries at the same log positions, applied from the same map, give the same map, byte for
@@ -18,6 +19,7 @@ mod admin;
 mod commit;
 mod entry;
 mod error;
+mod group;
 mod moves;
 mod reads;
 
@@ -31,6 +33,7 @@ use thalweg_types::{
 };
 
 pub use error::{MachineError, StreamReadError};
+pub use group::{AppliedMembership, LogId};
 
 use crate::{
     backend::{Applied, Backend, Direction, View},
@@ -161,7 +164,7 @@ impl Machine {
     }
 
     /// Passes over a record that carries nothing for the state: moves `lsn` on and, if it is an entry
-    /// of the space (membership, blank), term, index and time.
+    /// of the space (blank), term, index and time.
     pub fn skip(&self, next_lsn: Lsn, entry: Option<(Term, Index, SpaceTime)>) -> Result<(), MachineError> {
         self.with_applier(Position { next_lsn, entry }, |_| Ok(()))
     }

@@ -3,6 +3,7 @@
 mod behaviour;
 mod concurrent;
 mod garbage;
+mod group;
 mod model;
 mod replay;
 mod support;
