@@ -1,0 +1,100 @@
+//! Keys and values of the workloads: both follow from an index and a seed, so whatever is read can be
+//! compared with what must have been written, without a copy of it being kept.
+
+use crate::random::{Rng, stir};
+
+/// Bytes of a key: `key_` and ten digits.
+pub const KEY_BYTES: usize = 14;
+
+/// Writes the key of an index: `key_0000000000` and so on. Indices from 10^10 on would need more
+/// digits and wrap around.
+#[inline]
+pub fn write_key(index: u64, out: &mut [u8; KEY_BYTES]) {
+    *out = *b"key_0000000000";
+    let mut rest = index;
+    for digit in out[4..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+}
+
+/// The key of an index.
+#[inline]
+#[must_use]
+pub fn key(index: u64) -> [u8; KEY_BYTES] {
+    let mut out = [0; KEY_BYTES];
+    write_key(index, &mut out);
+    out
+}
+
+/// The index of a key, if it is one of ours.
+#[must_use]
+pub fn index_of(key: &[u8]) -> Option<u64> {
+    std::str::from_utf8(key.strip_prefix(b"key_")?).ok()?.parse().ok()
+}
+
+/// Values of one length for all indices: windows into one pool of random bytes, so making one costs
+/// nothing in the timed part and compression cannot cheat.
+#[derive(Clone, Debug)]
+pub struct Values {
+    pool: Vec<u8>,
+    len: usize,
+    seed: u64,
+}
+
+const POOL_BYTES: usize = 1 << 20;
+
+impl Values {
+    /// Values of `len` bytes.
+    #[must_use]
+    pub fn new(len: usize, seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x7661_6c75_6573);
+        let words = (POOL_BYTES + len).div_ceil(8);
+        let pool = (0..words).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+        Self { pool, len, seed }
+    }
+
+    /// The value of an index.
+    #[inline]
+    #[must_use]
+    pub fn of(&self, index: u64) -> &[u8] {
+        let at = (stir(index ^ self.seed) as usize) & (POOL_BYTES - 1);
+        &self.pool[at..at + self.len]
+    }
+
+    /// Bytes of each value.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the values are empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_suites_format_and_sort_by_index() {
+        assert_eq!(&key(0), b"key_0000000000");
+        assert_eq!(&key(1_234_567_890), b"key_1234567890");
+        assert!(key(99) < key(100));
+        assert_eq!(index_of(&key(42)), Some(42));
+        assert_eq!(index_of(b"other"), None);
+    }
+
+    #[test]
+    fn values_follow_from_index_and_seed() {
+        let (values, same, other) = (Values::new(100, 1), Values::new(100, 1), Values::new(100, 2));
+        assert_eq!(values.of(5), same.of(5));
+        assert_ne!(values.of(5), values.of(6));
+        assert_ne!(values.of(5), other.of(5));
+        assert!((0..10_000).all(|index| values.of(index).len() == 100));
+        assert!(Values::new(0, 1).of(3).is_empty());
+    }
+}

@@ -1,0 +1,153 @@
+//! Histograms of times, one per worker, merged afterwards.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Times from 1 ns to 10 minutes with three significant digits; longer ones count as 10 minutes.
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    histogram: Histogram<u64>,
+}
+
+const LONGEST_NANOS: u64 = 600_000_000_000;
+
+/// Percentiles that every report prints.
+const SPECTRUM: [f64; 13] = [0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99, 99.999, 100.0];
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self { histogram: Histogram::new_with_bounds(1, LONGEST_NANOS, 3).expect("bounds are in order") }
+    }
+}
+
+impl Latencies {
+    /// Counts one time.
+    #[inline]
+    pub fn record(&mut self, time: Duration) {
+        self.record_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Counts one time, in nanoseconds.
+    #[inline]
+    pub fn record_nanos(&mut self, nanos: u64) {
+        self.histogram.saturating_record(nanos.max(1));
+    }
+
+    /// Adds what another worker counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("all have the same bounds");
+    }
+
+    /// How many times were counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The time that `percentile` percent do not exceed; zero if nothing was counted.
+    #[must_use]
+    pub fn percentile(&self, percentile: f64) -> Duration {
+        Duration::from_nanos(self.histogram.value_at_percentile(percentile))
+    }
+
+    /// The mean; zero if nothing was counted.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        Duration::from_nanos(self.histogram.mean() as u64)
+    }
+
+    /// The longest.
+    #[must_use]
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.histogram.max())
+    }
+
+    /// The usual percentiles in microseconds.
+    #[must_use]
+    pub fn quantiles(&self) -> Quantiles {
+        let at = |percentile| micros(self.percentile(percentile));
+        Quantiles {
+            mean_us: micros(self.mean()),
+            p50_us: at(50.0),
+            p90_us: at(90.0),
+            p99_us: at(99.0),
+            p999_us: at(99.9),
+            max_us: micros(self.max()),
+        }
+    }
+
+    /// The whole spectrum: percentile, time, and how many lie at or below it.
+    #[must_use]
+    pub fn spectrum(&self) -> Vec<SpectrumLine> {
+        SPECTRUM
+            .iter()
+            .map(|&percentile| {
+                let time = self.percentile(percentile);
+                let count = self.histogram.count_between(0, self.histogram.value_at_percentile(percentile));
+                SpectrumLine { percentile, time_us: micros(time), count }
+            })
+            .collect()
+    }
+}
+
+/// A duration in microseconds.
+#[must_use]
+pub fn micros(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e3
+}
+
+/// The percentiles that a table row has room for, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 90th percentile.
+    pub p90_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// A line of a percentile spectrum.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SpectrumLine {
+    /// 0 to 100.
+    pub percentile: f64,
+    /// The time in microseconds.
+    pub time_us: f64,
+    /// How many took at most that.
+    pub count: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merged_histograms_know_all_times() {
+        let (mut a, mut b) = (Latencies::default(), Latencies::default());
+        (1..=50).for_each(|ms| a.record(Duration::from_millis(ms)));
+        (51..=100).for_each(|ms| b.record(Duration::from_millis(ms)));
+        a.merge(&b);
+        assert_eq!(a.count(), 100);
+        let within = |got: Duration, ms: f64| (micros(got) / 1e3 - ms).abs() < ms * 0.002;
+        assert!(within(a.percentile(50.0), 50.0) && within(a.percentile(99.0), 99.0) && within(a.max(), 100.0));
+        assert_eq!(a.spectrum().last().map(|line| line.count), Some(100));
+    }
+
+    #[test]
+    fn times_out_of_range_are_counted_at_the_ends() {
+        let mut times = Latencies::default();
+        times.record(Duration::ZERO);
+        times.record(Duration::from_secs(100_000));
+        assert_eq!(times.count(), 2);
+        assert!(times.max() >= Duration::from_secs(599));
+    }
+}

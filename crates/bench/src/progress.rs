@@ -1,0 +1,33 @@
+//! Where a suite says how far it is. Reports go to standard output, progress never does.
+
+/// Hears what a suite is doing, one short line at a time.
+pub trait Progress {
+    /// A step begins or ended.
+    fn step(&mut self, line: &str);
+}
+
+/// Says nothing: for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quiet;
+
+impl Progress for Quiet {
+    fn step(&mut self, _line: &str) {}
+}
+
+/// One line per step on standard error, with the seconds since the start.
+#[derive(Debug)]
+pub struct Stderr {
+    start: std::time::Instant,
+}
+
+impl Default for Stderr {
+    fn default() -> Self {
+        Self { start: std::time::Instant::now() }
+    }
+}
+
+impl Progress for Stderr {
+    fn step(&mut self, line: &str) {
+        eprintln!("[{:7.1}s] {line}", self.start.elapsed().as_secs_f64());
+    }
+}

@@ -1,0 +1,426 @@
+//! What a suite hands back, as text for people and JSON for programs; both say the same.
+
+use std::{fmt::Write as _, path::Path, time::Duration};
+
+use comfy_table::{CellAlignment, ContentArrangement, Table as TextTable, presets};
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
+
+use crate::{
+    machine::{Build, Machine},
+    usage::Cost,
+};
+
+/// A finished run of a suite.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// `log`, `engine`, `http`, `peers`.
+    pub suite: &'static str,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What ran.
+    pub build: Build,
+    /// What holds for the whole report: durability, backend, rounds, payload and so on.
+    pub conditions: Vec<Condition>,
+    /// The figures.
+    pub tables: Vec<Table>,
+    /// Figures held against what they should be.
+    pub checks: Vec<Check>,
+    /// What a reader must know to read the figures rightly.
+    pub notes: Vec<String>,
+    /// What the whole run used, in this process.
+    pub cost: Cost,
+    /// How long the whole run took.
+    pub seconds: f64,
+}
+
+/// A named circumstance.
+#[derive(Clone, Debug, Serialize)]
+pub struct Condition {
+    /// Which.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+/// A table of figures.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// Column heads; also the keys of the rows in JSON.
+    pub columns: Vec<&'static str>,
+    /// Rows as long as the heads.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// One value of a table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Cell {
+    /// Words.
+    Text(String),
+    /// A count.
+    Count(u64),
+    /// A measured number.
+    Number(f64),
+    /// Not measured, or does not apply.
+    Missing(()),
+}
+
+/// A figure and what was asked of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// Which figure.
+    pub what: String,
+    /// What it should be.
+    pub required: String,
+    /// What it is.
+    pub measured: String,
+    /// Whether that is enough.
+    pub verdict: Verdict,
+}
+
+/// What a check came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// As good as asked, or better.
+    Met,
+    /// Not as good.
+    Missed,
+    /// The measurement says nothing: generator saturated, errors, too few samples.
+    Void,
+}
+
+impl Check {
+    /// A measured ratio or rate that should be at least `required`.
+    #[must_use]
+    pub fn at_least(what: impl Into<String>, measured: f64, required: f64, unit: &str) -> Self {
+        let verdict = match measured {
+            value if value.is_nan() => Verdict::Void,
+            value if value >= required => Verdict::Met,
+            _ => Verdict::Missed,
+        };
+        Self {
+            what: what.into(),
+            required: format!("at least {}{unit}", number(required)),
+            measured: format!("{}{unit}", number(measured)),
+            verdict,
+        }
+    }
+
+    /// A measured value that should stay below `bound`.
+    #[must_use]
+    pub fn below(what: impl Into<String>, measured: f64, bound: f64, unit: &str) -> Self {
+        let verdict = match measured {
+            value if value.is_nan() => Verdict::Void,
+            value if value < bound => Verdict::Met,
+            _ => Verdict::Missed,
+        };
+        Self {
+            what: what.into(),
+            required: format!("below {}{unit}", number(bound)),
+            measured: format!("{}{unit}", number(measured)),
+            verdict,
+        }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<u64> for Cell {
+    fn from(count: u64) -> Self {
+        Self::Count(count)
+    }
+}
+
+impl From<usize> for Cell {
+    fn from(count: usize) -> Self {
+        Self::Count(count as u64)
+    }
+}
+
+impl From<f64> for Cell {
+    fn from(value: f64) -> Self {
+        if value.is_finite() { Self::Number(value) } else { Self::Missing(()) }
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for Cell {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Missing(()), Into::into)
+    }
+}
+
+impl Cell {
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Count(count) => grouped(*count),
+            Self::Number(value) => number(*value),
+            Self::Missing(()) => "-".to_owned(),
+        }
+    }
+}
+
+/// A byte count as a cell in MiB.
+#[must_use]
+pub fn mebibytes(bytes: Option<u64>) -> Cell {
+    bytes.map(|bytes| bytes as f64 / f64::from(1 << 20)).into()
+}
+
+impl Table {
+    /// An empty table.
+    #[must_use]
+    pub fn new(title: impl Into<String>, columns: &[&'static str]) -> Self {
+        Self { title: title.into(), columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row; panics if it is not as long as the heads.
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        assert_eq!(cells.len(), self.columns.len(), "a row of {:?} has another length", self.title);
+        self.rows.push(cells);
+    }
+
+    fn render(&self) -> String {
+        let mut table = TextTable::new();
+        table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(self.columns.clone());
+        for row in &self.rows {
+            table.add_row(row.iter().map(|cell| {
+                let align = if matches!(cell, Cell::Text(_)) { CellAlignment::Left } else { CellAlignment::Right };
+                comfy_table::Cell::new(cell.text()).set_alignment(align)
+            }));
+        }
+        table.to_string()
+    }
+}
+
+impl Serialize for Table {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Row<'a>(&'a [&'static str], &'a [Cell]);
+        impl Serialize for Row<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut map = serializer.serialize_map(Some(self.0.len()))?;
+                for (name, cell) in self.0.iter().zip(self.1) {
+                    map.serialize_entry(name, cell)?;
+                }
+                map.end()
+            }
+        }
+        let rows: Vec<Row<'_>> = self.rows.iter().map(|row| Row(&self.columns, row)).collect();
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("title", &self.title)?;
+        map.serialize_entry("rows", &rows)?;
+        map.end()
+    }
+}
+
+impl Report {
+    /// A report to be filled; `dir` is on the measured disk.
+    #[must_use]
+    pub fn begin(suite: &'static str, dir: &Path) -> Self {
+        let mut notes = Vec::new();
+        if cfg!(debug_assertions) {
+            notes.push("this is a debug build: its figures mean nothing, measure with --release".to_owned());
+        }
+        Self {
+            suite,
+            machine: Machine::detect(dir),
+            build: Build::detect(),
+            conditions: Vec::new(),
+            tables: Vec::new(),
+            checks: Vec::new(),
+            notes,
+            cost: Cost::default(),
+            seconds: 0.0,
+        }
+    }
+
+    /// Adds a circumstance.
+    pub fn condition(&mut self, name: &'static str, value: impl Into<String>) {
+        self.conditions.push(Condition { name, value: value.into() });
+    }
+
+    /// The worst verdict of the checks: what the exit status should follow.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let any = |wanted| self.checks.iter().any(|check| check.verdict == wanted);
+        if any(Verdict::Void) {
+            Verdict::Void
+        } else if any(Verdict::Missed) {
+            Verdict::Missed
+        } else {
+            Verdict::Met
+        }
+    }
+
+    /// As JSON, indented.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("reports hold only strings and numbers")
+    }
+
+    /// As text tables.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        self.write_head(&mut out);
+        for table in &self.tables {
+            let _ = write!(out, "\n{}\n\n{}\n", table.title, table.render());
+        }
+        if !self.checks.is_empty() {
+            let mut table = Table::new("checks", &["figure", "required", "measured", "verdict"]);
+            for check in &self.checks {
+                let verdict = match check.verdict {
+                    Verdict::Met => "met",
+                    Verdict::Missed => "MISSED",
+                    Verdict::Void => "VOID",
+                };
+                table.row(vec![
+                    check.what.as_str().into(),
+                    check.required.as_str().into(),
+                    check.measured.as_str().into(),
+                    verdict.into(),
+                ]);
+            }
+            let _ = write!(out, "\n{}\n\n{}\n", table.title, table.render());
+        }
+        for note in &self.notes {
+            let _ = write!(out, "\nNote: {note}\n");
+        }
+        out
+    }
+
+    fn write_head(&self, out: &mut String) {
+        let machine = &self.machine;
+        let _ = writeln!(
+            out,
+            "thalweg bench {}: version {} ({}, commit {})",
+            self.suite,
+            self.build.version,
+            self.build.profile,
+            self.build.commit.as_deref().unwrap_or("unknown"),
+        );
+        let _ = writeln!(
+            out,
+            "machine: {}, {} cores, {:.1} GiB, Linux {}, {}",
+            machine.cpu,
+            machine.cores,
+            machine.memory_bytes as f64 / f64::from(1 << 30),
+            machine.kernel,
+            machine.filesystem,
+        );
+        for condition in &self.conditions {
+            let _ = writeln!(out, "{}: {}", condition.name, condition.value);
+        }
+        let _ = writeln!(
+            out,
+            "whole run, this process: {:.1} s, CPU {:.1} s, fsyncs {}, written {} MiB, peak RSS {} MiB",
+            self.seconds,
+            self.cost.cpu_seconds,
+            Cell::from(self.cost.fsyncs).text(),
+            mebibytes(self.cost.written_bytes).text(),
+            mebibytes(self.cost.peak_rss_bytes).text(),
+        );
+    }
+}
+
+/// Three significant digits, or all digits of the whole part with separators.
+#[must_use]
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() {
+        "-".to_owned()
+    } else if size >= 100.0 {
+        let sign = if value < 0.0 { "-" } else { "" };
+        format!("{sign}{}", grouped(size.round() as u64))
+    } else if size >= 10.0 {
+        format!("{value:.1}")
+    } else if size >= 1.0 || size == 0.0 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A duration as people write it.
+#[must_use]
+pub fn duration(time: Duration) -> String {
+    let nanos = time.as_nanos() as f64;
+    match nanos {
+        n if n < 1e3 => format!("{n:.0} ns"),
+        n if n < 1e6 => format!("{} µs", number(n / 1e3)),
+        n if n < 1e9 => format!("{} ms", number(n / 1e6)),
+        n => format!("{} s", number(n / 1e9)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Report {
+        let mut report = Report::begin("log", Path::new("."));
+        report.condition("durability", "disk");
+        let mut table = Table::new("appends", &["batch", "rate/s", "missing"]);
+        table.row(vec!["10".into(), 12_345.6.into(), f64::NAN.into()]);
+        report.tables.push(table);
+        report.checks.push(Check::at_least("rate against probe", 0.9, 0.85, " ×"));
+        report.checks.push(Check::below("p99 against fdatasync", 5.0, 4.0, " ×"));
+        report
+    }
+
+    #[test]
+    fn text_and_json_say_the_same() {
+        let report = sample();
+        let text = report.to_text();
+        for part in ["cores", "durability: disk", "12,346", "0.900 ×", "MISSED", "peak RSS"] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        assert_eq!(json["tables"][0]["rows"][0]["rate/s"], 12_345.6);
+        assert!(json["tables"][0]["rows"][0]["missing"].is_null());
+        assert_eq!(json["checks"][0]["verdict"], "met");
+        assert!(json["machine"]["kernel"].is_string());
+    }
+
+    #[test]
+    fn the_worst_check_decides() {
+        let mut report = sample();
+        assert_eq!(report.verdict(), Verdict::Missed);
+        report.checks.push(Check::at_least("nothing measured", f64::NAN, 1.0, ""));
+        assert_eq!(report.verdict(), Verdict::Void);
+        report.checks.clear();
+        assert_eq!(report.verdict(), Verdict::Met);
+    }
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        let shown: Vec<_> = [0.0, 0.1234, 1.234, 12.34, 123.4, 1_234_567.0, -2000.0].map(number).to_vec();
+        assert_eq!(shown, ["0.00", "0.123", "1.23", "12.3", "123", "1,234,567", "-2,000"]);
+        assert_eq!(duration(Duration::from_micros(1500)), "1.50 ms");
+    }
+}

@@ -1,0 +1,76 @@
+//! Medians and ratios over rounds.
+
+use serde::Serialize;
+
+/// The median: the mean of the two middle values of an even count; NaN of none.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => sorted[count / 2],
+        count => f64::midpoint(sorted[count / 2 - 1], sorted[count / 2]),
+    }
+}
+
+/// The median absolute deviation from the median: how far a typical round strays.
+#[must_use]
+pub fn mad(values: &[f64]) -> f64 {
+    let middle = median(values);
+    median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>())
+}
+
+/// The rounds' values of one figure, boiled down.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Median of the rounds.
+    pub median: f64,
+    /// Median absolute deviation.
+    pub mad: f64,
+    /// Smallest round.
+    pub min: f64,
+    /// Largest round.
+    pub max: f64,
+    /// How many rounds.
+    pub rounds: usize,
+}
+
+impl Summary {
+    /// Of at least one value; NaN throughout of none.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Self {
+        Self {
+            median: median(values),
+            mad: mad(values),
+            min: values.iter().copied().fold(f64::NAN, f64::min),
+            max: values.iter().copied().fold(f64::NAN, f64::max),
+            rounds: values.len(),
+        }
+    }
+}
+
+/// The median of `a / b` taken round by round: drift of the machine between rounds cancels out.
+#[must_use]
+pub fn ratio(a: &[f64], b: &[f64]) -> f64 {
+    median(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_and_even_counts() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn one_wild_round_does_not_move_summary_or_ratio() {
+        let summary = Summary::of(&[10.0, 11.0, 500.0]);
+        assert_eq!((summary.median, summary.mad, summary.min, summary.max), (11.0, 1.0, 10.0, 500.0));
+        assert_eq!(ratio(&[10.0, 20.0, 500.0], &[5.0, 10.0, 1.0]), 2.0);
+    }
+}

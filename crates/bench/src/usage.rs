@@ -1,0 +1,163 @@
+//! What a process has used: CPU time, bytes written, memory. Read from the kernel, for this process or
+//! another one; what can't be read is `None`, never a guess.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+/// Whose usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// This process.
+    Own,
+    /// Another process, by id.
+    Process(u32),
+}
+
+/// Counters since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// CPU time of all threads, user and system.
+    pub cpu: Duration,
+    /// Bytes that were sent towards the disk on behalf of the process.
+    pub written_bytes: Option<u64>,
+    /// Highest resident size since the start, or since [`reset_peak`].
+    pub peak_rss_bytes: Option<u64>,
+}
+
+/// What something cost between two readings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// CPU seconds of all threads.
+    pub cpu_seconds: f64,
+    /// Bytes sent towards the disk.
+    pub written_bytes: Option<u64>,
+    /// fsyncs issued, where the subject counts them.
+    pub fsyncs: Option<u64>,
+    /// Highest resident size.
+    pub peak_rss_bytes: Option<u64>,
+}
+
+impl Usage {
+    /// Reads the counters now.
+    #[must_use]
+    pub fn read(whose: Whose) -> Self {
+        let dir = match whose {
+            Whose::Own => "/proc/self".to_owned(),
+            Whose::Process(id) => format!("/proc/{id}"),
+        };
+        let cpu = match whose {
+            Whose::Own => process_cpu(),
+            Whose::Process(_) => cpu_of_stat(&dir).unwrap_or_default(),
+        };
+        Self {
+            cpu,
+            written_bytes: field(&format!("{dir}/io"), "write_bytes:"),
+            peak_rss_bytes: field(&format!("{dir}/status"), "VmHWM:").map(|kib| kib * 1024),
+        }
+    }
+
+    /// What has been used since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Cost {
+        Cost {
+            cpu_seconds: self.cpu.saturating_sub(before.cpu).as_secs_f64(),
+            written_bytes: self.written_bytes.zip(before.written_bytes).map(|(now, then)| now.saturating_sub(then)),
+            fsyncs: None,
+            peak_rss_bytes: self.peak_rss_bytes,
+        }
+    }
+}
+
+/// Resident size of a process now.
+#[must_use]
+pub fn resident_bytes(whose: Whose) -> Option<u64> {
+    let path = match whose {
+        Whose::Own => "/proc/self/status".to_owned(),
+        Whose::Process(id) => format!("/proc/{id}/status"),
+    };
+    field(&path, "VmRSS:").map(|kib| kib * 1024)
+}
+
+/// Starts the peak of this process's resident size anew, if the kernel lets us.
+pub fn reset_peak() {
+    // Without it the peak is that of the whole run, which is still an upper bound.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// CPU time of this process.
+#[must_use]
+pub fn process_cpu() -> Duration {
+    from_timespec(clock_gettime(ClockId::ProcessCPUTime))
+}
+
+/// CPU time of the calling thread.
+#[must_use]
+pub fn thread_cpu() -> Duration {
+    from_timespec(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+fn from_timespec(time: rustix::time::Timespec) -> Duration {
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// The number behind a label in one of the kernel's `label: number` files.
+fn field(path: &str, label: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(label))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// utime and stime of `/proc/PID/stat`, in ticks of 10 ms.
+fn cpu_of_stat(dir: &str) -> Option<Duration> {
+    let text = std::fs::read_to_string(format!("{dir}/stat")).ok()?;
+    // The name in parentheses may hold blanks: the fields begin after the last parenthesis.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    Some(Duration::from_millis(ticks * 10))
+}
+
+/// Touches fresh memory and gives it back, so that what follows does not pay for the machine's first
+/// touch of its pages. Returns how many bytes were touched: at most half of what is available.
+pub fn warm_memory(bytes: u64) -> u64 {
+    let available = field("/proc/meminfo", "MemAvailable:").map_or(bytes, |kib| kib * 512);
+    let bytes = bytes.min(available);
+    let mut block = vec![0_u8; usize::try_from(bytes).unwrap_or(0)];
+    for page in block.chunks_mut(4096) {
+        page[0] = 1;
+    }
+    std::hint::black_box(&block);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_usage_rises_with_work() {
+        let before = Usage::read(Whose::Own);
+        let mut sum = 0_u64;
+        while process_cpu().saturating_sub(before.cpu) < Duration::from_millis(20) {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        let cost = Usage::read(Whose::Own).since(&before);
+        assert!(cost.cpu_seconds >= 0.02);
+        assert!(cost.peak_rss_bytes.unwrap() > 1 << 20);
+        assert!(thread_cpu() > Duration::ZERO);
+    }
+
+    #[test]
+    fn another_process_is_read_through_proc() {
+        let usage = Usage::read(Whose::Process(std::process::id()));
+        assert!(usage.peak_rss_bytes.unwrap() > 0 && resident_bytes(Whose::Own).unwrap() > 0);
+        assert_eq!(Usage::read(Whose::Process(u32::MAX)), Usage::default());
+    }
+
+    #[test]
+    fn warming_is_bounded_by_what_there_is() {
+        assert_eq!(warm_memory(1 << 20), 1 << 20);
+        assert!(warm_memory(0) == 0);
+    }
+}
