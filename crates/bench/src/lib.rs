@@ -1,1 +1,28 @@
-//! stub
+//! Workloads, an open-loop load generator, histograms and reports: what `thalweg bench` runs.
+//!
+//! Owns: the suites ([`http`]), how time and resources are measured, and how a
+//! report looks as text and as JSON.
+//! Does not own: the command line around the suites, and nothing inside the server, which is only
+//! reached over its socket.
+//!
+//! Rules that every suite keeps: setup lies outside the timed part; values read are compared with
+//! what was written, byte by byte; every figure is printed beside its payload, concurrency,
+//! durability and backend; what is compared runs alternately in one process, and the ratio is the
+//! median of the rounds' ratios.
+
+pub mod data;
+mod error;
+pub mod http;
+pub mod latency;
+pub mod machine;
+mod progress;
+pub mod random;
+pub mod report;
+mod scratch;
+pub mod stats;
+pub mod usage;
+
+pub use error::BenchError;
+pub use progress::{Progress, Quiet, Stderr};
+pub use report::Report;
+pub use scratch::Scratch;

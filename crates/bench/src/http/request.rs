@@ -1,0 +1,164 @@
+//! The bytes of requests.
+//!
+//! Owns: how an operation on a key looks in each of the server's APIs, and which answers are right.
+//! Everything that does not depend on the key is built once; making a request is a few copies.
+
+use thalweg_types::Durability;
+
+use super::reply::Reply;
+use crate::data::{self, KEY_BYTES, Values};
+
+/// Which of the server's APIs is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// `/v1/kv/{keyspace}/{key}`.
+    Kv {
+        /// The keyspace.
+        keyspace: String,
+    },
+    /// `/v0/entity?id={key}`, the simple one.
+    Entity,
+    /// A route that reads the request, stores nothing, and answers.
+    Echo {
+        /// Its path.
+        path: String,
+    },
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Store a key's value.
+    Put,
+    /// Fetch it.
+    Get,
+}
+
+/// How an answer was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// As it should be.
+    Right,
+    /// The key has no value; right only if nobody stored one.
+    Missing,
+    /// Another status than the operation's.
+    BadStatus,
+    /// The right status with the wrong bytes.
+    WrongBytes,
+}
+
+/// Builds requests and judges answers. Shared by all workers.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    api: Api,
+    values: Values,
+    put: Template,
+    get: Template,
+}
+
+#[derive(Clone, Debug)]
+struct Template {
+    before_key: Vec<u8>,
+    after_key: Vec<u8>,
+    takes_key: bool,
+}
+
+impl Requests {
+    /// Requests to `host`; without a durability the server's default holds.
+    #[must_use]
+    pub fn new(api: Api, host: &str, durability: Option<Durability>, values: Values) -> Self {
+        let level = durability.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n"));
+        let put_tail = format!("Host: {host}\r\n{level}Content-Length: {}\r\n\r\n", values.len());
+        let get_tail = format!("Host: {host}\r\n\r\n");
+        let (path, takes_key) = match &api {
+            Api::Kv { keyspace } => (format!("/v1/kv/{keyspace}/"), true),
+            Api::Entity => ("/v0/entity?id=".to_owned(), true),
+            Api::Echo { path } => (path.clone(), false),
+        };
+        let template = |method: &str, tail: &str| Template {
+            before_key: format!("{method} {path}").into_bytes(),
+            after_key: format!(" HTTP/1.1\r\n{tail}").into_bytes(),
+            takes_key,
+        };
+        let (put, get) = (template("PUT", &put_tail), template("GET", &get_tail));
+        Self { api, values, put, get }
+    }
+
+    /// Appends a request's bytes.
+    #[inline]
+    pub fn write(&self, operation: Operation, index: u64, out: &mut Vec<u8>) {
+        let template = match operation {
+            Operation::Put => &self.put,
+            Operation::Get => &self.get,
+        };
+        out.extend_from_slice(&template.before_key);
+        if template.takes_key {
+            let mut key = [0; KEY_BYTES];
+            data::write_key(index, &mut key);
+            out.extend_from_slice(&key);
+        }
+        out.extend_from_slice(&template.after_key);
+        if operation == Operation::Put {
+            out.extend_from_slice(self.values.of(index));
+        }
+    }
+
+    /// Holds an answer against what it should be; `buffer` is what the reply was parsed from.
+    #[must_use]
+    pub fn judge(&self, operation: Operation, index: u64, reply: &Reply, buffer: &[u8]) -> Judgement {
+        match (operation, reply.status) {
+            (Operation::Put, 200 | 201 | 204) => Judgement::Right,
+            (Operation::Get, 200) if matches!(self.api, Api::Echo { .. }) => Judgement::Right,
+            (Operation::Get, 200) if &*reply.body_bytes(buffer) == self.values.of(index) => Judgement::Right,
+            (Operation::Get, 200) => Judgement::WrongBytes,
+            (Operation::Get, 404) => Judgement::Missing,
+            _ => Judgement::BadStatus,
+        }
+    }
+
+    /// Bytes of each value.
+    #[must_use]
+    pub fn value_bytes(&self) -> usize {
+        self.values.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::reply::{Body, parse};
+
+    fn text(requests: &Requests, operation: Operation) -> String {
+        let mut out = Vec::new();
+        requests.write(operation, 7, &mut out);
+        out.iter().map(|&byte| if byte.is_ascii() { char::from(byte) } else { '?' }).collect()
+    }
+
+    #[test]
+    fn each_api_has_its_requests() {
+        let new = |api| Requests::new(api, "h:1", Some(Durability::Disk), Values::new(3, 1));
+        let kv = new(Api::Kv { keyspace: "bench".into() });
+        let put = text(&kv, Operation::Put);
+        let head = "PUT /v1/kv/bench/key_0000000007 HTTP/1.1\r\nHost: h:1\r\nThalweg-Durability: disk\r\nContent-Length: 3\r\n\r\n";
+        assert!(put.starts_with(head) && put.len() == head.len() + 3, "{put}");
+        assert_eq!(text(&kv, Operation::Get), "GET /v1/kv/bench/key_0000000007 HTTP/1.1\r\nHost: h:1\r\n\r\n");
+        assert!(text(&new(Api::Entity), Operation::Get).starts_with("GET /v0/entity?id=key_0000000007 HTTP/1.1\r\n"));
+        assert!(text(&new(Api::Echo { path: "/e".into() }), Operation::Put).starts_with("PUT /e HTTP/1.1\r\n"));
+    }
+
+    #[test]
+    fn a_value_is_right_only_byte_for_byte() {
+        let requests = Requests::new(Api::Entity, "h", None, Values::new(3, 1));
+        let answer = |status: &str, body: &[u8]| {
+            let mut bytes = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+            bytes.extend_from_slice(body);
+            let reply = parse(&bytes, Body::Expected).unwrap();
+            requests.judge(Operation::Get, 5, &reply, &bytes)
+        };
+        let value = Values::new(3, 1).of(5).to_vec();
+        assert_eq!(answer("200", &value), Judgement::Right);
+        assert_eq!(answer("200", &value[..2]), Judgement::WrongBytes);
+        assert_eq!(answer("404", b""), Judgement::Missing);
+        assert_eq!(answer("503", b""), Judgement::BadStatus);
+    }
+}

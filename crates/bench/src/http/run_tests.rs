@@ -1,0 +1,187 @@
+//! The generator against small servers of our own, one of which stalls on purpose.
+
+use std::{
+    collections::HashMap,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use super::*;
+use crate::{data::Values, http::request::Api};
+
+/// What a test server does with the n-th request of a connection, besides storing and answering.
+pub(in crate::http) type Trick = fn(u64) -> Act;
+
+pub(in crate::http) enum Act {
+    Answer,
+    Stall(Duration),
+    Status(u16),
+    Corrupt,
+    HangUp,
+}
+
+/// Serves the entity API from a map until the test process ends.
+pub(in crate::http) fn serve(trick: Trick) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let map: Arc<Mutex<HashMap<String, Vec<u8>>>> = Arc::default();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let map = Arc::clone(&map);
+            std::thread::spawn(move || serve_one(&stream, &map, trick));
+        }
+    });
+    address
+}
+
+fn serve_one(stream: &TcpStream, map: &Mutex<HashMap<String, Vec<u8>>>, trick: Trick) {
+    stream.set_nodelay(true).unwrap();
+    let (mut reader, mut writer) = (BufReader::new(stream), stream);
+    for number in 0.. {
+        let mut line = String::new();
+        if reader.read_line(&mut line).unwrap_or(0) == 0 {
+            return;
+        }
+        let (is_put, key) = (line.starts_with("PUT"), line.split(' ').nth(1).unwrap().to_owned());
+        let mut len = 0;
+        while line.trim() != "" {
+            line.clear();
+            reader.read_line(&mut line).unwrap();
+            if let Some(value) = line.strip_prefix("Content-Length: ") {
+                len = value.trim().parse().unwrap();
+            }
+        }
+        let mut body = vec![0; len];
+        reader.read_exact(&mut body).unwrap();
+        let (mut status, mut value) = (if is_put { 201 } else { 200 }, Vec::new());
+        if is_put {
+            map.lock().unwrap().insert(key, body);
+        } else {
+            match map.lock().unwrap().get(&key) {
+                Some(stored) => value = stored.clone(),
+                None => status = 404,
+            }
+        }
+        match trick(number) {
+            Act::Answer => {}
+            Act::Stall(time) => std::thread::sleep(time),
+            Act::Status(other) => status = other,
+            Act::Corrupt => value.iter_mut().for_each(|byte| *byte ^= 1),
+            Act::HangUp => return,
+        }
+        let mut out = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", value.len()).into_bytes();
+        out.extend_from_slice(&value);
+        if writer.write_all(&out).is_err() {
+            return;
+        }
+    }
+}
+
+fn load(address: SocketAddr, pace: Loop, get_percent: u8) -> Load {
+    Load {
+        address,
+        requests: Arc::new(Requests::new(Api::Entity, "test", None, Values::new(20, 1))),
+        connections: 1,
+        workers: 1,
+        pipeline: 1,
+        pace,
+        get_percent,
+        keys: KeyChooser::uniform(100),
+        missing: Missing::Allowed,
+        warmup: Duration::ZERO,
+        duration: Duration::from_millis(600),
+        give_up: Duration::from_secs(5),
+        // Other tests share the machine: here only the logic is tested, not how fast this machine is.
+        max_lag: Duration::from_secs(2),
+        seed: 1,
+        server: None,
+    }
+}
+
+fn open(rate: f64) -> Loop {
+    Loop::Open { rate, arrivals: Arrivals::Constant }
+}
+
+/// Coordinated omission: one stall of 300 ms in a run of 600 ms at 1000/s. About 300 of the 600
+/// requests were due while the server stalled, so the 90th percentile must show most of the stall;
+/// a generator that waits for replies before it goes on would see one slow request of hundreds.
+#[test]
+fn one_stall_shows_in_the_percentiles() {
+    let address = serve(|number| if number == 100 { Act::Stall(Duration::from_millis(300)) } else { Act::Answer });
+    let outcome = run(&load(address, open(1000.0), 0));
+    assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
+    assert_eq!(outcome.tally.replies(), 600);
+    let response = outcome.tally.response();
+    assert!(response.percentile(90.0) > Duration::from_millis(150), "{:?}", response.quantiles());
+    assert!(response.percentile(60.0) > Duration::from_millis(5), "{:?}", response.quantiles());
+    let service = &outcome.tally.service;
+    assert!(service.percentile(90.0) < response.percentile(90.0) / 2, "{:?}", service.quantiles());
+}
+
+#[test]
+fn a_slow_server_is_overloaded_and_what_it_left_is_counted() {
+    let address = serve(|_| Act::Stall(Duration::from_millis(20)));
+    let mut load = load(address, open(1000.0), 0);
+    load.give_up = Duration::from_millis(200);
+    let outcome = run(&load);
+    assert!(matches!(outcome.validity, Validity::Overloaded(_)), "{:?}", outcome.validity);
+    assert!(outcome.tally.unanswered > 100, "{}", outcome.tally.unanswered);
+    assert!(outcome.tally.response().max() >= Duration::from_millis(200));
+}
+
+#[test]
+fn a_generator_that_cannot_keep_up_voids_the_run() {
+    let address = serve(|_| Act::Answer);
+    let mut load = load(address, open(2000.0), 0);
+    load.max_lag = Duration::ZERO;
+    let outcome = run(&load);
+    assert!(matches!(outcome.validity, Validity::Saturated(_)), "{:?}", outcome.validity);
+}
+
+#[test]
+fn each_key_is_put_once_and_read_back_byte_for_byte() {
+    let address = serve(|_| Act::Answer);
+    let mut put = load(address, Loop::Each { keys: 100 }, 0);
+    (put.connections, put.workers, put.pipeline) = (3, 2, 4);
+    let outcome = run(&put);
+    assert_eq!((outcome.validity, outcome.tally.replies()), (Validity::Good, 100));
+    assert_eq!(outcome.tally.statuses, [(201, 100)].into());
+    let mut get = load(address, open(2000.0), 100);
+    (get.connections, get.workers, get.missing) = (4, 2, Missing::Lost);
+    let outcome = run(&get);
+    assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
+    assert_eq!(outcome.tally.right, 1200);
+}
+
+#[test]
+fn wrong_bytes_bad_statuses_and_lost_keys_fail_the_verdict() {
+    let address = serve(|number| if number == 150 { Act::Corrupt } else { Act::Answer });
+    assert_eq!(run(&load(address, Loop::Each { keys: 300 }, 0)).validity, Validity::Good);
+    let corrupt = run(&load(address, Loop::Each { keys: 300 }, 100));
+    assert_eq!(corrupt.tally.wrong_bytes, 1);
+    assert!(matches!(corrupt.validity, Validity::Errors(_)));
+
+    let status = run(&load(serve(|number| Act::Status(if number == 5 { 503 } else { 200 })), Loop::Closed, 0));
+    assert_eq!(status.tally.statuses[&503], 1);
+    assert!(matches!(status.validity, Validity::Errors(_)));
+
+    let mut lost = load(serve(|_| Act::Answer), Loop::Each { keys: 10 }, 100);
+    lost.missing = Missing::Lost;
+    assert!(matches!(run(&lost).validity, Validity::Errors(_)));
+}
+
+#[test]
+fn a_lost_connection_is_an_error_and_the_run_goes_on() {
+    let address = serve(|number| if number == 50 { Act::HangUp } else { Act::Answer });
+    let outcome = run(&load(address, open(500.0), 0));
+    assert!(outcome.tally.io_errors >= 1 && outcome.tally.replies() > 250, "{:?}", outcome.tally.first_problem);
+    assert!(matches!(outcome.validity, Validity::Errors(_)));
+}
+
+#[test]
+fn nobody_listens() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    assert!(matches!(run(&load(address, open(500.0), 0)).validity, Validity::Errors(_)));
+}

@@ -1,0 +1,94 @@
+//! When requests are due. Decided before any reply is seen, so a slow server cannot thin them out.
+
+use serde::Serialize;
+
+use crate::random::Rng;
+
+/// The shape of the arrivals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Arrivals {
+    /// Evenly spaced.
+    #[default]
+    Constant,
+    /// Independent users: exponentially distributed gaps.
+    Poisson,
+}
+
+/// One worker's share of the arrivals, in nanoseconds since the start, in order, without end.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    arrivals: Arrivals,
+    /// Nanoseconds between two arrivals of this worker, on average.
+    gap: f64,
+    next: f64,
+    rng: Rng,
+}
+
+impl Schedule {
+    /// The share of worker `worker` of `workers` in `rate` arrivals per second.
+    #[must_use]
+    pub fn new(arrivals: Arrivals, rate: f64, worker: usize, workers: usize, seed: u64) -> Self {
+        let gap = 1e9 * workers as f64 / rate;
+        let mut rng = Rng::new(seed.wrapping_add(worker as u64));
+        let next = match arrivals {
+            Arrivals::Constant => gap * worker as f64 / workers as f64,
+            Arrivals::Poisson => gap * rng.exponential(),
+        };
+        Self { arrivals, gap, next, rng }
+    }
+
+    /// When the next arrival is due.
+    #[inline]
+    #[must_use]
+    pub fn peek(&self) -> u64 {
+        self.next as u64
+    }
+
+    /// Takes the next arrival.
+    #[inline]
+    pub fn take(&mut self) -> u64 {
+        let due = self.peek();
+        self.next += match self.arrivals {
+            Arrivals::Constant => self.gap,
+            Arrivals::Poisson => self.gap * self.rng.exponential(),
+        };
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(arrivals: Arrivals, workers: usize, until: u64) -> Vec<u64> {
+        let mut due: Vec<u64> = (0..workers)
+            .flat_map(|worker| {
+                let mut schedule = Schedule::new(arrivals, 10_000.0, worker, workers, 1);
+                std::iter::from_fn(move || Some(schedule.take())).take_while(move |due| *due < until)
+            })
+            .collect();
+        due.sort_unstable();
+        due
+    }
+
+    #[test]
+    fn constant_arrivals_are_evenly_spaced_over_all_workers() {
+        for workers in [1, 3] {
+            let due = all(Arrivals::Constant, workers, 1_000_000_000);
+            assert!((9_999..=10_001).contains(&due.len()), "{}", due.len());
+            assert!(due.windows(2).all(|pair| (99_998..=100_002).contains(&(pair[1] - pair[0]))));
+        }
+    }
+
+    #[test]
+    fn poisson_arrivals_keep_the_rate_and_vary_as_they_should() {
+        let due = all(Arrivals::Poisson, 2, 10_000_000_000);
+        assert!((due.len() as f64 - 1e5).abs() < 6.0 * 1e5_f64.sqrt(), "{}", due.len());
+        let gaps: Vec<f64> = due.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        let variation = variance.sqrt() / mean;
+        assert!((0.95..1.05).contains(&variation), "{variation}");
+    }
+}

@@ -1,0 +1,237 @@
+//! The knee: the highest rate that still meets an objective, and goes on meeting it.
+//!
+//! Climb by doubling until a rate fails, bisect between the last that passed and the first that
+//! failed, then repeat the best one; if a repeat fails, go down a step and repeat there. The search
+//! only sees a function from rate to outcome, so it is tested against a formula.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::Serialize;
+
+use crate::{latency::Latencies, report};
+
+/// A bound on a percentile of the response time, as in `p99<5ms`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Objective {
+    /// 0 to 100.
+    pub percentile: f64,
+    /// Exclusive.
+    pub bound: Duration,
+}
+
+impl Objective {
+    /// Whether the times meet it. No times meet nothing.
+    #[must_use]
+    pub fn is_met(&self, times: &Latencies) -> bool {
+        times.count() > 0 && times.percentile(self.percentile) < self.bound
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{} < {}", self.percentile, report::duration(self.bound))
+    }
+}
+
+impl FromStr for Objective {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || format!("{text:?} is no objective: write for example p99<5ms, p99.9<800us or max<1s");
+        let (left, right) = text.split_once('<').ok_or_else(wrong)?;
+        let percentile = match left.trim() {
+            "max" => 100.0,
+            name => name.strip_prefix('p').and_then(|number| number.parse().ok()).ok_or_else(wrong)?,
+        };
+        if !(0.0..=100.0).contains(&percentile) {
+            return Err(wrong());
+        }
+        Ok(Self { percentile, bound: parse_duration(right.trim())? })
+    }
+}
+
+/// Reads `10`, `10s`, `1.5s`, `500ms`, `80us`, `2m`; a bare number is seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration: write for example 10s, 500ms or 80us");
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit.trim() {
+        "" | "s" => number,
+        "m" => number * 60.0,
+        "ms" => number / 1e3,
+        "us" | "µs" => number / 1e6,
+        _ => return Err(wrong()),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+/// How one rate went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trial {
+    /// Met the objective.
+    Pass,
+    /// Did not.
+    Fail,
+    /// Says nothing about the server: the generator was saturated, or answers were wrong.
+    Void,
+}
+
+/// How to search.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// First rate tried.
+    pub start: f64,
+    /// Never above this.
+    pub max: f64,
+    /// Stop bisecting when the gap is below this share of the rate.
+    pub precision: f64,
+    /// Times that the knee must pass in the end.
+    pub repeats: u32,
+}
+
+/// What the search found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Knee {
+    /// The highest rate that passed every repeat; `None` if none did.
+    pub rate: Option<f64>,
+    /// Why it went no higher.
+    pub limited_by: Limit,
+    /// Every trial in order.
+    pub trials: Vec<(f64, Trial)>,
+}
+
+/// What bounds the knee.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The server missed the objective above it.
+    Server,
+    /// The generator could not offer more: the server may be able to do more.
+    Generator,
+    /// The rate that the search was allowed.
+    MaxRate,
+}
+
+/// Rates below this are not searched: with so few requests percentiles mean nothing.
+const LOWEST_RATE: f64 = 10.0;
+const STEP_DOWN: f64 = 0.95;
+
+/// Searches; `trial` runs one rate.
+pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial, E>) -> Result<Knee, E> {
+    let mut trials = Vec::new();
+    let mut attempt = |rate: f64, trials: &mut Vec<(f64, Trial)>| trial(rate).inspect(|&how| trials.push((rate, how)));
+    let (mut low, mut high, mut limited_by) = (0.0, None, Limit::MaxRate);
+    let mut rate = bounds.start.min(bounds.max);
+    while high.is_none() && low < bounds.max {
+        match attempt(rate, &mut trials)? {
+            Trial::Pass => {
+                low = rate;
+                rate = (rate * 2.0).min(bounds.max);
+            }
+            how => {
+                limited_by = if how == Trial::Void { Limit::Generator } else { Limit::Server };
+                high = Some(rate);
+            }
+        }
+    }
+    if let Some(mut high) = high {
+        while high - low > bounds.precision * high && high > LOWEST_RATE {
+            let middle = f64::midpoint(low, high);
+            match attempt(middle, &mut trials)? {
+                Trial::Pass => low = middle,
+                how => {
+                    limited_by = if how == Trial::Void { Limit::Generator } else { Limit::Server };
+                    high = middle;
+                }
+            }
+        }
+    }
+    while low > LOWEST_RATE {
+        let mut passed = 0;
+        while passed < bounds.repeats {
+            match attempt(low, &mut trials)? {
+                Trial::Pass => passed += 1,
+                how => {
+                    limited_by = if how == Trial::Void { Limit::Generator } else { Limit::Server };
+                    break;
+                }
+            }
+        }
+        if passed == bounds.repeats {
+            return Ok(Knee { rate: Some(low), limited_by, trials });
+        }
+        low *= STEP_DOWN;
+    }
+    Ok(Knee { rate: None, limited_by, trials })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { start: 1000.0, max: 1e6, precision: 0.02, repeats: 3 };
+
+    fn knee(bounds: &Bounds, mut trial: impl FnMut(f64) -> Trial) -> Knee {
+        let Ok(knee) = find_knee(bounds, |rate| Ok::<_, Infallible>(trial(rate)));
+        knee
+    }
+
+    #[test]
+    fn the_knee_of_a_queue_is_found_to_the_asked_precision() {
+        // M/M/1 with 40 µs of service: p99 = ln(100) × service / (1 − load) passes 1 ms at 20,395/s.
+        let knee = knee(&BOUNDS, |rate| {
+            let load: f64 = rate * 40e-6;
+            if load < 1.0 && 4.605 * 40e-6 / (1.0 - load) < 1e-3 { Trial::Pass } else { Trial::Fail }
+        });
+        let rate = knee.rate.unwrap();
+        assert!((19_900.0..=20_396.0).contains(&rate), "{rate}");
+        assert_eq!(knee.limited_by, Limit::Server);
+        assert!(knee.trials.len() < 20, "{:?}", knee.trials);
+        assert!(knee.trials.iter().rev().take(3).all(|trial| *trial == (rate, Trial::Pass)));
+    }
+
+    #[test]
+    fn an_unstable_knee_is_walked_down_from() {
+        let mut runs_above = 0;
+        let knee = knee(&BOUNDS, |rate| {
+            if rate > 10_000.0 {
+                return Trial::Fail;
+            }
+            // Above 9000 only the first run of each rate goes well.
+            runs_above += u32::from(rate > 9000.0);
+            if rate > 9000.0 && runs_above > 3 { Trial::Fail } else { Trial::Pass }
+        });
+        assert!(knee.rate.unwrap() <= 9000.0, "{knee:?}");
+    }
+
+    #[test]
+    fn a_saturated_generator_is_named_as_the_limit() {
+        let knee = knee(&BOUNDS, |rate| if rate > 50_000.0 { Trial::Void } else { Trial::Pass });
+        assert_eq!(knee.limited_by, Limit::Generator);
+        assert!(knee.rate.unwrap() <= 50_000.0);
+    }
+
+    #[test]
+    fn the_ends_of_the_range() {
+        let bounds = Bounds { max: 5000.0, ..BOUNDS };
+        let all = knee(&bounds, |_| Trial::Pass);
+        assert_eq!((all.rate, all.limited_by), (Some(5000.0), Limit::MaxRate));
+        assert_eq!(knee(&bounds, |_| Trial::Fail).rate, None);
+    }
+
+    #[test]
+    fn objectives_and_durations_are_read() {
+        let objective: Objective = "p99.9<800us".parse().unwrap();
+        assert_eq!(objective, Objective { percentile: 99.9, bound: Duration::from_micros(800) });
+        assert_eq!("max < 1s".parse::<Objective>().unwrap().percentile, 100.0);
+        for wrong in ["p99", "p101<1s", "q<1s", "p99<1h", "p99<", "p99<-1s", "p99<1e999s"] {
+            assert!(wrong.parse::<Objective>().is_err(), "{wrong}");
+        }
+        assert_eq!(parse_duration("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+    }
+}

@@ -1,0 +1,628 @@
+//! `thalweg bench http`: options in, report out.
+
+use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
+
+use thalweg_types::Durability;
+
+use super::{
+    request::{Api, Requests},
+    run::{self, Load, Loop, Missing, Outcome, Validity},
+    scenario::{ApiChoice, Distribution, Mix, Preset, Scenario},
+    schedule::Arrivals,
+    search::{self, Bounds, Limit, Objective, Trial, parse_duration},
+    target::Target,
+};
+use crate::{
+    BenchError, Progress, Report, Scratch,
+    data::Values,
+    latency::micros,
+    report::{Cell, Check, Table, Verdict, duration, mebibytes},
+    stats::{Summary, ratio},
+    usage::{Usage, Whose},
+};
+
+const DEFAULT_KEYS: u64 = 100_000;
+
+/// Options of the HTTP suite.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HttpOptions {
+    /// Server to load, as http://host:port. Without it one is started in a process of its own.
+    #[arg(long)]
+    pub target: Option<String>,
+    /// The command to start as `COMMAND serve` when no target is given; this one by default.
+    #[arg(long)]
+    pub server_binary: Option<PathBuf>,
+    /// More arguments for the started server.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub server_arg: Vec<String>,
+    /// Directory below which the started server keeps its data; decides which disk is measured.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Requests per second, whatever the server does.
+    #[arg(long, default_value_t = 1000.0)]
+    pub rate: f64,
+    /// How requests spread over time.
+    #[arg(long, value_enum, default_value_t)]
+    pub arrivals: Arrivals,
+    /// Connections.
+    #[arg(long, default_value_t = 64)]
+    pub connections: usize,
+    /// Load threads; each takes up to a core from the server if they share a machine.
+    #[arg(long, default_value_t = 1)]
+    pub workers: usize,
+    /// Requests under way per connection; 1 waits for each reply.
+    #[arg(long, default_value_t = 1)]
+    pub pipeline: usize,
+    /// Counted time of each run.
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Time before it that is not counted.
+    #[arg(long, default_value = "1s", value_parser = parse_duration)]
+    pub warmup: Duration,
+    /// Runs of each scenario; the median is reported.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 100)]
+    pub value_size: usize,
+    /// Number of different keys.
+    #[arg(long, default_value_t = DEFAULT_KEYS)]
+    pub keys: u64,
+    /// What the requests are.
+    #[arg(long, value_enum, default_value_t)]
+    pub mix: Mix,
+    /// How they spread over the keys.
+    #[arg(long, value_enum, default_value_t)]
+    pub distribution: Distribution,
+    /// Durability asked of each put; the server's default without it.
+    #[arg(long)]
+    pub durability: Option<Durability>,
+    /// Which API carries them.
+    #[arg(long, value_enum, default_value_t)]
+    pub api: ApiChoice,
+    /// Keyspace of the key-value API.
+    #[arg(long, default_value = "bench")]
+    pub keyspace: String,
+    /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
+    #[arg(long, conflicts_with_all = ["closed", "preset"])]
+    pub search: Option<Objective>,
+    /// Rate above which the search does not go.
+    #[arg(long, default_value_t = 1e6)]
+    pub max_rate: f64,
+    /// Send as fast as replies come. This hides stalls: use it for throughput, never for latency.
+    #[arg(long)]
+    pub closed: bool,
+    /// A fixed set of scenarios instead of one.
+    #[arg(long, value_enum)]
+    pub preset: Option<Preset>,
+    /// Do not load the keys before gets; then a key may be missing.
+    #[arg(long)]
+    pub no_load: bool,
+    /// Route that stores nothing, measured in the same run for comparison; empty for none.
+    #[arg(long, default_value = "/v1/echo")]
+    pub echo_path: String,
+    /// The generator's own lateness (99th percentile) above which a run is void.
+    #[arg(long, default_value = "1ms", value_parser = parse_duration)]
+    pub max_lag: Duration,
+    /// Feeds keys, values and arrivals.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl HttpOptions {
+    pub(super) fn keys_are_default(&self) -> bool {
+        self.keys == DEFAULT_KEYS
+    }
+
+    fn check(&self) -> Result<(), BenchError> {
+        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
+        if !(self.rate > 0.0 && self.rate <= 1e7) {
+            return wrong("--rate", "must be above 0 and at most 10 million");
+        }
+        if self.connections == 0 || self.connections > 50_000 {
+            return wrong("--connections", "must be 1 to 50,000");
+        }
+        if self.workers == 0 || self.workers > 1024 || self.pipeline == 0 || self.pipeline > 1024 {
+            return wrong("--workers, --pipeline", "must be 1 to 1024");
+        }
+        if self.rounds == 0 || self.keys == 0 {
+            return wrong("--rounds, --keys", "must be at least 1");
+        }
+        if self.value_size > thalweg_types::limits::MAX_VALUE_BYTES {
+            return wrong("--value-size", "is above the largest value");
+        }
+        if self.duration.is_zero() {
+            return wrong("--duration", "must be above 0");
+        }
+        Ok(())
+    }
+}
+
+/// Runs the suite.
+pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    options.check()?;
+    let begun = std::time::Instant::now();
+    let scratch = Scratch::below(options.dir.as_deref())?;
+    let target = match &options.target {
+        Some(url) => Target::running(url)?,
+        None => start(options, &scratch, progress)?,
+    };
+    let mut report = Report::begin("http", scratch.path());
+    report.condition("target", target_name(options, &target));
+    report.condition(
+        "load",
+        format!(
+            "{} threads in this process, same machine as the server if that is local; seed {}",
+            options.workers, options.seed
+        ),
+    );
+    let before = Usage::read(Whose::Own);
+    let mut suite = Suite { options, target: &target, loaded: HashSet::new(), progress };
+    match options.search {
+        Some(objective) => suite.search(objective, &mut report)?,
+        None => suite.scenarios(&mut report)?,
+    }
+    report.cost = Usage::read(Whose::Own).since(&before);
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn start(options: &HttpOptions, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Target, BenchError> {
+    let binary = match &options.server_binary {
+        Some(binary) => binary.clone(),
+        None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
+    };
+    progress.step(&format!("starting {} serve", binary.display()));
+    Target::start(&binary, &scratch.path().join("data"), &options.server_arg)
+}
+
+fn target_name(options: &HttpOptions, target: &Target) -> String {
+    match (&options.target, target.process()) {
+        (Some(url), _) => url.clone(),
+        (None, id) => format!("own server at {}, process {}", target.address, id.unwrap_or(0)),
+    }
+}
+
+/// The rounds of one scenario, and of the echo route beside it.
+struct Rounds {
+    subject: Vec<Outcome>,
+    echo: Vec<Outcome>,
+}
+
+struct Suite<'a> {
+    options: &'a HttpOptions,
+    target: &'a Target,
+    /// Which key sets are in the server already: API, keys, bytes of a value.
+    loaded: HashSet<(ApiChoice, u64, usize)>,
+    progress: &'a mut dyn Progress,
+}
+
+impl Suite<'_> {
+    fn scenarios(&mut self, report: &mut Report) -> Result<(), BenchError> {
+        let scenarios = match self.options.preset {
+            Some(preset) => Scenario::of_preset(preset, self.options),
+            None => vec![Scenario::from_options(self.options)],
+        };
+        let echo = self.has_echo();
+        report.condition("rounds", self.options.rounds.to_string());
+        report.tables.push(conditions_table(&scenarios));
+        let mut figures = Table::new(
+            "figures: medians of the rounds; response times from the scheduled moment",
+            &[
+                "scenario",
+                "requests/s",
+                "± MAD",
+                "p50 µs",
+                "p90 µs",
+                "p99 µs",
+                "p99.9 µs",
+                "max µs",
+                "service p99 µs",
+                "lag p99 µs",
+                "server CPU µs/request",
+                "server peak RSS MiB",
+                "written B/payload B",
+                "fsyncs",
+                "echo requests/s",
+                "of echo",
+                "verdict",
+            ],
+        );
+        let mut last = None;
+        for scenario in &scenarios {
+            self.load_keys(scenario)?;
+            let fsyncs = self.fsyncs();
+            let rounds = self.rounds(scenario, echo);
+            let fsyncs = self.fsyncs().zip(fsyncs).map(|(now, then)| now - then);
+            figures.row(figure_row(scenario, &rounds, fsyncs));
+            report.checks.extend(checks(scenario, &rounds));
+            last = rounds.subject.into_iter().next_back();
+        }
+        report.tables.push(figures);
+        if let (Some(outcome), 1) = (last, scenarios.len()) {
+            report.tables.push(spectrum_table(&outcome));
+            report.tables.push(status_table(&outcome));
+        }
+        Ok(())
+    }
+
+    fn rounds(&mut self, scenario: &Scenario, echo: bool) -> Rounds {
+        let mut rounds = Rounds { subject: Vec::new(), echo: Vec::new() };
+        for round in 1..=self.options.rounds {
+            if echo {
+                let outcome = run::run(&self.load(scenario, Kind::Echo, scenario.pace));
+                self.say(scenario, "echo", round, &outcome);
+                rounds.echo.push(outcome);
+            }
+            let outcome = run::run(&self.load(scenario, Kind::Subject, scenario.pace));
+            self.say(scenario, "", round, &outcome);
+            rounds.subject.push(outcome);
+        }
+        rounds
+    }
+
+    fn say(&mut self, scenario: &Scenario, what: &str, round: u32, outcome: &Outcome) {
+        let times = outcome.tally.response();
+        self.progress.step(&format!(
+            "{} {what} ({}, {}) round {round}: {:.0}/s, p50 {}, p99 {}, {}",
+            scenario.name,
+            scenario.pace_name(),
+            scenario.durability_name(),
+            outcome.rate,
+            duration(times.percentile(50.0)),
+            duration(times.percentile(99.0)),
+            validity_name(&outcome.validity),
+        ));
+    }
+
+    fn search(&mut self, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
+        let scenario = Scenario::from_options(self.options);
+        self.load_keys(&scenario)?;
+        let bounds = Bounds {
+            start: self.options.rate,
+            max: self.options.max_rate,
+            precision: 0.03,
+            repeats: self.options.rounds,
+        };
+        report.condition("objective", objective.to_string());
+        report.tables.push(conditions_table(std::slice::from_ref(&scenario)));
+        let mut table = Table::new(
+            "search: climb, bisect, repeat",
+            &[
+                "offered/s",
+                "answered/s",
+                "p50 µs",
+                "p90 µs",
+                "p99 µs",
+                "p99.9 µs",
+                "max µs",
+                "lag p99 µs",
+                "server CPU µs/request",
+                "outcome",
+            ],
+        );
+        let mut last_good = None;
+        let knee = search::find_knee(&bounds, |rate| {
+            let mut load = self.load(&scenario, Kind::Subject, Loop::Open { rate, arrivals: self.options.arrivals });
+            load.give_up = (objective.bound * 20).max(Duration::from_secs(1));
+            let outcome = run::run(&load);
+            let trial = trial_of(&outcome, objective)?;
+            self.say(&Scenario { pace: load.pace, ..scenario.clone() }, "", 1, &outcome);
+            table.row(trial_row(rate, &outcome, trial));
+            if trial == Trial::Pass {
+                last_good = Some(outcome);
+            }
+            Ok::<_, BenchError>(trial)
+        })?;
+        report.tables.push(table);
+        report.tables.extend(last_good.iter().map(spectrum_table));
+        let verdict = match (knee.rate, knee.limited_by) {
+            (None, _) => Verdict::Missed,
+            (Some(_), Limit::Generator) => Verdict::Void,
+            (Some(_), _) => Verdict::Met,
+        };
+        report.checks.push(Check {
+            what: format!("highest rate with {objective}, stable over {} repeats", bounds.repeats),
+            required: "found, and limited by the server".to_owned(),
+            measured: match knee.rate {
+                Some(rate) => format!("{rate:.0}/s, limited by the {}", limit_name(knee.limited_by)),
+                None => "no rate meets it".to_owned(),
+            },
+            verdict,
+        });
+        Ok(())
+    }
+
+    /// Puts every key of a scenario with gets into the server once, at level `os`: that is setup.
+    fn load_keys(&mut self, scenario: &Scenario) -> Result<(), BenchError> {
+        let set = (scenario.api, scenario.keys, scenario.value_bytes);
+        if scenario.mix == Mix::Put || self.options.no_load || !self.loaded.insert(set) {
+            return Ok(());
+        }
+        self.progress.step(&format!("loading {} keys of {} B", scenario.keys, scenario.value_bytes));
+        let setup = Scenario { mix: Mix::Put, durability: Some(Durability::Os), pipeline: 16, ..scenario.clone() };
+        let outcome = run::run(&self.load(&setup, Kind::Subject, Loop::Each { keys: scenario.keys }));
+        match outcome.validity {
+            Validity::Good => Ok(()),
+            Validity::Errors(why) | Validity::Overloaded(why) | Validity::Saturated(why) => {
+                Err(BenchError::Subject { subject: self.target.host.clone(), doing: "loading the keys", message: why })
+            }
+        }
+    }
+
+    fn load(&self, scenario: &Scenario, kind: Kind, pace: Loop) -> Load {
+        let options = self.options;
+        let api = match (kind, scenario.api) {
+            (Kind::Echo, _) => Api::Echo { path: options.echo_path.clone() },
+            (Kind::Subject, ApiChoice::Kv) => Api::Kv { keyspace: options.keyspace.clone() },
+            (Kind::Subject, ApiChoice::Entity) => Api::Entity,
+        };
+        let values = Values::new(scenario.value_bytes, options.seed);
+        let durability = scenario.durability.filter(|_| kind == Kind::Subject);
+        let missing = if scenario.mix == Mix::Put || options.no_load { Missing::Allowed } else { Missing::Lost };
+        Load {
+            address: self.target.address,
+            requests: Arc::new(Requests::new(api, &self.target.host, durability, values)),
+            connections: scenario.connections,
+            workers: options.workers,
+            pipeline: scenario.pipeline,
+            pace,
+            get_percent: scenario.mix.get_percent(),
+            keys: scenario.distribution.chooser(scenario.keys),
+            missing,
+            warmup: options.warmup,
+            duration: options.duration,
+            give_up: scenario.give_up(),
+            max_lag: options.max_lag,
+            seed: options.seed,
+            server: self.target.process(),
+        }
+    }
+
+    fn has_echo(&self) -> bool {
+        let path = &self.options.echo_path;
+        !path.is_empty() && self.target.get(path).is_some_and(|(status, _)| status == 200)
+    }
+
+    /// fsyncs of the server since its start, from its metrics.
+    fn fsyncs(&self) -> Option<u64> {
+        let (_, text) = self.target.get("/metrics").filter(|(status, _)| *status == 200)?;
+        let line = text.lines().find(|line| {
+            let name = line.split([' ', '{']).next().unwrap_or_default();
+            matches!(name, "thalweg_log_syncs_total" | "thalweg_fsyncs_total" | "thalweg_log_fsyncs_total")
+                || (name.contains("sync") && name.ends_with("_count"))
+        })?;
+        line.rsplit(' ').next()?.parse::<f64>().ok().map(|count| count as u64)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Subject,
+    Echo,
+}
+
+fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError> {
+    Ok(match &outcome.validity {
+        Validity::Good if objective.is_met(&outcome.tally.response()) => Trial::Pass,
+        Validity::Good | Validity::Overloaded(_) => Trial::Fail,
+        // Shedding load with 503 is a way of not keeping up; wrong bytes are not.
+        Validity::Errors(_) if outcome.tally.wrong_bytes == 0 && outcome.tally.io_errors == 0 => Trial::Fail,
+        Validity::Errors(why) => {
+            return Err(BenchError::WrongData {
+                subject: "the server".to_owned(),
+                doing: "answering the search",
+                message: why.clone(),
+            });
+        }
+        Validity::Saturated(_) => Trial::Void,
+    })
+}
+
+fn conditions_table(scenarios: &[Scenario]) -> Table {
+    let columns =
+        ["scenario", "requests", "API", "pace", "connections", "pipeline", "durability", "value B", "keys", "spread"];
+    let mut table = Table::new("conditions", &columns);
+    for scenario in scenarios {
+        table.row(vec![
+            scenario.name.as_str().into(),
+            scenario.mix.name().into(),
+            format!("{:?}", scenario.api).to_lowercase().into(),
+            scenario.pace_name().into(),
+            scenario.connections.into(),
+            scenario.pipeline.into(),
+            scenario.durability_name().into(),
+            scenario.value_bytes.into(),
+            scenario.keys.into(),
+            format!("{:?}", scenario.distribution).to_lowercase().into(),
+        ]);
+    }
+    table
+}
+
+fn figure_row(scenario: &Scenario, rounds: &Rounds, fsyncs: Option<u64>) -> Vec<Cell> {
+    let over = |figure: fn(&Outcome) -> f64| Summary::of(&rounds.subject.iter().map(figure).collect::<Vec<_>>()).median;
+    let quantile = |percentile: f64| {
+        let times = rounds.subject.iter().map(|outcome| micros(outcome.tally.response().percentile(percentile)));
+        Summary::of(&times.collect::<Vec<_>>()).median
+    };
+    let rates = Summary::of(&rates(&rounds.subject));
+    let payload = scenario.value_bytes as f64;
+    let written = rounds.subject.iter().map(|outcome| {
+        outcome.server.written_bytes.map_or(f64::NAN, |bytes| bytes as f64)
+            / (outcome.tally.puts.count() as f64 * payload)
+    });
+    let written = Summary::of(&written.collect::<Vec<_>>()).median;
+    let peak = rounds.subject.iter().filter_map(|outcome| outcome.server.peak_rss_bytes).max();
+    let has_server = rounds.subject.iter().any(|outcome| outcome.server.peak_rss_bytes.is_some());
+    let cpu = over(|outcome| outcome.server.cpu_seconds * 1e6 / outcome.tally.replies() as f64);
+    vec![
+        scenario.name.as_str().into(),
+        rates.median.into(),
+        rates.mad.into(),
+        quantile(50.0).into(),
+        quantile(90.0).into(),
+        quantile(99.0).into(),
+        quantile(99.9).into(),
+        quantile(100.0).into(),
+        over(|outcome| micros(outcome.tally.service.percentile(99.0))).into(),
+        over(|outcome| micros(outcome.tally.lag.percentile(99.0))).into(),
+        Some(cpu).filter(|_| has_server).into(),
+        mebibytes(peak),
+        written.into(),
+        fsyncs.into(),
+        Summary::of(&self::rates(&rounds.echo)).median.into(),
+        ratio(&self::rates(&rounds.subject), &self::rates(&rounds.echo)).into(),
+        validity_name(&worst(rounds)).into(),
+    ]
+}
+
+fn rates(outcomes: &[Outcome]) -> Vec<f64> {
+    outcomes.iter().map(|outcome| outcome.rate).collect()
+}
+
+/// The first validity that is not good.
+fn worst(rounds: &Rounds) -> Validity {
+    let mut all = rounds.subject.iter().map(|outcome| outcome.validity.clone());
+    all.find(|validity| *validity != Validity::Good).unwrap_or(Validity::Good)
+}
+
+fn checks(scenario: &Scenario, rounds: &Rounds) -> Vec<Check> {
+    let what = format!("{} ({}, {})", scenario.name, scenario.pace_name(), scenario.durability_name());
+    let (measured, verdict) = match worst(rounds) {
+        Validity::Good => ("so they are".to_owned(), Verdict::Met),
+        Validity::Overloaded(why) | Validity::Errors(why) => (why, Verdict::Missed),
+        Validity::Saturated(why) => (why, Verdict::Void),
+    };
+    let mut checks =
+        vec![Check { what: what.clone(), required: "all answered, rightly, in step".to_owned(), measured, verdict }];
+    if let Some(share) = scenario.echo_share {
+        let measured = ratio(&rates(&rounds.subject), &rates(&rounds.echo));
+        checks.push(Check::at_least(
+            format!("{what}: rate against the route that stores nothing"),
+            measured,
+            share,
+            " ×",
+        ));
+    }
+    checks
+}
+
+fn spectrum_table(outcome: &Outcome) -> Table {
+    let mut table = Table::new(
+        "percentile spectrum of the last good run",
+        &["percentile", "response µs", "requests at or below", "service µs"],
+    );
+    let service = outcome.tally.service.spectrum();
+    for (line, service) in outcome.tally.response().spectrum().iter().zip(service) {
+        table.row(vec![
+            format!("{}", line.percentile).into(),
+            line.time_us.into(),
+            line.count.into(),
+            service.time_us.into(),
+        ]);
+    }
+    table
+}
+
+fn status_table(outcome: &Outcome) -> Table {
+    let mut table = Table::new("replies of the last run", &["status", "count"]);
+    for (status, count) in &outcome.tally.statuses {
+        table.row(vec![status.to_string().into(), (*count).into()]);
+    }
+    let tally = &outcome.tally;
+    for (name, count) in [
+        ("key without a value", tally.missing),
+        ("wrong bytes", tally.wrong_bytes),
+        ("broken connections", tally.io_errors),
+        ("never answered", tally.unanswered),
+    ] {
+        table.row(vec![name.into(), count.into()]);
+    }
+    table
+}
+
+fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Vec<Cell> {
+    let times = outcome.tally.response().quantiles();
+    let cpu = outcome.server.cpu_seconds * 1e6 / outcome.tally.replies() as f64;
+    vec![
+        rate.into(),
+        outcome.rate.into(),
+        times.p50_us.into(),
+        times.p90_us.into(),
+        times.p99_us.into(),
+        times.p999_us.into(),
+        times.max_us.into(),
+        micros(outcome.tally.lag.percentile(99.0)).into(),
+        Some(cpu).filter(|_| outcome.server.peak_rss_bytes.is_some()).into(),
+        match trial {
+            Trial::Pass => "pass".to_owned(),
+            Trial::Fail | Trial::Void => format!("{trial:?}: {}", validity_name(&outcome.validity)).to_lowercase(),
+        }
+        .into(),
+    ]
+}
+
+fn validity_name(validity: &Validity) -> &'static str {
+    match validity {
+        Validity::Good => "good",
+        Validity::Overloaded(_) => "overloaded",
+        Validity::Errors(_) => "ERRORS",
+        Validity::Saturated(_) => "VOID: generator saturated",
+    }
+}
+
+fn limit_name(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Server => "server",
+        Limit::Generator => "load generator",
+        Limit::MaxRate => "highest rate allowed (--max-rate)",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quiet;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: HttpOptions,
+    }
+
+    fn options(more: &[&str]) -> HttpOptions {
+        Cli::parse_from(["bench"].iter().chain(more)).options
+    }
+
+    #[test]
+    fn bad_options_are_named() {
+        for (flags, part) in [
+            (vec!["--rate", "0"], "--rate"),
+            (vec!["--connections", "0"], "--connections"),
+            (vec!["--keys", "0"], "--keys"),
+            (vec!["--value-size", "999999999"], "--value-size"),
+        ] {
+            let error = run(&options(&flags), &mut Quiet).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_whole_run_against_a_running_server_reports_rate_spectrum_and_verdict() {
+        let address = super::super::run::tests::serve(|_| super::super::run::tests::Act::Answer);
+        let url = format!("http://{address}");
+        let mut flags = vec!["--target", &url, "--api", "entity", "--keys", "50", "--duration", "200ms"];
+        flags.extend(["--warmup", "50ms", "--rounds", "1", "--mix", "mixed", "--max-lag", "1s", "--connections", "2"]);
+        let report = run(&options(&flags), &mut Quiet).unwrap();
+        assert_eq!(report.verdict(), Verdict::Met, "{}", report.to_text());
+        let text = report.to_text();
+        for part in ["1000/s constant", "percentile spectrum", "99.99", "never answered"] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        flags.extend(["--search", "p90<1s", "--max-rate", "2000"]);
+        let report = run(&options(&flags), &mut Quiet).unwrap();
+        assert!(report.to_text().contains("2000/s, limited by the highest rate allowed"), "{}", report.to_text());
+    }
+}
