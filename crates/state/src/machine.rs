@@ -25,7 +25,10 @@ mod reads;
 
 use std::{
     ops::ControlFlow,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use thalweg_types::{
@@ -94,6 +97,8 @@ pub struct Machine {
     published: Published,
     /// Segments whose liveness rows go with the next batch.
     forgotten: Mutex<Vec<Generation>>,
+    /// Whether there may be some: a record mostly finds none, without the lock.
+    has_forgotten: AtomicBool,
 }
 
 /// What readers see beside the backend, as of the last applied entry. Held for short copies only.
@@ -124,7 +129,14 @@ impl Machine {
             return Err(MachineError::corrupt("meta row", &crate::keys::META, "missing"));
         }
         let applier = Mutex::new(Applier::new(meta, stored.is_some(), applied, read(&published.streams).len()));
-        Ok(Self { backend, options, applier, published, forgotten: Mutex::default() })
+        Ok(Self {
+            backend,
+            options,
+            applier,
+            published,
+            forgotten: Mutex::default(),
+            has_forgotten: AtomicBool::new(false),
+        })
     }
 
     /// What readers see now.
@@ -180,6 +192,7 @@ impl Machine {
     /// log has, forgets it again. Nothing but [`liveness`](Self::liveness) shows the difference.
     pub fn forget_segment(&self, generation: Generation) {
         lock(&self.forgotten).push(generation);
+        self.has_forgotten.store(true, Ordering::Release);
     }
 
     /// Runs one record's changes and applies them as one batch.
@@ -200,7 +213,12 @@ impl Machine {
     }
 
     fn take_forgotten(&self) -> Vec<Generation> {
-        std::mem::take(&mut *lock(&self.forgotten))
+        if !self.has_forgotten.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut forgotten = lock(&self.forgotten);
+        self.has_forgotten.store(false, Ordering::Release);
+        std::mem::take(&mut *forgotten)
     }
 }
 

@@ -29,28 +29,50 @@ pub(crate) fn apply<'a>(
     for (number, condition) in commit.conditions().enumerate() {
         check_condition(applying, number as u32, &condition?, overlay.as_ref())?;
     }
-    let writes = commit.writes()?;
-    check_writes(applying, writes.clone())?;
-
-    let revision = applying.use_revision();
+    let mut writes = commit.writes()?;
     let mut appends = Vec::new();
+    if commit.write_count() == 1 {
+        // By far the most frequent commit is decoded only once.
+        let write = writes.next().expect("one write")?;
+        applying.applier.pending.next_offsets.clear();
+        check_write(applying, &write)?;
+        let revision = applying.use_revision();
+        perform(applying, &write, revision, at, overlay, &mut appends);
+        return Ok(Outcome::Committed { revision, appends });
+    }
+    check_writes(applying, writes.clone())?;
+    let revision = applying.use_revision();
     for write in writes {
-        match write.expect("decoded before, while it was checked") {
-            Write::Put { keyspace, key, value, value_at } => {
-                put(applying, keyspace, key, value, revision, within(at, value_at));
-                remember(overlay, keyspace, key, Some(revision));
-            }
-            Write::Delete { keyspace, key } => {
-                applying.applier.batch.delete(&[&keys::data_prefix(keyspace), key]);
-                remember(overlay, keyspace, key, None);
-            }
-            Write::Append { stream, count, batch, batch_at, .. } => {
-                let first = append(applying, stream, count, batch, within(at, batch_at));
-                appends.push(AppendedAt { stream, first, count });
-            }
-        }
+        let write = write.expect("decoded before, while it was checked");
+        perform(applying, &write, revision, at, overlay, &mut appends);
     }
     Ok(Outcome::Committed { revision, appends })
+}
+
+/// Does a checked write of a commit that begins at `at` in the log.
+#[inline]
+fn perform<'a>(
+    applying: &mut Applying<'_>,
+    write: &Write<'a>,
+    revision: Revision,
+    at: LogPosition,
+    overlay: &mut Option<Overlay<'a>>,
+    appends: &mut Vec<AppendedAt>,
+) {
+    match *write {
+        Write::Put { keyspace, key, value, value_at } => {
+            put(applying, keyspace, key, value, revision, within(at, value_at));
+            remember(overlay, keyspace, key, Some(revision));
+        }
+        Write::Delete { keyspace, key } => {
+            applying.applier.batch.delete(&[&keys::data_prefix(keyspace), key]);
+            remember(overlay, keyspace, key, None);
+        }
+        Write::Append { stream, count, batch, batch_at, .. } => {
+            let first = append(applying, stream, count, batch, within(at, batch_at));
+            appends.push(AppendedAt { stream, first, count });
+        }
+    }
 }
 
 /// Where byte `offset` of what begins at `at` lies.
@@ -107,7 +129,6 @@ fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Resul
     Ok(())
 }
 
-#[inline]
 fn check_writes<'a>(
     applying: &mut Applying<'_>,
     writes: impl Iterator<Item = Result<Write<'a>, Malformed>>,
@@ -115,12 +136,17 @@ fn check_writes<'a>(
     // What this commit's earlier appends make of the streams' next offsets.
     applying.applier.pending.next_offsets.clear();
     for write in writes {
-        match write? {
-            Write::Put { keyspace, key, .. } | Write::Delete { keyspace, key } => check_key(applying, keyspace, key)?,
-            append @ Write::Append { .. } => check_append(applying, &append)?,
-        }
+        check_write(applying, &write?)?;
     }
     Ok(())
+}
+
+#[inline]
+fn check_write(applying: &mut Applying<'_>, write: &Write<'_>) -> Result<(), Refused> {
+    match write {
+        Write::Put { keyspace, key, .. } | Write::Delete { keyspace, key } => check_key(applying, *keyspace, key),
+        append @ Write::Append { .. } => check_append(applying, append),
+    }
 }
 
 fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<(), Refused> {

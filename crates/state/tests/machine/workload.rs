@@ -298,7 +298,7 @@ impl Model {
             builder.put(KeyspaceId(keyspace), &key, &value).unwrap();
             self.data.insert((keyspace, key), (self.revision, value));
         }
-        (!known).then(|| Outcome::NoSuchKeyspace(KeyspaceId(keyspace)))
+        (!known).then_some(Outcome::NoSuchKeyspace(KeyspaceId(keyspace)))
     }
 
     fn append(&mut self, rng: &mut Rng, builder: &mut CommitBuilder, appends: &mut Vec<AppendedAt>) -> Option<Outcome> {
@@ -325,6 +325,6 @@ impl Model {
             stream.next += count;
             stream.last_time = time;
         }
-        (conditional && wrong).then(|| Outcome::OffsetConflict { stream: StreamId(id), next: Offset(next) })
+        (conditional && wrong).then_some(Outcome::OffsetConflict { stream: StreamId(id), next: Offset(next) })
     }
 }
