@@ -788,3 +788,6 @@ pub struct AppendedAt {
     /// How many records.
     pub count: u32,
 }
+
+#[cfg(test)]
+mod tests;

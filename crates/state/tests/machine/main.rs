@@ -3,6 +3,7 @@
 mod behaviour;
 mod concurrent;
 mod garbage;
+mod golden;
 mod group;
 mod model;
 mod replay;

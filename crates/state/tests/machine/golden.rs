@@ -1,0 +1,98 @@
+//! The whole map of a fixed log, byte for byte. A change here is a change of the format on disk.
+//!
+//! `THALWEG_BLESS=1` writes the file anew.
+
+use std::{fmt::Write as _, path::Path, time::Duration};
+
+use thalweg_state::{
+    backend::Backend,
+    keyspaces::StoredValue,
+    machine::{Machine, MachineOptions},
+};
+use thalweg_types::{
+    KeyspaceId, Offset, Revision, SpaceTime, StreamId,
+    command::{self, CommitBuilder, StreamConfig},
+    record::{Record, RecordBatch, Records},
+};
+
+use crate::support::{Bench, Map, MapBackend, command};
+
+fn fixed() -> Bench {
+    let mut bench = Bench::new(MachineOptions { inline_value_bytes: 8 });
+    bench.log.segment_bytes = 300;
+    let config = StreamConfig { max_age: Some(Duration::from_secs(60)), max_bytes: None, max_records: Some(1000) };
+    let mut batch = RecordBatch::new();
+    batch.push(&Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p" }).unwrap();
+    batch.push_payload(b"").unwrap();
+    let append = |stream: u32| command(|out| command::encode_append(out, StreamId(stream), None, &batch));
+    let mut commit = CommitBuilder::new();
+    commit.put(KeyspaceId(1), b"", b"empty key").unwrap().put(KeyspaceId(2), b"key", b"small").unwrap();
+    commit.append(StreamId(1), Some(Offset(2)), &batch).unwrap();
+    bench.run(
+        1_000_000,
+        &[
+            command(|out| command::encode_create_keyspace(out, "users").unwrap()),
+            command(|out| command::encode_create_keyspace(out, "sessions").unwrap()),
+            command(|out| command::encode_create_stream(out, "events", &config).unwrap()),
+            command(|out| command::encode_create_stream(out, "gone", &StreamConfig::default()).unwrap()),
+            append(1),
+            append(2),
+            command(|out| command::encode_delete_stream(out, StreamId(2))),
+        ],
+    );
+    bench.run(2_000_000, &[command(|out| commit.encode(out))]);
+    bench.run(3_000_000, &[append(1), command(|out| command::encode_trim_stream(out, StreamId(1), Offset(3)))]);
+    bench
+}
+
+fn text_of(map: &Map) -> String {
+    let mut text = String::new();
+    for (key, value) in map {
+        for (part, end) in [(key, " "), (value, "\n")] {
+            part.iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+            text.push_str(end);
+        }
+    }
+    text
+}
+
+fn map_of(text: &str) -> Map {
+    let bytes = |hex: &str| {
+        let digit = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        (0..hex.len()).step_by(2).map(digit).collect::<Vec<_>>()
+    };
+    text.lines().map(|line| line.split_once(' ').unwrap()).map(|(key, value)| (bytes(key), bytes(value))).collect()
+}
+
+fn golden() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/golden/state-v1.txt");
+    if std::env::var_os("THALWEG_BLESS").is_some() {
+        std::fs::write(&path, text_of(&fixed().backend.dump())).unwrap();
+    }
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn the_map_of_a_fixed_log_is_pinned() {
+    assert_eq!(text_of(&fixed().backend.dump()), golden());
+}
+
+#[test]
+fn a_state_of_format_1_can_be_read() {
+    let bench = fixed();
+    let backend = MapBackend::of(map_of(&golden()), bench.backend.applied());
+    let machine = Machine::open(backend, MachineOptions::default()).unwrap();
+    let stored = machine.get(KeyspaceId(2), b"key").unwrap().unwrap();
+    assert_eq!((stored.revision, stored.value), (Revision(3), StoredValue::Inline("small".into())));
+    let StoredValue::Blob(blob) = machine.get(KeyspaceId(1), b"").unwrap().unwrap().value else { panic!("inline") };
+    assert_eq!(bench.log.read(&blob), b"empty key");
+    let events = machine.stream(machine.stream_id("events").unwrap()).unwrap();
+    assert_eq!((events.start, events.next, events.last_time), (Offset(3), Offset(6), SpaceTime(3_000_000)));
+    assert_eq!(machine.stream_id("gone"), None);
+    assert_eq!(machine.reclaim_due(), [StreamId(1), StreamId(2)]);
+    for batch in machine.batches_from(events.id, Offset(3), 9, 999).unwrap().batches {
+        let records: Vec<_> = Records::new(bench.log.read(&batch.blob)).collect::<Result<_, _>>().unwrap();
+        assert_eq!(records, [Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p" }, Record::default()]);
+    }
+    assert_eq!(machine.liveness().len(), 2);
+}
