@@ -12,4 +12,5 @@ pub mod keyspaces;
 pub mod liveness;
 pub mod machine;
 pub mod memory;
+pub mod memtable;
 pub mod streams;

@@ -276,7 +276,7 @@ impl FrameReader<'_> {
         Err(self.corrupt(format!("checksum {found:08x}, expected {expected:08x}")))
     }
 
-    fn corrupt(&self, message: String) -> BackendError {
+    fn corrupt(&self, message: impl std::fmt::Display) -> BackendError {
         BackendError::Corrupt { what: self.path.to_owned(), message: format!("{message} (before byte {})", self.at) }
     }
 }

@@ -1,0 +1,400 @@
+//! The bytes of a memtable.
+//!
+//! Owns: one allocation of fixed capacity, the layout of nodes and versions in it, and every unsafe
+//! read and write of them. Everything else in the memtable is safe code over [`Node`] and [`Version`].
+//! Does not own: order, hashing, visibility.
+//!
+//! ```text
+//! node    := tower | newest u32 | prev u32 | key_len u16 | height u8 | 0 u8 | next[0] u32 | key, padded
+//! tower   := next[height - 1] .. next[1], u32 each, padded in front to 8 bytes
+//! version := batch u32 | older u32 | value_len u32 | value
+//! ```
+//! A node's offset is that of `newest`, a version's that of `batch`; both are multiples of 8, and 0 is
+//! "none". Keys are padded with zeroes to a multiple of 8 bytes, so they compare a word at a time.
+//!
+//! Invariants, on which all the unsafe code here rests:
+//! 1. Offsets come only from [`ArenaWriter`], of which there is one per arena, so bytes are handed out
+//!    once and never again before the arena is dropped.
+//! 2. All of a node and its first version is written before its offset is stored anywhere; stores of
+//!    offsets are `Release`, loads `Acquire`. So whoever can name an offset sees what is behind it.
+//! 3. After that only `newest`, `prev` and the `next`s change, and those are atomics.
+
+use std::{
+    alloc::{Layout, alloc, dealloc, handle_alloc_error},
+    cmp::Ordering as Order,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+/// Levels of the skip list. A quarter of each level's nodes reach the next: enough for 4^12 keys.
+pub(super) const MAX_HEIGHT: usize = 12;
+
+const ALIGN: usize = 8;
+const NODE_HEADER_BYTES: usize = 16;
+const VERSION_HEADER_BYTES: usize = 12;
+const TOMBSTONE: u32 = u32::MAX;
+const NEWEST: usize = 0;
+const PREV: usize = 4;
+const KEY_LEN: usize = 8;
+const HEIGHT: usize = 10;
+const NEXT: usize = 12;
+const OLDER: usize = 4;
+const VALUE_LEN: usize = 8;
+
+const _: () = assert!(NEXT + size_of::<AtomicU32>() == NODE_HEADER_BYTES);
+const _: () = assert!(VALUE_LEN + 4 == VERSION_HEADER_BYTES);
+const _: () = assert!(NODE_HEADER_BYTES.is_multiple_of(ALIGN));
+
+/// Most bytes that one change can take, whatever its node's height.
+pub(super) fn max_entry_bytes(key_len: usize, value_len: usize) -> usize {
+    tower_bytes(MAX_HEIGHT) + NODE_HEADER_BYTES + padded(key_len) + version_bytes(value_len)
+}
+
+/// Bytes of the head node and of what offset 0 reserves.
+pub(super) const HEAD_BYTES: usize =
+    ALIGN + padded((MAX_HEIGHT - 1) * 4) + NODE_HEADER_BYTES + padded(VERSION_HEADER_BYTES);
+
+const fn padded(len: usize) -> usize {
+    len.next_multiple_of(ALIGN)
+}
+
+const fn tower_bytes(height: usize) -> usize {
+    padded((height - 1) * size_of::<AtomicU32>())
+}
+
+const fn version_bytes(value_len: usize) -> usize {
+    padded(VERSION_HEADER_BYTES + value_len)
+}
+
+/// A fixed piece of memory. Freed when dropped.
+pub(super) struct Arena {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the memory is owned by the arena alone. Shared access is by plain reads of what no longer
+// changes and by atomics (invariants 2 and 3); the only writer is the one `ArenaWriter` (invariant 1).
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: `base` was allocated with this layout and nothing borrowed from `self` outlives it.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// Hands out an arena's bytes. There is exactly one per arena.
+pub(super) struct ArenaWriter {
+    arena: Arc<Arena>,
+    used: usize,
+}
+
+/// The arena has no room left; nothing was written.
+#[derive(Debug)]
+pub(super) struct Full;
+
+/// A new arena of `capacity` bytes, and its writer. At most `u32::MAX` bytes, so that offsets fit.
+pub(super) fn new_arena(capacity: usize) -> (Arc<Arena>, ArenaWriter) {
+    assert!((HEAD_BYTES..=u32::MAX as usize).contains(&capacity), "arena of {capacity} bytes");
+    let layout = Layout::from_size_align(capacity, ALIGN).expect("at most 4 GiB");
+    // SAFETY: the layout is not empty, since HEAD_BYTES is above 0.
+    let Some(base) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+    let arena = Arc::new(Arena { base, layout });
+    (Arc::clone(&arena), ArenaWriter { arena, used: ALIGN })
+}
+
+impl ArenaWriter {
+    /// Bytes handed out so far.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Bytes not handed out yet.
+    pub(super) fn free(&self) -> usize {
+        self.arena.layout.size() - self.used
+    }
+
+    /// Writes a node with its first version; `value: None` is a delete. Nothing points to it yet.
+    pub(super) fn node(&mut self, key: &[u8], height: usize, batch: u32, value: Option<&[u8]>) -> Result<u32, Full> {
+        debug_assert!((1..=MAX_HEIGHT).contains(&height));
+        let key_len = u16::try_from(key.len()).map_err(|_| Full)?;
+        let tower = tower_bytes(height);
+        let node_bytes = NODE_HEADER_BYTES + padded(key.len());
+        let start = self.reserve(tower + node_bytes + version_bytes(value.map_or(0, <[u8]>::len)))?;
+        let node = start + tower;
+        let version = node + node_bytes;
+        // SAFETY: all writes lie in the range just reserved, which nobody else knows (invariant 1).
+        unsafe {
+            self.arena.at(start).write_bytes(0, tower + NODE_HEADER_BYTES);
+            self.arena.at(node + KEY_LEN).cast::<u16>().write(key_len);
+            self.arena.at(node + HEIGHT).write(height as u8);
+            self.arena.at(node + NEWEST).cast::<u32>().write(version as u32);
+            if !key.is_empty() {
+                // The last word first, so that its padding is zero.
+                self.arena.at(node + node_bytes - ALIGN).cast::<u64>().write(0);
+                self.arena.at(node + NODE_HEADER_BYTES).copy_from_nonoverlapping(key.as_ptr(), key.len());
+            }
+            self.write_version(version, batch, 0, value);
+        }
+        Ok(node as u32)
+    }
+
+    /// Writes a version in front of the older ones of a node, and publishes it.
+    pub(super) fn push_version(&mut self, node: Node<'_>, batch: u32, value: Option<&[u8]>) -> Result<(), Full> {
+        let version = self.reserve(version_bytes(value.map_or(0, <[u8]>::len)))?;
+        let newest = node.atomic(NEWEST);
+        // SAFETY: the range was just reserved, so nobody else knows it (invariant 1).
+        unsafe { self.write_version(version, batch, newest.load(Ordering::Relaxed), value) };
+        newest.store(version as u32, Ordering::Release);
+        Ok(())
+    }
+
+    fn reserve(&mut self, bytes: usize) -> Result<usize, Full> {
+        let start = self.used;
+        let end = start.checked_add(bytes).filter(|end| *end <= self.arena.layout.size()).ok_or(Full)?;
+        self.used = end;
+        Ok(start)
+    }
+
+    /// # Safety
+    /// `[at, at + version_bytes(value.len()))` was reserved and is not yet published.
+    unsafe fn write_version(&self, at: usize, batch: u32, older: u32, value: Option<&[u8]>) {
+        // SAFETY: see above; the caller's range covers the header and the value.
+        unsafe {
+            self.arena.at(at).cast::<u32>().write(batch);
+            self.arena.at(at + OLDER).cast::<u32>().write(older);
+            self.arena.at(at + VALUE_LEN).cast::<u32>().write(value.map_or(TOMBSTONE, |value| value.len() as u32));
+            if let Some(value) = value {
+                self.arena.at(at + VERSION_HEADER_BYTES).copy_from_nonoverlapping(value.as_ptr(), value.len());
+            }
+        }
+    }
+}
+
+impl Arena {
+    /// # Safety
+    /// `offset` is at most the capacity.
+    #[inline]
+    unsafe fn at(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset <= self.layout.size());
+        // SAFETY: within, or one past, the allocation.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// The node at an offset that [`ArenaWriter::node`] returned for this arena; `None` for 0.
+    #[inline]
+    pub(super) fn node(&self, offset: u32) -> Option<Node<'_>> {
+        (offset != 0).then_some(Node { arena: self, offset })
+    }
+}
+
+/// A published node.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'a> {
+    arena: &'a Arena,
+    offset: u32,
+}
+
+impl PartialEq for Node<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.offset == other.offset
+    }
+}
+
+impl<'a> Node<'a> {
+    #[inline]
+    pub(super) fn offset(self) -> u32 {
+        self.offset
+    }
+
+    #[inline]
+    fn key_len(self) -> usize {
+        // SAFETY: invariant 2: the header is written; it no longer changes.
+        usize::from(unsafe { self.arena.at(self.offset as usize + KEY_LEN).cast::<u16>().read() })
+    }
+
+    #[inline]
+    pub(super) fn height(self) -> usize {
+        // SAFETY: as for `key_len`.
+        usize::from(unsafe { self.arena.at(self.offset as usize + HEIGHT).read() })
+    }
+
+    #[inline]
+    pub(super) fn key(self) -> &'a [u8] {
+        // SAFETY: invariant 2; the key lies behind the header and no longer changes.
+        unsafe {
+            let start = self.arena.at(self.offset as usize + NODE_HEADER_BYTES);
+            std::slice::from_raw_parts(start, self.key_len())
+        }
+    }
+
+    /// Compares this node's key with a needle.
+    #[inline]
+    pub(super) fn compare(self, needle: &Needle<'_>) -> Order {
+        let len = self.key_len();
+        let words = len.div_ceil(8).min(needle.word_count);
+        for word in 0..words {
+            // SAFETY: the key is padded with zeroes to whole words and aligned to them.
+            let own =
+                unsafe { self.arena.at(self.offset as usize + NODE_HEADER_BYTES + 8 * word).cast::<u64>().read() };
+            let own = u64::from_be(own);
+            if own != needle.words[word] {
+                return own.cmp(&needle.words[word]);
+            }
+        }
+        // The words in common are equal, so where one key ends within them the other has only zeroes,
+        // and the shorter one is the lesser.
+        let compared = 8 * words;
+        if compared < len.min(needle.bytes.len()) {
+            return self.key()[compared..].cmp(&needle.bytes[compared..]);
+        }
+        len.cmp(&needle.bytes.len())
+    }
+
+    #[inline]
+    fn atomic(self, field: usize) -> &'a AtomicU32 {
+        // SAFETY: the field lies in the node, is aligned to 4, and is only accessed as an atomic once
+        // the node is published (invariant 3).
+        unsafe { AtomicU32::from_ptr(self.arena.at(self.offset as usize + field).cast()) }
+    }
+
+    #[inline]
+    fn next_slot(self, level: usize) -> &'a AtomicU32 {
+        debug_assert!(level < self.height());
+        if level == 0 {
+            return self.atomic(NEXT);
+        }
+        // SAFETY: `level < height`, so the slot lies in the tower in front of the node; else as above.
+        unsafe { AtomicU32::from_ptr(self.arena.at(self.offset as usize - 4 * level).cast()) }
+    }
+
+    /// The next node on a level below this node's height.
+    #[inline]
+    pub(super) fn next(self, level: usize) -> Option<Node<'a>> {
+        self.arena.node(self.next_slot(level).load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(super) fn set_next(self, level: usize, next: Option<Node<'_>>) {
+        self.next_slot(level).store(next.map_or(0, |next| next.offset), Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn prev(self) -> Option<Node<'a>> {
+        self.arena.node(self.atomic(PREV).load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(super) fn set_prev(self, prev: Node<'_>) {
+        self.atomic(PREV).store(prev.offset, Ordering::Release);
+    }
+
+    /// The newest version of at most the given batch.
+    #[inline]
+    pub(super) fn version_at(self, batch: u32) -> Option<Version<'a>> {
+        let mut version = self.version(self.atomic(NEWEST).load(Ordering::Acquire))?;
+        while version.batch() > batch {
+            version = self.version(version.older())?;
+        }
+        Some(version)
+    }
+
+    #[inline]
+    fn version(self, offset: u32) -> Option<Version<'a>> {
+        (offset != 0).then_some(Version { arena: self.arena, offset })
+    }
+}
+
+/// A published version of a node's value.
+#[derive(Clone, Copy)]
+pub(super) struct Version<'a> {
+    arena: &'a Arena,
+    offset: u32,
+}
+
+impl<'a> Version<'a> {
+    #[inline]
+    fn field(self, field: usize) -> u32 {
+        // SAFETY: invariant 2: a version is written before its offset is stored, and never changes.
+        unsafe { self.arena.at(self.offset as usize + field).cast::<u32>().read() }
+    }
+
+    /// Number of the batch that wrote it.
+    #[inline]
+    pub(super) fn batch(self) -> u32 {
+        self.field(0)
+    }
+
+    #[inline]
+    fn older(self) -> u32 {
+        self.field(OLDER)
+    }
+
+    /// The value; `None` if it is a delete.
+    #[inline]
+    pub(super) fn value(self) -> Option<&'a [u8]> {
+        let len = self.field(VALUE_LEN);
+        if len == TOMBSTONE {
+            return None;
+        }
+        // SAFETY: as for `field`; the value lies behind the header.
+        Some(unsafe {
+            let start = self.arena.at(self.offset as usize + VERSION_HEADER_BYTES);
+            std::slice::from_raw_parts(start, len as usize)
+        })
+    }
+}
+
+/// A key to search for, its beginning as big-endian words so that it compares fast.
+pub(super) struct Needle<'a> {
+    pub(super) bytes: &'a [u8],
+    words: [u64; NEEDLE_WORDS],
+    word_count: usize,
+}
+
+const NEEDLE_WORDS: usize = 5;
+
+impl<'a> Needle<'a> {
+    #[inline]
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        let mut words = [0; NEEDLE_WORDS];
+        let mut word_count = 0;
+        for chunk in bytes.chunks(8).take(NEEDLE_WORDS) {
+            words[word_count] = be_word(chunk);
+            word_count += 1;
+        }
+        Self { bytes, words, word_count }
+    }
+
+    /// A well mixed hash of the key.
+    #[inline]
+    pub(super) fn hash(&self) -> u32 {
+        let mut hash = (self.bytes.len() as u64) ^ 0x9e37_79b9_7f4a_7c15;
+        for word in &self.words[..self.word_count] {
+            hash = fold(hash ^ word, 0xa076_1d64_78bd_642f);
+        }
+        for chunk in self.bytes.get(8 * NEEDLE_WORDS..).unwrap_or_default().chunks(8) {
+            hash = fold(hash ^ be_word(chunk), 0xa076_1d64_78bd_642f);
+        }
+        (fold(hash, 0xe703_7ed1_a0b4_28db) >> 32) as u32
+    }
+}
+
+#[inline]
+fn be_word(chunk: &[u8]) -> u64 {
+    if let Ok(whole) = <[u8; 8]>::try_from(chunk) {
+        return u64::from_be_bytes(whole);
+    }
+    chunk.iter().rev().fold(0, |word, byte| word >> 8 | u64::from(*byte) << 56)
+}
+
+#[inline]
+fn fold(left: u64, right: u64) -> u64 {
+    let product = u128::from(left) * u128::from(right);
+    (product as u64) ^ (product >> 64) as u64
+}

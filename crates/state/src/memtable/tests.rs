@@ -1,0 +1,170 @@
+use std::{
+    collections::BTreeMap,
+    ops::{Bound, RangeBounds},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use super::*;
+
+type Model = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// A small generator, so that a failure can be repeated from its printed seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        // Zeroes and long common prefixes, to try what the padding of keys could confuse.
+        let longest = if self.below(8) == 0 { 70 } else { 10 };
+        let len = 1 + self.below(longest) as usize;
+        let alphabet = [0, 0, b'a', b'b', 255];
+        (0..len).map(|at| if at < 3 { b'k' } else { alphabet[self.below(5) as usize] }).collect()
+    }
+}
+
+fn owned<'a>(entry: (&'a [u8], Entry<'a>)) -> (Vec<u8>, Option<Vec<u8>>) {
+    let value = match entry.1 {
+        Entry::Value(value) => Some(value.to_vec()),
+        Entry::Deleted => None,
+    };
+    (entry.0.to_vec(), value)
+}
+
+fn check_range(memtable: &Memtable, upto: BatchNumber, model: &Model, random: &mut Random) {
+    let (low, high) = (random.key(), random.key());
+    let bound = |kind: u64, key: &'static [u8]| match kind {
+        0 => Bound::Unbounded,
+        1 => Bound::Included(key),
+        _ => Bound::Excluded(key),
+    };
+    let lower = bound(random.below(3), low.leak());
+    let upper = bound(random.below(3), high.leak());
+    let inside = |key: &[u8]| RangeBounds::<[u8]>::contains(&(lower, upper), key);
+    let expected: Vec<_> =
+        model.iter().filter(|(key, _)| inside(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
+    if crate::backend::bounds_are_empty(lower, upper) {
+        assert!(expected.is_empty());
+        return;
+    }
+    let forward: Vec<_> = memtable.range(lower, upper, Direction::Forward, upto).map(owned).collect();
+    assert_eq!(forward, expected);
+    let mut reverse: Vec<_> = memtable.range(lower, upper, Direction::Reverse, upto).map(owned).collect();
+    reverse.reverse();
+    assert_eq!(reverse, expected);
+}
+
+#[test]
+fn behaves_like_a_map_at_every_batch() {
+    let rounds = if cfg!(miri) { 1 } else { 20 };
+    for seed in 0..rounds {
+        println!("seed {seed}");
+        let mut random = Random(seed);
+        let (memtable, mut writer) = Memtable::create(4 << 20);
+        let mut model = Model::new();
+        let mut history = vec![(memtable.visible(), model.clone())];
+        let mut batch = WriteBatch::new();
+        for _ in 0..if cfg!(miri) { 15 } else { 100 } {
+            batch.clear();
+            for _ in 0..random.below(20) {
+                let key = random.key();
+                if random.below(4) == 0 {
+                    batch.delete(&[&key]);
+                    model.insert(key, None);
+                } else {
+                    let value = vec![random.below(256) as u8; random.below(40) as usize];
+                    batch.put(&[&key], &[&value]);
+                    model.insert(key, Some(value));
+                }
+            }
+            writer.apply(&batch).unwrap();
+            history.push((memtable.visible(), model.clone()));
+        }
+        for (upto, model) in &history {
+            let all: Vec<_> = memtable.iter(*upto).map(owned).collect();
+            assert_eq!(all, model.clone().into_iter().collect::<Vec<_>>());
+            for _ in 0..5 {
+                check_range(&memtable, *upto, model, &mut random);
+                let key = random.key();
+                let found = memtable.get(&key, *upto).map(|entry| owned((&key, entry)).1);
+                assert_eq!(found, model.get(&key).cloned());
+            }
+            for (key, value) in model.iter().take(20) {
+                let found = memtable.get(key, *upto).map(|entry| owned((key, entry)).1);
+                assert_eq!(found.as_ref(), Some(value));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_memtable_refuses_the_whole_batch() {
+    let (memtable, mut writer) = Memtable::create(2_000);
+    let mut batch = WriteBatch::new();
+    batch.put(&[b"a"], &[b"1"]);
+    writer.apply(&batch).unwrap();
+    batch.put(&[b"b"], &[&[7; 3_000]]);
+    assert!(!writer.has_room_for(&batch));
+    assert_eq!(writer.apply(&batch), Err(MemtableFull));
+    assert_eq!(memtable.len(), 1);
+    assert_eq!(memtable.get(b"b", memtable.visible()), None);
+}
+
+#[test]
+fn room_for_a_batch_is_never_underestimated() {
+    let mut random = Random(99);
+    for _ in 0..if cfg!(miri) { 3 } else { 300 } {
+        let mut batch = WriteBatch::new();
+        for number in 0..random.below(60) {
+            let key = [&number.to_be_bytes()[..], &random.key()].concat();
+            batch.put(&[&key], &[&vec![1; random.below(30) as usize]]);
+        }
+        let (memtable, mut writer) = Memtable::create(Memtable::bytes_for(&batch));
+        writer.apply(&batch).unwrap();
+        assert_eq!(memtable.len(), batch.len());
+    }
+}
+
+#[test]
+fn readers_see_whole_batches_while_the_writer_writes() {
+    let batches: u64 = if cfg!(miri) { 30 } else { 20_000 };
+    let (memtable, mut writer) = Memtable::create(batches as usize * 4_000);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let (memtable, done) = (&memtable, &done);
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let upto = memtable.visible();
+                    // Every batch writes its number under all the fixed keys, and one key of its own.
+                    let mut seen = None;
+                    let mut own = 0;
+                    for (key, entry) in memtable.range(Bound::Unbounded, Bound::Unbounded, direction, upto) {
+                        let Entry::Value(value) = entry else { panic!("nothing was deleted") };
+                        if key.starts_with(b"own") {
+                            own += 1;
+                        } else {
+                            assert_eq!(*seen.get_or_insert(value), value, "half a batch");
+                        }
+                    }
+                    assert_eq!(own, upto.0, "a batch is missing");
+                    let fixed = memtable.get(b"fixed 0007", upto);
+                    assert_eq!(fixed, seen.map(Entry::Value));
+                }
+            });
+        }
+        let mut batch = WriteBatch::new();
+        for number in 1..=batches {
+            batch.clear();
+            for key in 0..10 {
+                batch.put(&[format!("fixed {key:04}").as_bytes()], &[&number.to_le_bytes()]);
+            }
+            batch.put(&[b"own", &number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()], &[b""]);
+            writer.apply(&batch).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
