@@ -106,6 +106,19 @@ impl WriteBatch {
         self.bytes.len()
     }
 
+    /// Checks what [`Backend`] demands of keys.
+    pub(crate) fn check(&self) -> Result<(), BackendError> {
+        for op in &self.ops {
+            match (op.key_len, self.bytes.get(op.key_at as usize)) {
+                (0, _) => return Err(BackendError::BadBatch("a key is empty")),
+                (65_536.., _) => return Err(BackendError::BadBatch("a key is longer than 65,535 bytes")),
+                (_, Some(0xff)) => return Err(BackendError::BadBatch("a key begins with the reserved byte 0xff")),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets the changes and keeps the allocations.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -164,7 +177,8 @@ pub trait LogBarrier: Send + Sync {
 #[error("the log has failed: {0}")]
 pub struct BarrierFailed(pub String);
 
-/// An ordered map of bytes to bytes with atomic batches. Keys are 1 to 65,535 bytes long.
+/// An ordered map of bytes to bytes with atomic batches. Keys are 1 to 65,535 bytes long and don't begin
+/// with the byte 0xff, under which backends keep what is their own.
 ///
 /// `apply` and `flush` may be called while readers read. `apply` is never called from two threads at
 /// once; every other method may be called from any thread at any time.
@@ -246,6 +260,9 @@ pub enum BackendError {
     /// The log barrier failed, so nothing may be persisted.
     #[error(transparent)]
     Barrier(#[from] BarrierFailed),
+    /// The batch breaks a rule of [`Backend`]; nothing of it was applied.
+    #[error("the state can't take the batch: {0}")]
+    BadBatch(&'static str),
     /// An earlier failure closed the backend for writes.
     #[error("the state refuses writes after an earlier failure: {0}")]
     Failed(String),
@@ -257,11 +274,15 @@ impl Classified for BackendError {
             Self::Io { .. } => "state_io",
             Self::Corrupt { .. } => "state_corrupt",
             Self::Barrier(_) => "log_failed",
+            Self::BadBatch(_) => "state_bad_batch",
             Self::Failed(_) => "state_failed",
         }
     }
 
     fn action(&self) -> Action {
-        Action::Stop
+        match self {
+            Self::BadBatch(_) => Action::Fix,
+            _ => Action::Stop,
+        }
     }
 }

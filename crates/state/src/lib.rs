@@ -10,6 +10,7 @@ pub mod catalog;
 mod keys;
 pub mod keyspaces;
 pub mod liveness;
+pub mod lsm;
 pub mod machine;
 pub mod memory;
 pub mod memtable;

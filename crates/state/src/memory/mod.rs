@@ -2,7 +2,7 @@
 //!
 //! Owns: [`MemoryBackend`], a persistent ordered map under a lock. A view is a clone of the map, made
 //! in constant time, that shares every node with it until one of them changes.
-//! Does not own: the bytes of a checkpoint file; see [`checkpoint`].
+//! Does not own: the bytes of a checkpoint file; see `checkpoint.rs`.
 //!
 //! Invariants: the map, its `Applied` and its byte count change under one lock, so a view never sees
 //! half a batch; `persisted` is what the renamed checkpoint holds and never exceeds what the log has
@@ -150,6 +150,7 @@ impl MemoryBackend {
 
 impl Backend for MemoryBackend {
     fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
+        batch.check()?;
         let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
         for change in batch.changes() {
             live.change(change);

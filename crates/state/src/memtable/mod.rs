@@ -1,7 +1,7 @@
 //! The newest changes, in memory, before they become tables.
 //!
-//! Owns: [`Memtable`]: one [`MemtableWriter`], any number of readers that never wait. A fixed [`arena`] holds keys
-//! and values; a [`skip_list`] gives their order; a [`hash_index`] gives point reads; each key's node
+//! Owns: [`Memtable`]: one [`MemtableWriter`], any number of readers that never wait. A fixed `arena` holds keys
+//! and values; a `skip_list` gives their order; a `hash_index` gives point reads; each key's node
 //! carries its versions, newest first.
 //! Does not own: durability, flushing, what `Applied` means, or how memtables replace one another.
 //!

@@ -61,7 +61,7 @@ fn check_range(memtable: &Memtable, upto: BatchNumber, model: &Model, random: &m
 fn behaves_like_a_map_at_every_batch() {
     let rounds = if cfg!(miri) { 1 } else { 20 };
     for seed in 0..rounds {
-        println!("seed {seed}");
+        eprintln!("seed {seed}");
         let mut random = Random(seed);
         let (memtable, mut writer) = Memtable::create(4 << 20);
         let mut model = Model::new();

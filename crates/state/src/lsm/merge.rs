@@ -1,0 +1,131 @@
+//! One ordered walk over several sources.
+//!
+//! Owns: the merge: of a key that several sources mention, the newest source's word counts; deleted
+//! keys are passed over. Does not own: the sources.
+//!
+//! It goes on with one source as long as that is ahead of the others, so stretches of keys that lie in
+//! one source cost one comparison each.
+
+use std::{cmp::Ordering, ops::ControlFlow};
+
+use super::tables::RunCursor;
+use crate::{
+    backend::{BackendError, Direction, Visit},
+    memtable::{Entry, Range},
+};
+
+/// Something to merge. It stands on a pair.
+pub(super) enum Source<'a> {
+    Memtable { range: Range<'a>, head: (&'a [u8], Entry<'a>) },
+    Run(Box<RunCursor<'a>>),
+}
+
+impl<'a> Source<'a> {
+    /// A source over what is left of a range; `None` if that is nothing.
+    pub(super) fn of_range(mut range: Range<'a>) -> Option<Self> {
+        range.next().map(|head| Self::Memtable { range, head })
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        match self {
+            Self::Memtable { head, .. } => head.0,
+            Self::Run(cursor) => cursor.key(),
+        }
+    }
+
+    #[inline]
+    fn value(&self) -> Option<&[u8]> {
+        match self {
+            Self::Memtable { head: (_, Entry::Value(value)), .. } => Some(value),
+            Self::Memtable { .. } => None,
+            Self::Run(cursor) => cursor.value(),
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<bool, BackendError> {
+        match self {
+            Self::Memtable { range, head } => match range.next() {
+                Some(next) => {
+                    *head = next;
+                    Ok(true)
+                }
+                None => Ok(false),
+            },
+            Self::Run(cursor) => cursor.advance(),
+        }
+    }
+}
+
+/// Visits what the sources, newest first, hold together.
+pub(super) fn merge(
+    mut sources: Vec<Source<'_>>,
+    direction: Direction,
+    visit: &mut Visit<'_>,
+) -> Result<(), BackendError> {
+    while let Some(leader) = settle_leader(&mut sources, direction)? {
+        if follow(&mut sources, leader, direction, visit)?.is_break() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+#[inline]
+fn order(left: &Source<'_>, right: &Source<'_>, direction: Direction) -> Ordering {
+    match direction {
+        Direction::Forward => left.key().cmp(right.key()),
+        Direction::Reverse => right.key().cmp(left.key()),
+    }
+}
+
+/// Finds the source that comes first, the newest if several stand on the same key, and moves the older
+/// of those past it.
+fn settle_leader(sources: &mut Vec<Source<'_>>, direction: Direction) -> Result<Option<usize>, BackendError> {
+    let mut leader = 0;
+    for other in 1..sources.len() {
+        if order(&sources[other], &sources[leader], direction).is_lt() {
+            leader = other;
+        }
+    }
+    let mut other = leader + 1;
+    while other < sources.len() {
+        let is_same = order(&sources[other], &sources[leader], direction).is_eq();
+        if is_same && !sources[other].advance()? {
+            sources.remove(other);
+        } else {
+            other += 1;
+        }
+    }
+    Ok((!sources.is_empty()).then_some(leader))
+}
+
+/// Visits the leader's pairs as long as they come before those of all others.
+fn follow(
+    sources: &mut Vec<Source<'_>>,
+    leader: usize,
+    direction: Direction,
+    visit: &mut Visit<'_>,
+) -> Result<ControlFlow<()>, BackendError> {
+    let second = (0..sources.len())
+        .filter(|other| *other != leader)
+        .min_by(|left, right| order(&sources[*left], &sources[*right], direction));
+    loop {
+        let source = &mut sources[leader];
+        if let Some(value) = source.value()
+            && visit(source.key(), value).is_break()
+        {
+            return Ok(ControlFlow::Break(()));
+        }
+        if !source.advance()? {
+            sources.remove(leader);
+            return Ok(ControlFlow::Continue(()));
+        }
+        if let Some(second) = second
+            && !order(&sources[leader], &sources[second], direction).is_lt()
+        {
+            return Ok(ControlFlow::Continue(()));
+        }
+    }
+}

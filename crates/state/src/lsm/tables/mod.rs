@@ -1,0 +1,16 @@
+//! Sorted tables on disk.
+//!
+//! Owns: everything that knows the LSM crate. The rest of the backend sees [`TableStore`] (write,
+//! compact), [`TableSet`] (an immutable set of tables, point reads) and [`RunCursor`] (scans); another
+//! table format would replace this module and nothing else.
+
+mod block;
+mod cursor;
+mod set;
+mod store;
+mod table;
+
+pub use cursor::{RunCursor, Span};
+pub use set::TableSet;
+pub use store::{RESERVED, TableOptions, TableStore};
+pub use table::Found;

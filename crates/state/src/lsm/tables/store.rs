@@ -1,0 +1,243 @@
+//! The tables on disk as a whole: adding to them and keeping them in shape.
+//!
+//! Owns: [`TableStore`], the only place that writes through the LSM crate: new tables from a memtable,
+//! compaction, and which tables are current. Does not own: when to do which, or the log barrier that
+//! must come before a flush.
+//!
+//! How the crate is used, and why:
+//! * Its memtables, its reads and its snapshots are not used. A [`TableSet`] pins the tables it names,
+//!   so whatever a reader can still see stays on disk without the crate knowing of readers. Hence
+//!   compactions may drop every hidden version, and old manifests can go at once.
+//! * A flush writes each key once. All of a flush's items have one seqno, and seqnos rise from flush to
+//!   flush, from 2^32 up: far from the private counters that the crate draws from for its own manifests.
+//! * What a flush had applied is one more item of it, under a key that sorts behind all others. It
+//!   becomes current in the same manifest write as the data it describes, so it can't lie, and sorting
+//!   last it makes only the last table of a level overlap what comes later.
+//! * `clear` and `drop_range` are never called.
+
+use std::{
+    collections::{HashMap, HashSet},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use lsm_tree::{
+    AbstractTree, AnyTree, Cache, Config, InternalValue, SequenceNumberCounter, Tree, ValueType,
+    compaction::Leveled,
+    config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, HashRatioPolicy},
+    config::{PartitioningPolicy, PinningPolicy, RestartIntervalPolicy},
+};
+use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
+
+use super::{
+    set::TableSet,
+    table::{Found, Table},
+};
+use crate::{
+    backend::{Applied, BackendError},
+    memtable::{BatchNumber, Entry, Memtable},
+};
+
+/// Keys from here on are the backend's own.
+pub const RESERVED: &[u8] = &[0xff];
+/// Under this key each flush says what it had applied.
+const APPLIED_KEY: &[u8] = b"\xffapplied";
+const APPLIED_VERSION: u8 = 1;
+const APPLIED_BYTES: usize = 1 + 5 * 8;
+
+const FIRST_SEQNO: u64 = 1 << 32;
+/// Above every seqno of an item and below what the crate's counters refuse.
+const EVERYTHING: u64 = 1 << 62;
+const BLOCK_BYTES: u32 = 16 * 1024;
+const FILTER_BITS_PER_KEY: f32 = 10.0;
+const BUCKETS_PER_ITEM: f32 = 2.0;
+/// Flushes on level 0 that start a compaction into the next level.
+const LEVEL_0_FLUSHES: u8 = 4;
+
+/// How tables are laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct TableOptions {
+    /// Bytes of blocks kept in memory.
+    pub cache_bytes: u64,
+    /// Bytes at which a compaction begins the next table.
+    pub table_bytes: u64,
+}
+
+/// See the module. Methods may be called from any thread.
+pub struct TableStore {
+    tree: Tree,
+    cache: Arc<Cache>,
+    table_bytes: u64,
+    /// The newest set and the next flush's seqno. Held while a set is read from the crate, so that sets
+    /// never go back.
+    newest: Mutex<Newest>,
+}
+
+struct Newest {
+    set: Arc<TableSet>,
+    next_seqno: u64,
+}
+
+impl TableStore {
+    /// Opens the tables in a directory, which is created if missing.
+    pub fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
+        let cache = Arc::new(Cache::with_capacity_bytes(options.cache_bytes));
+        let config = config(dir, &cache);
+        let tree = match guarded("open", || config.open())? {
+            AnyTree::Standard(tree) => tree,
+            AnyTree::Blob(_) => return Err(corrupt(dir, "the directory holds a tree of another kind")),
+        };
+        let next_seqno = tree.get_highest_persisted_seqno().map_or(FIRST_SEQNO, |highest| highest + 1);
+        let newest = Newest { set: Arc::default(), next_seqno: next_seqno.max(FIRST_SEQNO) };
+        let store = Self { tree, cache, table_bytes: options.table_bytes, newest: Mutex::new(newest) };
+        store.refresh(&mut store.lock())?;
+        Ok(store)
+    }
+
+    /// The newest tables.
+    pub fn newest(&self) -> Arc<TableSet> {
+        Arc::clone(&self.lock().set)
+    }
+
+    /// What the newest tables have applied.
+    pub fn applied(&self) -> Result<Option<Applied>, BackendError> {
+        let set = self.newest();
+        match set.get(APPLIED_KEY)? {
+            Some(Found::Value(bytes)) => match decode_applied(&bytes) {
+                Some(applied) => Ok(Some(applied)),
+                None => Err(corrupt(&self.tree.config.path, "the record of what was applied can't be read")),
+            },
+            _ if set.is_empty() => Ok(None),
+            _ => Err(corrupt(&self.tree.config.path, "no table says what was applied")),
+        }
+    }
+
+    /// Writes all of a memtable into tables and makes them current, durably. Returns the bytes written.
+    pub fn flush(&self, memtable: &Memtable, applied: Applied) -> Result<u64, BackendError> {
+        let seqno = {
+            let mut newest = self.lock();
+            newest.next_seqno += 1;
+            newest.next_seqno - 1
+        };
+        let items = memtable.iter(BatchNumber::MAX).map(|(key, entry)| match entry {
+            Entry::Value(value) => InternalValue::from_components(key, value, seqno, ValueType::Value),
+            Entry::Deleted => InternalValue::new_tombstone(key, seqno),
+        });
+        let last = InternalValue::from_components(APPLIED_KEY, encode_applied(applied), seqno, ValueType::Value);
+        let items = items.chain([last]).map(Ok);
+        let written_bytes = guarded("flush", || {
+            let Some((tables, _)) = self.tree.flush_to_tables(items)? else { return Ok(0) };
+            self.tree.register_tables(&tables, None, None, &[], EVERYTHING)?;
+            Ok(tables.iter().map(|table| table.metadata.file_size).sum())
+        })?;
+        self.refresh(&mut self.lock())?;
+        Ok(written_bytes)
+    }
+
+    /// Does the most urgent compaction. Returns the bytes written; `None` if nothing was due.
+    pub fn compact(&self) -> Result<Option<u64>, BackendError> {
+        let before = self.newest();
+        let strategy = Leveled::default().with_l0_threshold(LEVEL_0_FLUSHES).with_table_target_size(self.table_bytes);
+        guarded("compaction", || self.tree.compact(Arc::new(strategy), EVERYTHING))?;
+        let set = self.refresh(&mut self.lock())?;
+        // A flush may have come meanwhile; it only adds to level 0.
+        let known: HashSet<u64> = before.tables().map(|table| table.id()).collect();
+        let below: Vec<_> = set.tables_below_level_0().collect();
+        let written_bytes =
+            below.iter().filter(|table| !known.contains(&table.id())).map(|table| table.file_bytes()).sum();
+        let same = below.into_iter().map(|table| table.id()).eq(before.tables_below_level_0().map(|table| table.id()))
+            && before.tables_per_level().get(1..) == set.tables_per_level().get(1..);
+        Ok((!same).then_some(written_bytes))
+    }
+
+    /// Bytes of blocks in memory.
+    pub fn cached_bytes(&self) -> u64 {
+        self.cache.size()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Newest> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the current tables from the crate, opening those that are new.
+    fn refresh(&self, newest: &mut Newest) -> Result<Arc<TableSet>, BackendError> {
+        let known: HashMap<u64, &Arc<Table>> = newest.set.tables().map(|table| (table.id(), table)).collect();
+        let mut set = TableSet::default();
+        let version = self.tree.current_version();
+        for (level, runs) in version.iter_levels().enumerate() {
+            set.tables_per_level.push(runs.table_count() as u64);
+            if level == 0 {
+                set.level_0_runs = runs.run_count();
+            }
+            for run in runs.iter() {
+                let mut tables = Vec::with_capacity(run.len());
+                for table in run.iter() {
+                    tables.push(match known.get(&table.id()) {
+                        Some(table) => Arc::clone(table),
+                        None => Arc::new(Table::open(table.clone(), self.tree.id(), Arc::clone(&self.cache))?),
+                    });
+                }
+                set.runs.push(tables);
+            }
+        }
+        newest.set = Arc::new(set);
+        Ok(Arc::clone(&newest.set))
+    }
+}
+
+fn config(dir: &Path, cache: &Arc<Cache>) -> Config {
+    let bloom = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(FILTER_BITS_PER_KEY));
+    Config::new(dir, SequenceNumberCounter::default(), SequenceNumberCounter::default())
+        .use_cache(Arc::clone(cache))
+        .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
+        .data_block_restart_interval_policy(RestartIntervalPolicy::all(1))
+        .data_block_hash_ratio_policy(HashRatioPolicy::all(BUCKETS_PER_ITEM))
+        .filter_policy(FilterPolicy::all(bloom))
+        .filter_block_pinning_policy(PinningPolicy::all(true))
+        .filter_block_partitioning_policy(PartitioningPolicy::all(false))
+        // Tables keep an index of their own; the crate needs its one only while it opens a table.
+        .index_block_pinning_policy(PinningPolicy::all(false))
+        .index_block_partitioning_policy(PartitioningPolicy::all(false))
+}
+
+/// Runs a call into the crate. It panics on some damage; that is an error like any other here.
+fn guarded<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(lsm_tree::Error::Io(error))) => Err(BackendError::Io { operation, message: error.to_string() }),
+        Ok(Err(error)) => Err(BackendError::Corrupt { what: operation.to_owned(), message: error.to_string() }),
+        Err(panic) => {
+            let message = panic.downcast_ref::<String>().cloned();
+            let message = message.or_else(|| panic.downcast_ref::<&str>().map(|message| (*message).to_owned()));
+            let message = message.unwrap_or_else(|| "it panicked".to_owned());
+            Err(BackendError::Corrupt { what: operation.to_owned(), message })
+        }
+    }
+}
+
+fn corrupt(dir: &Path, message: &str) -> BackendError {
+    BackendError::Corrupt { what: dir.display().to_string(), message: message.to_owned() }
+}
+
+fn encode_applied(applied: Applied) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(APPLIED_BYTES);
+    bytes.push(APPLIED_VERSION);
+    for field in [applied.lsn.0, applied.term.0, applied.index.0, applied.revision.0, applied.time.0] {
+        bytes.extend_from_slice(&field.to_le_bytes());
+    }
+    bytes
+}
+
+fn decode_applied(bytes: &[u8]) -> Option<Applied> {
+    let (version, fields) = bytes.split_first()?;
+    let (fields, rest) = fields.as_chunks::<8>();
+    let [lsn, term, index, revision, time] = fields.try_into().ok().map(|all: [_; 5]| all.map(u64::from_le_bytes))?;
+    (*version == APPLIED_VERSION && rest.is_empty()).then_some(Applied {
+        lsn: Lsn(lsn),
+        term: Term(term),
+        index: Index(index),
+        revision: Revision(revision),
+        time: SpaceTime(time),
+    })
+}

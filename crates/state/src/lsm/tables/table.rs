@@ -1,0 +1,259 @@
+//! One table on disk, read by ourselves.
+//!
+//! Owns: [`Table`]: an open file, its block index in a form that searches fast, and point reads through
+//! filter, index and block cache. Does not own: writing tables, or which tables there are.
+//!
+//! The crate's own reader costs about three times as much per read: it goes through boxed iterators and
+//! materialises every key and value. So only its file format, its filter and its cache are used here.
+
+use std::{fs::File, sync::Arc};
+
+use bytes::Bytes;
+use lsm_tree::{
+    Cache, CompressionType, GlobalTableId, TreeId,
+    table::{Block, BlockHandle, BlockOffset, IndexBlock, block::BlockType, filter::standard_bloom::Builder},
+};
+
+use super::block::{DataBlock, Malformed};
+use crate::backend::BackendError;
+
+/// Values up to this length are copied out of their block; longer ones share its memory, so that a
+/// caller who keeps many small values doesn't keep a block alive for each.
+const MAX_COPIED_BYTES: usize = 1024;
+
+/// What a table, or a set of them, says of a key.
+pub enum Found {
+    /// It has this value.
+    Value(Bytes),
+    /// It was deleted.
+    Deleted,
+}
+
+/// See the module.
+pub struct Table {
+    /// Keeps the file from being deleted, and holds the filter.
+    inner: lsm_tree::Table,
+    file: File,
+    cache: Arc<Cache>,
+    cache_id: GlobalTableId,
+    index: BlockIndex,
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("id", &self.id()).field("file_bytes", &self.file_bytes()).finish()
+    }
+}
+
+/// The hash by which filters and block buckets know a key.
+#[inline]
+pub fn key_hash(key: &[u8]) -> u64 {
+    Builder::get_hash(key)
+}
+
+impl Table {
+    pub(super) fn open(inner: lsm_tree::Table, tree: TreeId, cache: Arc<Cache>) -> Result<Self, BackendError> {
+        let io = |error: std::io::Error| BackendError::Io { operation: "open table", message: error.to_string() };
+        let file = File::open(&*inner.path).map_err(io)?;
+        let corrupt = |message: &str| corrupt(&inner, message);
+        if inner.regions.index.is_some() || inner.regions.filter_tli.is_some() {
+            return Err(corrupt("its index or filter is partitioned, which this version never writes"));
+        }
+        let block = Block::from_file(&file, inner.regions.tli, inner.metadata.index_block_compression)
+            .map_err(|error| corrupt(&error.to_string()))?;
+        if block.header.block_type != BlockType::Index {
+            return Err(corrupt("no index block where the index belongs"));
+        }
+        let index = BlockIndex::new(&IndexBlock::new(block), inner.metadata.key_range.min());
+        let index = index.ok_or_else(|| corrupt("its index is malformed"))?;
+        let cache_id = (tree, inner.id()).into();
+        Ok(Self { inner, file, cache, cache_id, index })
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.inner.id()
+    }
+
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.inner.metadata.file_size
+    }
+
+    pub(super) fn item_count(&self) -> u64 {
+        self.inner.metadata.item_count
+    }
+
+    #[inline]
+    pub(super) fn min_key(&self) -> &[u8] {
+        self.inner.metadata.key_range.min()
+    }
+
+    #[inline]
+    pub(super) fn max_key(&self) -> &[u8] {
+        self.inner.metadata.key_range.max()
+    }
+
+    #[inline]
+    pub(super) fn index(&self) -> &BlockIndex {
+        &self.index
+    }
+
+    /// What this table says of a key.
+    #[inline]
+    pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>, BackendError> {
+        if let Some(filter) = &self.inner.pinned_filter_block {
+            let may_contain = filter.maybe_contains_hash(hash);
+            if !may_contain.map_err(|error| corrupt(&self.inner, &format!("its filter can't be read: {error}")))? {
+                return Ok(None);
+            }
+        }
+        let Some(number) = self.index.first_ending_at_or_after(key) else { return Ok(None) };
+        let block = self.block(number)?;
+        let item = block.find(key, hash).map_err(|malformed| self.malformed(malformed))?;
+        Ok(item.map(|item| match item.value {
+            None => Found::Deleted,
+            Some(value) if value.len() <= MAX_COPIED_BYTES => Found::Value(Bytes::copy_from_slice(value)),
+            Some(value) => Found::Value(block.data().slice_ref(value)),
+        }))
+    }
+
+    /// A block by its number, from the cache or the file.
+    #[inline]
+    pub(super) fn block(&self, number: usize) -> Result<DataBlock, BackendError> {
+        let (offset, size) = self.index.place(number);
+        if let Some(block) = self.cache.get_block(self.cache_id, BlockOffset(offset)) {
+            return DataBlock::new(block.data.into()).map_err(|malformed| self.malformed(malformed));
+        }
+        self.load_block(offset, size)
+    }
+
+    #[cold]
+    fn load_block(&self, offset: u64, size: u32) -> Result<DataBlock, BackendError> {
+        let handle = BlockHandle::new(BlockOffset(offset), size);
+        let block = Block::from_file(&self.file, handle, CompressionType::None).map_err(|error| match error {
+            lsm_tree::Error::Io(error) => {
+                BackendError::Io { operation: "read table", message: format!("{}: {error}", self.inner.path.display()) }
+            }
+            error => corrupt(&self.inner, &format!("block at {offset}: {error}")),
+        })?;
+        if block.header.block_type != BlockType::Data {
+            return Err(corrupt(&self.inner, &format!("no data block at {offset}")));
+        }
+        self.cache.insert_block(self.cache_id, BlockOffset(offset), block.clone());
+        DataBlock::new(block.data.into()).map_err(|malformed| self.malformed(malformed))
+    }
+
+    #[cold]
+    pub(super) fn malformed(&self, _: Malformed) -> BackendError {
+        corrupt(&self.inner, "a block is malformed though its checksum is right")
+    }
+}
+
+fn corrupt(table: &lsm_tree::Table, message: &str) -> BackendError {
+    BackendError::Corrupt { what: table.path.display().to_string(), message: message.to_owned() }
+}
+
+/// Where a table's blocks are and with which key each ends. Keys of one table begin alike; the eight
+/// bytes after that common beginning decide most comparisons without touching the keys.
+pub(super) struct BlockIndex {
+    /// The beginning that all keys of the table share.
+    common_len: usize,
+    heads: Vec<u64>,
+    places: Vec<Place>,
+    /// The end keys, one after the other.
+    keys: Vec<u8>,
+}
+
+struct Place {
+    offset: u64,
+    size: u32,
+    key_at: u32,
+    key_len: u16,
+}
+
+impl BlockIndex {
+    fn new(block: &IndexBlock, min_key: &[u8]) -> Option<Self> {
+        let mut index = Self { common_len: 0, heads: Vec::new(), places: Vec::new(), keys: Vec::new() };
+        let bytes: &[u8] = block.as_slice();
+        for item in block.iter() {
+            let key_at = u32::try_from(index.keys.len()).ok()?;
+            if let Some(prefix) = &item.prefix {
+                index.keys.extend_from_slice(bytes.get(prefix.0..prefix.1)?);
+            }
+            index.keys.extend_from_slice(bytes.get(item.end_key.0..item.end_key.1)?);
+            let key_len = u16::try_from(index.keys.len() - key_at as usize).ok()?;
+            index.places.push(Place { offset: *item.offset, size: item.size, key_at, key_len });
+        }
+        let last = index.len().checked_sub(1)?;
+        index.common_len = common_len(min_key, index.end_key(last));
+        index.heads = (0..index.len()).map(|number| head(&index.end_key(number)[index.common_len..])).collect();
+        Some(index)
+    }
+
+    /// How many blocks.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The last key of a block.
+    #[inline]
+    pub(super) fn end_key(&self, number: usize) -> &[u8] {
+        let place = &self.places[number];
+        &self.keys[place.key_at as usize..][..usize::from(place.key_len)]
+    }
+
+    fn place(&self, number: usize) -> (u64, u32) {
+        let place = &self.places[number];
+        (place.offset, place.size)
+    }
+
+    /// The only block that can hold `key`, and the first that can hold keys after it.
+    #[inline]
+    pub(super) fn first_ending_at_or_after(&self, key: &[u8]) -> Option<usize> {
+        self.first_where(key, |end| end >= key)
+    }
+
+    /// The first block that ends after `key`.
+    pub(super) fn first_ending_after(&self, key: &[u8]) -> Option<usize> {
+        self.first_where(key, |end| end > key)
+    }
+
+    /// The first block for whose end key `reached` holds; it must be monotone and be decided by how the
+    /// end key compares with `key`.
+    #[inline]
+    fn first_where(&self, key: &[u8], reached: impl Fn(&[u8]) -> bool) -> Option<usize> {
+        let begin = &self.end_key(0)[..self.common_len];
+        let alike = match key.get(..self.common_len) {
+            Some(own) if own == begin => {
+                // Those with a lesser head end before the key, those with a greater one after it.
+                let head = head(&key[self.common_len..]);
+                let first = self.heads.partition_point(|end| *end < head);
+                first..first + self.heads[first..].partition_point(|end| *end == head)
+            }
+            _ => 0..self.len(),
+        };
+        let (mut low, mut high) = (alike.start, alike.end);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if reached(self.end_key(middle)) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        (low < self.len()).then_some(low)
+    }
+}
+
+fn common_len(left: &[u8], right: &[u8]) -> usize {
+    left.iter().zip(right).take_while(|(left, right)| left == right).count()
+}
+
+/// The first eight bytes as a number that orders as they do.
+#[inline]
+fn head(bytes: &[u8]) -> u64 {
+    if let Some(whole) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*whole);
+    }
+    bytes.iter().rev().fold(0, |head, byte| head >> 8 | u64::from(*byte) << 56)
+}

@@ -1,0 +1,132 @@
+//! What the state consists of at one moment.
+//!
+//! Owns: [`Version`]: the memtable that takes writes, the sealed ones that wait for a flush, and the
+//! tables; and reads over them. Immutable but for the growth of its active memtable.
+//! Does not own: how versions follow one another.
+//!
+//! Invariant: newest first, `active`, `sealed` in order, the tables' runs in order. Holding a version
+//! keeps its memtables in memory and its tables on disk.
+
+use std::{ops::Bound, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    merge::{Source, merge},
+    tables::{Found, RESERVED, RunCursor, Span, TableSet},
+};
+use crate::{
+    backend::{Applied, BackendError, Direction, View, Visit, bounds_are_empty},
+    memtable::{BatchNumber, Entry, Memtable, Range},
+};
+
+/// A memtable that takes no more writes, and what had been applied when it was sealed.
+#[derive(Clone, Debug)]
+pub(super) struct Sealed {
+    pub memtable: Arc<Memtable>,
+    pub applied: Applied,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Version {
+    pub active: Arc<Memtable>,
+    /// Newest first.
+    pub sealed: Vec<Sealed>,
+    pub tables: Arc<TableSet>,
+}
+
+impl Version {
+    /// The newest value of a key as of a batch of the active memtable.
+    #[inline]
+    pub(super) fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
+        let entry = self.active.get(key, upto);
+        let sealed = || self.sealed.iter().find_map(|sealed| sealed.memtable.get(key, BatchNumber::MAX));
+        match entry.or_else(sealed) {
+            Some(Entry::Value(value)) => return Ok(Some(Bytes::copy_from_slice(value))),
+            Some(Entry::Deleted) => return Ok(None),
+            None => {}
+        }
+        if key.starts_with(RESERVED) {
+            return Ok(None);
+        }
+        match self.tables.get(key)? {
+            Some(Found::Value(value)) => Ok(Some(value)),
+            Some(Found::Deleted) | None => Ok(None),
+        }
+    }
+
+    pub(super) fn scan<'a>(
+        &'a self,
+        upto: BatchNumber,
+        span: Span<'a>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), BackendError> {
+        if bounds_are_empty(span.lower, span.upper) {
+            return Ok(());
+        }
+        if self.sealed.is_empty() && self.tables.is_empty() {
+            scan_memtable(range(&self.active, &span, upto), visit);
+            return Ok(());
+        }
+        let span = Span { upper: without_reserved(span.upper), ..span };
+        let mut sources = Vec::with_capacity(1 + self.sealed.len() + self.tables.runs().len());
+        sources.extend(Source::of_range(range(&self.active, &span, upto)));
+        for sealed in &self.sealed {
+            sources.extend(Source::of_range(range(&sealed.memtable, &span, BatchNumber::MAX)));
+        }
+        for run in self.tables.runs() {
+            sources.extend(RunCursor::open(run, span)?.map(|cursor| Source::Run(Box::new(cursor))));
+        }
+        merge(sources, span.direction, visit)
+    }
+}
+
+fn range<'a>(memtable: &'a Memtable, span: &Span<'a>, upto: BatchNumber) -> Range<'a> {
+    memtable.range(span.lower, span.upper, span.direction, upto)
+}
+
+fn scan_memtable(range: Range<'_>, visit: &mut Visit<'_>) {
+    for (key, entry) in range {
+        if let Entry::Value(value) = entry
+            && visit(key, value).is_break()
+        {
+            return;
+        }
+    }
+}
+
+/// The bound, lowered so that the backend's own keys stay out.
+fn without_reserved(upper: Bound<&[u8]>) -> Bound<&[u8]> {
+    match upper {
+        Bound::Included(key) | Bound::Excluded(key) if key < RESERVED => upper,
+        _ => Bound::Excluded(RESERVED),
+    }
+}
+
+/// A version as of one batch.
+pub(super) struct LsmView {
+    pub version: Arc<Version>,
+    pub upto: BatchNumber,
+    pub applied: Applied,
+}
+
+impl View for LsmView {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
+        self.version.get(key, self.upto)
+    }
+
+    fn scan(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), BackendError> {
+        self.version.scan(self.upto, Span { lower, upper, direction }, visit)
+    }
+
+    fn applied(&self) -> Applied {
+        self.applied
+    }
+}

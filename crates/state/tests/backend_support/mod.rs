@@ -1,0 +1,151 @@
+//! What the backend tests share: a log barrier to watch, and a way to open each backend again.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use thalweg_disk::SimDisk;
+use thalweg_state::{
+    backend::{Backend, BarrierFailed, LogBarrier},
+    lsm::{LsmBackend, LsmOptions},
+    memory::{MemoryBackend, MemoryOptions},
+};
+use thalweg_types::Lsn;
+
+/// A small generator, so that a failure can be repeated from its printed seed.
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// A log that remembers how far it was synced, and fails when told to.
+#[derive(Debug, Default)]
+pub struct Barrier {
+    synced: AtomicU64,
+    failed: AtomicBool,
+}
+
+impl LogBarrier for Barrier {
+    fn sync_through(&self, lsn: Lsn) -> Result<(), BarrierFailed> {
+        if self.failed.load(Ordering::SeqCst) {
+            return Err(BarrierFailed("told to".to_owned()));
+        }
+        self.synced.fetch_max(lsn.0, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl Barrier {
+    /// How far the log was synced.
+    pub fn synced_through(&self) -> u64 {
+        self.synced.load(Ordering::SeqCst)
+    }
+
+    /// From now on it fails.
+    pub fn fail(&self) {
+        self.failed.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Opens a backend over the same bytes again and again.
+pub trait Harness {
+    /// Its name.
+    fn name(&self) -> &'static str;
+    /// Opens it. The one before was dropped.
+    fn open(&mut self) -> Box<dyn Backend>;
+    /// How far it had the log synced.
+    fn synced_through(&self) -> u64;
+    /// Makes the barrier fail until it is opened again.
+    fn fail_barrier(&self);
+}
+
+/// The memory backend on a simulated disk; opening it again follows a power loss.
+pub struct MemoryHarness {
+    disk: SimDisk,
+    barrier: Arc<Barrier>,
+    opened: u64,
+}
+
+impl MemoryHarness {
+    /// On an empty disk.
+    pub fn new() -> Self {
+        Self { disk: SimDisk::new(1), barrier: Arc::default(), opened: 0 }
+    }
+}
+
+impl Harness for MemoryHarness {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn open(&mut self) -> Box<dyn Backend> {
+        self.opened += 1;
+        self.disk = self.disk.power_loss(self.opened);
+        self.barrier = Arc::default();
+        let options = MemoryOptions { checkpoint_bytes: 20_000, ..MemoryOptions::default() };
+        let backend = MemoryBackend::open(Arc::new(self.disk.clone()), options, self.barrier.clone()).unwrap();
+        self.barrier.sync_through(backend.persisted().map_or(Lsn(0), |applied| applied.lsn)).unwrap();
+        Box::new(backend)
+    }
+
+    fn synced_through(&self) -> u64 {
+        self.barrier.synced_through()
+    }
+
+    fn fail_barrier(&self) {
+        self.barrier.fail();
+    }
+}
+
+/// The LSM backend in a directory of its own, with tiny memtables and tables.
+pub struct LsmHarness {
+    dir: tempfile::TempDir,
+    barrier: Arc<Barrier>,
+}
+
+impl LsmHarness {
+    /// In an empty directory.
+    pub fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), barrier: Arc::default() }
+    }
+
+    /// The options it opens with.
+    pub fn options(&self) -> LsmOptions {
+        LsmOptions {
+            cache_bytes: 200_000,
+            memtable_bytes: 32 * 1024,
+            table_bytes: 64 * 1024,
+            max_unflushed_records: 20,
+            ..LsmOptions::new(self.dir.path().join("lsm"))
+        }
+    }
+}
+
+impl Harness for LsmHarness {
+    fn name(&self) -> &'static str {
+        "lsm"
+    }
+
+    fn open(&mut self) -> Box<dyn Backend> {
+        self.barrier = Arc::default();
+        let backend = LsmBackend::open(self.options(), self.barrier.clone()).unwrap();
+        self.barrier.sync_through(backend.persisted().map_or(Lsn(0), |applied| applied.lsn)).unwrap();
+        Box::new(backend)
+    }
+
+    fn synced_through(&self) -> u64 {
+        self.barrier.synced_through()
+    }
+
+    fn fail_barrier(&self) {
+        self.barrier.fail();
+    }
+}
