@@ -1,0 +1,234 @@
+//! Reading batches out of a segment file: a bounded window over the file, checks, and the search for headers.
+//!
+//! Owns: how a batch is verified. Used by readers, by recovery and by the offline tools alike, so all of them
+//! agree on what is good.
+//! Does not own: what to do about a bad one.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use thalweg_disk::File;
+use thalweg_types::{LogPosition, Lsn};
+
+use crate::{
+    format::{
+        BATCH_ALIGN, BATCH_HEADER_BYTES, BatchHeader, Damage, RECORD_HEADER_BYTES, RecordHeader, body_crc, padded,
+    },
+    record::LogRecord,
+    segment::SegmentKey,
+};
+
+/// How much is read at once; a batch that is larger is read whole.
+pub(crate) const CHUNK_BYTES: usize = 1024 * 1024;
+
+/// A part of a file in memory.
+#[derive(Debug)]
+pub(crate) struct Window {
+    file: Arc<dyn File>,
+    /// Nothing at or past this is read.
+    end: u32,
+    chunk: usize,
+    start: u32,
+    bytes: Bytes,
+}
+
+impl Window {
+    pub fn new(file: Arc<dyn File>, end: u32, chunk: usize) -> Self {
+        Self { file, end, chunk, start: 0, bytes: Bytes::new() }
+    }
+
+    pub fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// Makes `at..at + len` be in memory, if it lies before the end.
+    fn load(&mut self, at: u32, len: usize) -> io::Result<()> {
+        let have = self.start..self.start + self.bytes.len() as u32;
+        if have.start <= at && u64::from(at) + len as u64 <= u64::from(have.end) {
+            return Ok(());
+        }
+        let room = (self.end - at) as usize;
+        debug_assert!(len <= room);
+        let mut buffer = vec![0; len.max(self.chunk).min(room)];
+        self.file.read_exact_at(&mut buffer, at.into())?;
+        self.start = at;
+        self.bytes = buffer.into();
+        Ok(())
+    }
+
+    fn offset(&self, at: u32) -> usize {
+        (at - self.start) as usize
+    }
+
+    /// Borrows `len` bytes from `at`; fewer if the end comes first.
+    pub fn view(&mut self, at: u32, len: usize) -> io::Result<&[u8]> {
+        let len = len.min(self.end.saturating_sub(at) as usize);
+        if len == 0 {
+            return Ok(&[]);
+        }
+        self.load(at, len)?;
+        let from = self.offset(at);
+        Ok(&self.bytes[from..from + len])
+    }
+
+    /// As [`view`](Self::view), sharing the window's memory.
+    pub fn share(&mut self, at: u32, len: usize) -> io::Result<Bytes> {
+        let len = self.view(at, len)?.len();
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        let from = self.offset(at);
+        Ok(self.bytes.slice(from..from + len))
+    }
+}
+
+/// What the batch before says about the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    pub first: Lsn,
+    pub chain: u32,
+}
+
+/// A bad place in a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadAt {
+    pub offset: u32,
+    pub damage: Damage,
+}
+
+/// Reads the header at `at`, without looking at the body.
+pub(crate) fn read_header(window: &mut Window, key: SegmentKey, at: u32) -> io::Result<Result<BatchHeader, Damage>> {
+    let limit = key.limit.min(window.end());
+    let view = window.view(at, BATCH_HEADER_BYTES)?;
+    let Ok(bytes) = view.try_into() else {
+        return Ok(Err(Damage::new("room for a batch header", BATCH_HEADER_BYTES as u64, view.len() as u64)));
+    };
+    Ok(BatchHeader::decode(bytes, key.id, at, limit))
+}
+
+/// Reads and verifies the whole batch at `at`: header, order, chain, padding, every record.
+pub(crate) fn read_batch(
+    window: &mut Window,
+    key: SegmentKey,
+    at: u32,
+    expected: Option<Expected>,
+    sums: &mut Vec<u8>,
+) -> io::Result<Result<BatchHeader, BadAt>> {
+    let header = match read_header(window, key, at)? {
+        Ok(header) => header,
+        Err(damage) => return Ok(Err(BadAt { offset: at, damage })),
+    };
+    if let Some(expected) = expected {
+        if header.first != expected.first {
+            let damage = Damage::new("LSN that follows the batch before", expected.first.0, header.first.0);
+            return Ok(Err(BadAt { offset: at, damage }));
+        }
+        if header.chain != expected.chain {
+            let damage = Damage::new("chain from the batch before", expected.chain, header.chain);
+            return Ok(Err(BadAt { offset: at, damage }));
+        }
+    }
+    let body_at = at + BATCH_HEADER_BYTES as u32;
+    let total = padded(header.body_len);
+    let body = window.view(body_at, total as usize)?;
+    Ok(check_body(&header, body, sums)
+        .map_err(|(within, damage)| BadAt { offset: if within == 0 { at } else { body_at + within as u32 }, damage })
+        .map(|()| header))
+}
+
+/// Verifies the records in `body`, which ends with the padding; the error says where in it.
+fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<(), (usize, Damage)> {
+    let len = header.body_len as usize;
+    if body.len() < len {
+        return Err((0, Damage::new("batch within its segment", len as u64, body.len() as u64)));
+    }
+    sums.clear();
+    sums.extend_from_slice(&[0; 4]);
+    let mut at = 0;
+    for _ in 0..header.count {
+        let record = RecordHeader::decode(&body[at..len]).map_err(|damage| (at, damage))?;
+        sums.extend_from_slice(&record.crc.to_le_bytes());
+        at += RECORD_HEADER_BYTES + record.payload_len as usize;
+    }
+    if at != len {
+        return Err((0, Damage::new("batch filled by its records", len as u64, at as u64)));
+    }
+    if let Some(stray) = body[len..].iter().find(|byte| **byte != 0) {
+        return Err((len, Damage::new("zero after the last record", 0_u64, *stray)));
+    }
+    let crc = body_crc(sums, header.chain);
+    if crc != header.body_crc {
+        return Err((0, Damage::new("batch body checksum", crc, header.body_crc)));
+    }
+    Ok(())
+}
+
+/// The records of a batch that [`read_batch`] has verified, one after the other.
+#[derive(Debug)]
+pub(crate) struct BatchRecords {
+    body: Bytes,
+    key: SegmentKey,
+    /// Position of `body` in the segment.
+    body_at: u32,
+    at: usize,
+    lsn: Lsn,
+}
+
+impl BatchRecords {
+    pub fn new(window: &mut Window, key: SegmentKey, at: u32, header: &BatchHeader) -> io::Result<Self> {
+        let body_at = at + BATCH_HEADER_BYTES as u32;
+        let body = window.share(body_at, header.body_len as usize)?;
+        Ok(Self { body, key, body_at, at: 0, lsn: header.first })
+    }
+}
+
+impl Iterator for BatchRecords {
+    type Item = LogRecord;
+
+    fn next(&mut self) -> Option<LogRecord> {
+        if self.at >= self.body.len() {
+            return None;
+        }
+        let header = RecordHeader::decode_verified(&self.body[self.at..])?;
+        let from = self.at + RECORD_HEADER_BYTES;
+        let to = from + header.payload_len as usize;
+        let record = LogRecord {
+            lsn: self.lsn,
+            space: header.space,
+            kind: header.kind,
+            term: header.term,
+            index: header.index,
+            time: header.time,
+            payload: self.body.slice(from..to),
+            payload_at: LogPosition { generation: self.key.generation, offset: self.body_at + from as u32 },
+        };
+        self.at = to;
+        self.lsn = self.lsn.next();
+        Some(record)
+    }
+}
+
+/// The first valid header at or after `from`. A header is valid only with the segment's id and its own position
+/// under its checksum, so bytes of a payload are never taken for one.
+pub(crate) fn find_header(window: &mut Window, key: SegmentKey, from: u32) -> io::Result<Option<(u32, BatchHeader)>> {
+    let tag = key.id.tag().to_le_bytes();
+    let end = window.end().min(key.limit);
+    let mut at = from.next_multiple_of(BATCH_ALIGN);
+    while at < end {
+        let len = CHUNK_BYTES.min((end - at) as usize);
+        let view = window.view(at, len)?;
+        let steps = view.chunks(BATCH_ALIGN as usize);
+        let hits: Vec<u32> = steps
+            .enumerate()
+            .filter(|(_, bytes)| bytes.starts_with(&tag))
+            .map(|(step, _)| at + step as u32 * BATCH_ALIGN)
+            .collect();
+        for hit in hits {
+            if let Ok(header) = read_header(window, key, hit)? {
+                return Ok(Some((hit, header)));
+            }
+        }
+        at += len as u32;
+    }
+    Ok(None)
+}

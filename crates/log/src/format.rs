@@ -1,0 +1,493 @@
+//! The bytes of a segment file: layouts, encoding, decoding.
+//!
+//! Owns: every offset and size on disk; `docs/formats/log.md` is their prose, golden files pin both.
+//! Does not own: any I/O, any decision about what to do with bytes that don't decode.
+//! Invariant: decoding never panics and never reads outside of what it is given.
+//!
+//! ```text
+//! 0        4096     8192                                                size-64     size
+//! | header | header | batch | batch | …                         | unused | footer  |
+//!                   | header 48 | record | record | … | pad to 8 |
+//!                               | header 40 | payload |
+//! ```
+//! Little-endian.
+
+use thalweg_types::{Generation, Index, Lsn, SpaceId, SpaceTime, Term};
+
+use crate::{crc::crc32c, record::RecordKind};
+
+/// Version of the format, in every segment header.
+pub const FORMAT_VERSION: u32 = 1;
+/// First bytes of a segment file.
+pub const SEGMENT_MAGIC: [u8; 8] = *b"THALWSEG";
+/// The segment header stands alone in a block of this size, so that no batch shares a sector with it.
+pub const HEADER_BLOCK_BYTES: u32 = 4096;
+/// Where the first batch begins: after two copies of the header.
+pub const DATA_START: u32 = 2 * HEADER_BLOCK_BYTES;
+/// Size of a segment header; the rest of its block is zero.
+pub const SEGMENT_HEADER_BYTES: usize = 64;
+/// Size of a batch header.
+pub const BATCH_HEADER_BYTES: usize = 48;
+/// Size of a record header; the payload follows at once.
+pub const RECORD_HEADER_BYTES: usize = 40;
+/// Size of the footer in the last bytes of a sealed segment.
+pub const FOOTER_BYTES: usize = 64;
+/// Batches begin at multiples of this.
+pub const BATCH_ALIGN: u32 = 8;
+/// Smallest segment size.
+pub const MIN_SEGMENT_BYTES: u32 = 16 * 1024;
+/// Largest segment size: offsets within a segment fit in 31 bits.
+pub const MAX_SEGMENT_BYTES: u32 = 1024 * 1024 * 1024;
+/// Room that batches of records leave before the footer, for the small batches that only attest.
+pub const MARKER_ROOM: u32 = 4 * BATCH_HEADER_BYTES as u32;
+
+const FOOTER_TAG: u32 = 0x544f_4f46;
+
+const _: () = assert!(SEGMENT_HEADER_BYTES <= 512, "a header must lie in one sector");
+const _: () = assert!(BATCH_HEADER_BYTES.is_multiple_of(BATCH_ALIGN as usize));
+const _: () = assert!(DATA_START.is_multiple_of(BATCH_ALIGN));
+const _: () = assert!(512 % FOOTER_BYTES == 0, "a footer must lie in one sector");
+const _: () = assert!(MIN_SEGMENT_BYTES > DATA_START + MARKER_ROOM + FOOTER_BYTES as u32);
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+/// Bytes that don't decode: what was wrong, what was expected and what was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// What is wrong, in words.
+    pub what: &'static str,
+    /// The value that was expected.
+    pub expected: u64,
+    /// The value that was there.
+    pub got: u64,
+}
+
+impl Damage {
+    pub(crate) fn new(what: &'static str, expected: impl Into<u64>, got: impl Into<u64>) -> Self {
+        Self { what, expected: expected.into(), got: got.into() }
+    }
+}
+
+/// What seeds the checks of everything in a segment: neither an old batch in a recycled file nor a copy
+/// of a log in a payload has both the id and the position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SegmentId(pub u64);
+
+impl SegmentId {
+    /// Draws an id. The generation is mixed in, so a seed used twice does not give an id twice.
+    pub(crate) fn draw(seed: u64, generation: Generation) -> Self {
+        let mut x = seed ^ generation.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        loop {
+            // SplitMix64's finaliser.
+            x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = x;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^= z >> 31;
+            // A tag of zero would make zeroes look like the start of a header.
+            if z as u32 != 0 {
+                return Self(z);
+            }
+        }
+    }
+
+    /// First four bytes of every batch header of the segment.
+    #[inline]
+    #[must_use]
+    pub fn tag(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// CRC32C of the id, the position and `bytes`, which are at most 56.
+    #[inline]
+    fn seeded_crc(self, position: u32, bytes: &[u8]) -> u32 {
+        let mut buffer = [0; 72];
+        buffer[0..8].copy_from_slice(&self.0.to_le_bytes());
+        buffer[8..16].copy_from_slice(&u64::from(position).to_le_bytes());
+        buffer[16..16 + bytes.len()].copy_from_slice(bytes);
+        crc32c(&buffer[..16 + bytes.len()])
+    }
+}
+
+/// What a segment file is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SegmentState {
+    /// Prepared, nothing in it counts.
+    Spare,
+    /// Holds a part of the log.
+    Live,
+}
+
+/// The header of a segment file, written twice: at 0 and at 4096.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// Spare or live.
+    pub state: SegmentState,
+    /// Random, drawn anew each time the file is prepared.
+    pub id: SegmentId,
+    /// Strictly rising over the directory; gives the order of segments.
+    pub generation: Generation,
+    /// LSN of the first record, if live.
+    pub base: Lsn,
+    /// Body checksum of the batch before the first one, if live.
+    pub base_chain: u32,
+    /// Size of the file.
+    pub segment_bytes: u32,
+    /// Number in the file's name.
+    pub slot: u32,
+}
+
+impl SegmentHeader {
+    /// ```text
+    /// 0 magic [8] | 8 version u32 | 12 state u32 | 16 id u64 | 24 generation u64 | 32 base LSN u64
+    /// | 40 base chain u32 | 44 segment bytes u32 | 48 slot u32 | 52 zero [8] | 60 crc32c of 0..60 u32
+    /// ```
+    #[must_use]
+    pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
+        let mut out = [0; SEGMENT_HEADER_BYTES];
+        let state: u32 = match self.state {
+            SegmentState::Spare => 1,
+            SegmentState::Live => 2,
+        };
+        out[0..8].copy_from_slice(&SEGMENT_MAGIC);
+        out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out[12..16].copy_from_slice(&state.to_le_bytes());
+        out[16..24].copy_from_slice(&self.id.0.to_le_bytes());
+        out[24..32].copy_from_slice(&self.generation.0.to_le_bytes());
+        out[32..40].copy_from_slice(&self.base.0.to_le_bytes());
+        out[40..44].copy_from_slice(&self.base_chain.to_le_bytes());
+        out[44..48].copy_from_slice(&self.segment_bytes.to_le_bytes());
+        out[48..52].copy_from_slice(&self.slot.to_le_bytes());
+        let crc = crc32c(&out[..60]);
+        out[60..64].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// The header's block: the header and zeroes.
+    #[must_use]
+    pub fn encode_block(&self) -> [u8; HEADER_BLOCK_BYTES as usize] {
+        let mut block = [0; HEADER_BLOCK_BYTES as usize];
+        block[..SEGMENT_HEADER_BYTES].copy_from_slice(&self.encode());
+        block
+    }
+
+    /// The inverse of [`encode`](Self::encode).
+    pub fn decode(bytes: &[u8; SEGMENT_HEADER_BYTES]) -> Result<Self, Damage> {
+        if bytes[0..8] != SEGMENT_MAGIC {
+            return Err(Damage::new("segment magic", u64::from_le_bytes(SEGMENT_MAGIC), u64_at(bytes, 0)));
+        }
+        let crc = crc32c(&bytes[..60]);
+        if crc != u32_at(bytes, 60) {
+            return Err(Damage::new("segment header checksum", crc, u32_at(bytes, 60)));
+        }
+        if u32_at(bytes, 8) != FORMAT_VERSION {
+            return Err(Damage::new(VERSION_DAMAGE, FORMAT_VERSION, u32_at(bytes, 8)));
+        }
+        let state = match u32_at(bytes, 12) {
+            1 => SegmentState::Spare,
+            2 => SegmentState::Live,
+            other => return Err(Damage::new("segment state of 1 or 2", 2_u64, other)),
+        };
+        let segment_bytes = u32_at(bytes, 44);
+        if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment_bytes) {
+            return Err(Damage::new("segment size", MIN_SEGMENT_BYTES, segment_bytes));
+        }
+        Ok(Self {
+            state,
+            id: SegmentId(u64_at(bytes, 16)),
+            generation: Generation(u64_at(bytes, 24)),
+            base: Lsn(u64_at(bytes, 32)),
+            base_chain: u32_at(bytes, 40),
+            segment_bytes,
+            slot: u32_at(bytes, 48),
+        })
+    }
+}
+
+/// The damage that means "written by another version", which is no corruption.
+pub(crate) const VERSION_DAMAGE: &str = "format version";
+
+/// What a batch is besides its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+pub enum BatchKind {
+    /// Carries records.
+    #[default]
+    Records,
+    /// Attests that the log was durable up to here and idle.
+    Idle,
+    /// Written by open, before anything else: what follows belongs to a new run.
+    Opened,
+    /// Written by close: nothing follows until the next open.
+    Closed,
+}
+
+/// The header of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct BatchHeader {
+    /// Bytes of the records, without the padding that follows them.
+    pub body_len: u32,
+    /// How many records; 0 in a batch that only attests.
+    pub count: u32,
+    /// LSN of the first record, or of the next record if there are none.
+    pub first: Lsn,
+    /// Exclusive bound of what was durable when this was written; `attested <= first`.
+    pub attested: Lsn,
+    /// Body checksum of the batch before.
+    pub chain: u32,
+    /// CRC32C of `chain` and the records' checksums in order.
+    pub body_crc: u32,
+    /// Records or a marker.
+    pub kind: BatchKind,
+}
+
+impl BatchHeader {
+    /// ```text
+    /// 0 tag u32 = low half of the segment id | 4 crc32c of (id u64, position u64, bytes 8..48) u32
+    /// | 8 body len u32 | 12 count u32 | 16 first LSN u64 | 24 attested LSN u64
+    /// | 32 chain u32 | 36 body crc u32 | 40 kind u32 | 44 zero u32
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn encode(&self, id: SegmentId, position: u32) -> [u8; BATCH_HEADER_BYTES] {
+        let mut out = [0; BATCH_HEADER_BYTES];
+        out[0..4].copy_from_slice(&id.tag().to_le_bytes());
+        out[8..12].copy_from_slice(&self.body_len.to_le_bytes());
+        out[12..16].copy_from_slice(&self.count.to_le_bytes());
+        out[16..24].copy_from_slice(&self.first.0.to_le_bytes());
+        out[24..32].copy_from_slice(&self.attested.0.to_le_bytes());
+        out[32..36].copy_from_slice(&self.chain.to_le_bytes());
+        out[36..40].copy_from_slice(&self.body_crc.to_le_bytes());
+        out[40..44].copy_from_slice(&(self.kind as u32).to_le_bytes());
+        let crc = id.seeded_crc(position, &out[8..]);
+        out[4..8].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// The inverse of [`encode`](Self::encode), for a header at `position` of the segment `id`, whose batches
+    /// end before `limit`.
+    pub fn decode(bytes: &[u8; BATCH_HEADER_BYTES], id: SegmentId, position: u32, limit: u32) -> Result<Self, Damage> {
+        if u32_at(bytes, 0) != id.tag() {
+            return Err(Damage::new("batch header tag", id.tag(), u32_at(bytes, 0)));
+        }
+        let crc = id.seeded_crc(position, &bytes[8..]);
+        if crc != u32_at(bytes, 4) {
+            return Err(Damage::new("batch header checksum", crc, u32_at(bytes, 4)));
+        }
+        let kind = match u32_at(bytes, 40) {
+            0 => BatchKind::Records,
+            1 => BatchKind::Idle,
+            2 => BatchKind::Opened,
+            3 => BatchKind::Closed,
+            other => return Err(Damage::new("batch kind", 0_u64, other)),
+        };
+        let header = Self {
+            body_len: u32_at(bytes, 8),
+            count: u32_at(bytes, 12),
+            first: Lsn(u64_at(bytes, 16)),
+            attested: Lsn(u64_at(bytes, 24)),
+            chain: u32_at(bytes, 32),
+            body_crc: u32_at(bytes, 36),
+            kind,
+        };
+        header.check(position, limit)?;
+        Ok(header)
+    }
+
+    /// The checksum is right; a program that wrote nonsense with a right checksum must still not hurt us.
+    fn check(&self, position: u32, limit: u32) -> Result<(), Damage> {
+        let room = u64::from(limit).saturating_sub(u64::from(position) + BATCH_HEADER_BYTES as u64);
+        if u64::from(self.body_len) > room {
+            return Err(Damage::new("batch within its segment", room, self.body_len));
+        }
+        let least = u64::from(self.count) * RECORD_HEADER_BYTES as u64;
+        if u64::from(self.body_len) < least || (self.count == 0) != (self.kind != BatchKind::Records) {
+            return Err(Damage::new("batch count that fits its length", least, self.body_len));
+        }
+        if self.attested > self.first || self.first.0.checked_add(u64::from(self.count)).is_none() {
+            return Err(Damage::new("attested LSN below the batch", self.first.0, self.attested.0));
+        }
+        Ok(())
+    }
+
+    /// Exclusive bound of the batch's records.
+    #[must_use]
+    pub fn next(&self) -> Lsn {
+        self.first.plus(u64::from(self.count))
+    }
+
+    /// Bytes up to where the next batch begins.
+    #[must_use]
+    pub fn total_bytes(&self) -> u32 {
+        padded(BATCH_HEADER_BYTES as u32 + self.body_len)
+    }
+}
+
+/// `len` rounded up to [`BATCH_ALIGN`].
+#[inline]
+#[must_use]
+pub const fn padded(len: u32) -> u32 {
+    len.next_multiple_of(BATCH_ALIGN)
+}
+
+/// The header of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// CRC32C of the rest of the header and the payload.
+    pub crc: u32,
+    /// Bytes of the payload.
+    pub payload_len: u32,
+    /// The space.
+    pub space: SpaceId,
+    /// The kind.
+    pub kind: RecordKind,
+    /// The term.
+    pub term: Term,
+    /// The index.
+    pub index: Index,
+    /// The space time.
+    pub time: SpaceTime,
+}
+
+impl RecordHeader {
+    /// ```text
+    /// 0 crc32c of 4..40 and the payload u32 | 4 payload len u32 | 8 space u32 | 12 kind u8 | 13 zero [3]
+    /// | 16 term u64 | 24 index u64 | 32 space time u64 | 40 payload
+    /// ```
+    /// The checksum is left as it is in `self`.
+    #[inline]
+    #[must_use]
+    pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES] {
+        let mut out = [0; RECORD_HEADER_BYTES];
+        out[0..4].copy_from_slice(&self.crc.to_le_bytes());
+        out[4..8].copy_from_slice(&self.payload_len.to_le_bytes());
+        out[8..12].copy_from_slice(&self.space.0.to_le_bytes());
+        out[12] = self.kind as u8;
+        out[16..24].copy_from_slice(&self.term.0.to_le_bytes());
+        out[24..32].copy_from_slice(&self.index.0.to_le_bytes());
+        out[32..40].copy_from_slice(&self.time.0.to_le_bytes());
+        out
+    }
+
+    /// Decodes the record at the start of `bytes` and verifies it; its payload follows the header.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+        if bytes.len() < RECORD_HEADER_BYTES {
+            return Err(Damage::new("record header", RECORD_HEADER_BYTES as u64, bytes.len() as u64));
+        }
+        let payload_len = u32_at(bytes, 4);
+        let Some(covered) = bytes.get(4..RECORD_HEADER_BYTES + payload_len as usize) else {
+            let room = bytes.len() - RECORD_HEADER_BYTES;
+            return Err(Damage::new("record within its batch", room as u64, payload_len));
+        };
+        let crc = crc32c(covered);
+        if crc != u32_at(bytes, 0) {
+            return Err(Damage::new("record checksum", crc, u32_at(bytes, 0)));
+        }
+        Self::decode_verified(bytes).ok_or(Damage::new("record kind", 1_u64, bytes[12]))
+    }
+
+    /// As [`decode`](Self::decode), for bytes that it has accepted before.
+    #[inline]
+    pub(crate) fn decode_verified(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.get(..RECORD_HEADER_BYTES)?;
+        Some(Self {
+            crc: u32_at(bytes, 0),
+            payload_len: u32_at(bytes, 4),
+            space: SpaceId(u32_at(bytes, 8)),
+            kind: RecordKind::from_byte(bytes[12])?,
+            term: Term(u64_at(bytes, 16)),
+            index: Index(u64_at(bytes, 24)),
+            time: SpaceTime(u64_at(bytes, 32)),
+        })
+    }
+}
+
+/// The last bytes of a sealed segment: what open needs to know of it without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footer {
+    /// Where the last batch ends.
+    pub end: u32,
+    /// Body checksum of the last batch.
+    pub chain: u32,
+    /// LSN of the first record.
+    pub first: Lsn,
+    /// Exclusive bound of the records.
+    pub next: Lsn,
+    /// Space time of the first record.
+    pub first_time: SpaceTime,
+    /// Highest space time of a record.
+    pub last_time: SpaceTime,
+}
+
+impl Footer {
+    /// ```text
+    /// 0 "FOOT" u32 | 4 crc32c of (id u64, position u64, bytes 8..64) u32 | 8 end u32 | 12 chain u32
+    /// | 16 first LSN u64 | 24 next LSN u64 | 32 first time u64 | 40 last time u64 | 48 zero [16]
+    /// ```
+    #[must_use]
+    pub fn encode(&self, id: SegmentId, position: u32) -> [u8; FOOTER_BYTES] {
+        let mut out = [0; FOOTER_BYTES];
+        out[0..4].copy_from_slice(&FOOTER_TAG.to_le_bytes());
+        out[8..12].copy_from_slice(&self.end.to_le_bytes());
+        out[12..16].copy_from_slice(&self.chain.to_le_bytes());
+        out[16..24].copy_from_slice(&self.first.0.to_le_bytes());
+        out[24..32].copy_from_slice(&self.next.0.to_le_bytes());
+        out[32..40].copy_from_slice(&self.first_time.0.to_le_bytes());
+        out[40..48].copy_from_slice(&self.last_time.0.to_le_bytes());
+        let crc = id.seeded_crc(position, &out[8..]);
+        out[4..8].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// The inverse of [`encode`](Self::encode), for a footer at `position` of the segment `id`.
+    pub fn decode(bytes: &[u8; FOOTER_BYTES], id: SegmentId, position: u32) -> Result<Self, Damage> {
+        if u32_at(bytes, 0) != FOOTER_TAG {
+            return Err(Damage::new("footer tag", FOOTER_TAG, u32_at(bytes, 0)));
+        }
+        let crc = id.seeded_crc(position, &bytes[8..]);
+        if crc != u32_at(bytes, 4) {
+            return Err(Damage::new("footer checksum", crc, u32_at(bytes, 4)));
+        }
+        let footer = Self {
+            end: u32_at(bytes, 8),
+            chain: u32_at(bytes, 12),
+            first: Lsn(u64_at(bytes, 16)),
+            next: Lsn(u64_at(bytes, 24)),
+            first_time: SpaceTime(u64_at(bytes, 32)),
+            last_time: SpaceTime(u64_at(bytes, 40)),
+        };
+        if !(DATA_START..=position).contains(&footer.end) || footer.next < footer.first {
+            return Err(Damage::new("footer's end within the segment", position, footer.end));
+        }
+        Ok(footer)
+    }
+}
+
+/// The body checksum of a batch: its predecessor's and its records' checksums, one after the other.
+///
+/// A record's checksum covers its header and payload, so this ties all of the batch without reading it twice.
+/// `sums` has four bytes of room before the records' checksums.
+#[inline]
+pub(crate) fn body_crc(sums: &mut [u8], chain: u32) -> u32 {
+    sums[..4].copy_from_slice(&chain.to_le_bytes());
+    crc32c(sums)
+}
+
+/// File name of a slot.
+#[must_use]
+pub fn segment_name(slot: u32) -> String {
+    format!("{slot:08}.seg")
+}
+
+/// The slot of a file name, if it is a segment's.
+#[must_use]
+pub fn parse_segment_name(name: &str) -> Option<u32> {
+    let digits = name.strip_suffix(".seg")?;
+    let slot = digits.parse().ok()?;
+    (segment_name(slot) == name).then_some(slot)
+}

@@ -1,0 +1,422 @@
+//! Prepared segments, and the thread that prepares them: so the write path never creates, renames or extends.
+//!
+//! Owns: which slots and generations are taken; creating, zero-filling, recycling and removing segment files.
+//! Does not own: live segments. A freed one comes here when the last reader lets go of it.
+//!
+//! Order of a creation, and what a crash leaves: `.tmp` created and zero-filled (a `.tmp`, deleted at open),
+//! header written twice, file synced (still a `.tmp`), renamed, directory synced (a spare), handed over.
+//! Order of a recycling: both headers overwritten with a new id and generation, file synced, handed over; a
+//! crash in between leaves the old live segment or a spare, since of two headers the higher generation counts.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use thalweg_disk::{Disk, File, Mapping};
+use thalweg_types::{Generation, Lsn};
+
+use crate::{
+    errors::{DiskFault, Explain},
+    format::{HEADER_BLOCK_BYTES, SegmentHeader, SegmentId, SegmentState, segment_name},
+    options::LogOptions,
+    record::Purpose,
+};
+
+/// Zeroes are written in pieces of this size: larger ones make large folios in the page cache, which halve the
+/// speed of small writes later.
+const ZERO_PIECE_BYTES: usize = 64 * 1024;
+/// Zeroes between two looks at the pace.
+const PACE_STEP_BYTES: u64 = 1024 * 1024;
+/// How long a step takes at least while nobody waits: 256 MiB/s.
+const PACE_STEP: Duration = Duration::from_millis(4);
+/// Zeroes between two syncs, so that their writeback comes in pieces between the writer's own syncs.
+const ZERO_SYNC_BYTES: u64 = 8 * 1024 * 1024;
+/// Recycled segments kept beyond `spare_segments` while there is room: saves writing their zeroes again.
+const EXTRA_SPARES: usize = 2;
+
+/// A file of a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub file: Arc<dyn File>,
+    pub path: String,
+    pub slot: u32,
+    pub segment_bytes: u32,
+}
+
+/// A segment that is ready to be written to.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub slot: Slot,
+    pub id: SegmentId,
+    pub generation: Generation,
+    pub mapping: Box<dyn Mapping>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In the order of their generations.
+    ready: VecDeque<Prepared>,
+    freed: Vec<Slot>,
+    /// Writers that wait for a segment now.
+    waiting: u32,
+    /// Why the last attempt failed, and how many have failed.
+    fault: Option<DiskFault>,
+    faults: u64,
+    /// An attempt is due although the last one failed.
+    retry: bool,
+    stop: bool,
+    generation: u64,
+    slots: BTreeSet<u32>,
+}
+
+/// Counters of the preparer.
+#[derive(Debug, Default)]
+pub(crate) struct PrepareCounters {
+    pub created: AtomicU64,
+    pub recycled: AtomicU64,
+    pub zeroed_bytes: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Spares {
+    disk: Arc<dyn Disk>,
+    dir: String,
+    segment_bytes: u32,
+    target: usize,
+    reserve_bytes: u64,
+    seed: u64,
+    state: Mutex<State>,
+    /// A segment is ready, or an attempt failed.
+    ready: Condvar,
+    /// There may be work.
+    work: Condvar,
+    /// Less free than the reserve when last looked at.
+    low: AtomicBool,
+    free_bytes: AtomicU64,
+    pub counters: PrepareCounters,
+}
+
+/// Why no segment came.
+#[derive(Debug)]
+pub(crate) enum NoSpare {
+    Failed(DiskFault),
+    TimedOut,
+    Stopped,
+}
+
+enum Job {
+    Recycle(Slot),
+    Create,
+    Remove(Slot),
+    Stop,
+}
+
+impl Spares {
+    /// `generation` is the highest one ever seen in the directory; `slots` the numbers taken.
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        dir: &str,
+        options: &LogOptions,
+        seed: u64,
+        generation: Generation,
+        slots: BTreeSet<u32>,
+    ) -> Self {
+        let state = State { generation: generation.0, slots, retry: true, ..State::default() };
+        Self {
+            disk,
+            dir: dir.to_owned(),
+            segment_bytes: options.segment_bytes,
+            target: options.spare_segments as usize,
+            reserve_bytes: options.reserve_bytes,
+            seed,
+            state: Mutex::new(state),
+            ready: Condvar::new(),
+            work: Condvar::new(),
+            low: AtomicBool::new(false),
+            free_bytes: AtomicU64::new(0),
+            counters: PrepareCounters::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half way through a change of the state.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A ready segment, if `purpose` may have one: the last is kept back for deletes and trims.
+    pub fn take(&self, purpose: Purpose) -> Option<Prepared> {
+        let mut state = self.state();
+        let kept_back = match purpose {
+            Purpose::Data => 1,
+            Purpose::Reclaim => 0,
+        };
+        if state.ready.len() <= kept_back {
+            return None;
+        }
+        state.retry = true;
+        self.work.notify_one();
+        state.ready.pop_front()
+    }
+
+    /// Waits until [`take`](Self::take) has a chance, an attempt to prepare one has failed, or `patience` ends.
+    pub fn wait(&self, purpose: Purpose, patience: Duration) -> Result<(), NoSpare> {
+        let needed = match purpose {
+            Purpose::Data => 2,
+            Purpose::Reclaim => 1,
+        };
+        let mut state = self.state();
+        let faults = state.faults;
+        state.waiting += 1;
+        state.retry = true;
+        self.work.notify_one();
+        let deadline = Instant::now() + patience;
+        let result = loop {
+            if state.ready.len() >= needed {
+                break Ok(());
+            }
+            if state.stop {
+                break Err(NoSpare::Stopped);
+            }
+            if state.faults > faults {
+                let fault = state.fault.clone();
+                break Err(fault.map_or(NoSpare::TimedOut, NoSpare::Failed));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break Err(NoSpare::TimedOut);
+            }
+            state = self.ready.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        };
+        state.waiting -= 1;
+        result
+    }
+
+    /// A file that nobody uses any more.
+    pub fn give_back(&self, slot: Slot) {
+        let mut state = self.state();
+        state.freed.push(slot);
+        state.retry = true;
+        self.work.notify_one();
+    }
+
+    pub fn ready_count(&self) -> usize {
+        self.state().ready.len()
+    }
+
+    /// Whether the disk had less room than the reserve when last looked at.
+    #[inline]
+    pub fn is_low(&self) -> bool {
+        self.low.load(Ordering::Relaxed)
+    }
+
+    /// Looks at the disk: free bytes, and whether they are below the reserve. A disk that cannot tell counts as full.
+    pub fn look(&self) -> (u64, bool) {
+        let free = self.disk.free_bytes().unwrap_or(0);
+        let low = free < self.reserve_bytes;
+        self.free_bytes.store(free, Ordering::Relaxed);
+        self.low.store(low, Ordering::Relaxed);
+        (free, low)
+    }
+
+    /// Free bytes when last looked at.
+    pub fn free_bytes(&self) -> u64 {
+        self.free_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn stop(&self) {
+        self.state().stop = true;
+        self.work.notify_all();
+        self.ready.notify_all();
+    }
+
+    /// The preparer thread's life.
+    pub fn run(&self) {
+        loop {
+            let outcome = match self.next_job() {
+                Job::Stop => return,
+                Job::Recycle(slot) => self.recycle(slot).map(Some),
+                Job::Create => self.create(),
+                Job::Remove(slot) => self.remove(&slot).map(|()| None),
+            };
+            let mut state = self.state();
+            match outcome {
+                Ok(Some(prepared)) => {
+                    state.fault = None;
+                    state.ready.push_back(prepared);
+                }
+                Ok(None) => {}
+                Err(fault) => {
+                    state.fault = Some(fault);
+                    state.faults += 1;
+                }
+            }
+            self.ready.notify_all();
+        }
+    }
+
+    fn next_job(&self) -> Job {
+        self.look();
+        let mut state = self.state();
+        loop {
+            if state.stop {
+                return Job::Stop;
+            }
+            let keep = if self.is_low() { self.target } else { self.target + EXTRA_SPARES };
+            if let Some(slot) = state.freed.pop() {
+                let fits = slot.segment_bytes == self.segment_bytes && state.ready.len() < keep;
+                return if fits { Job::Recycle(slot) } else { Job::Remove(slot) };
+            }
+            if state.ready.len() < self.target && state.retry {
+                state.retry = false;
+                return Job::Create;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Makes a segment on the caller's thread: for open.
+    pub fn create_now(&self) -> Result<Prepared, DiskFault> {
+        let (slot, generation) = self.claim();
+        self.build(slot, generation, Pace::Urgent)?
+            .ok_or_else(|| DiskFault::new("prepare", &self.dir, &std::io::Error::other("stopped")))
+    }
+
+    fn create(&self) -> Result<Option<Prepared>, DiskFault> {
+        let (free, _) = self.look();
+        // The last spare, for deletes and trims, may be made from the reserve; others may not touch it.
+        let untouched = if self.ready_count() == 0 { 0 } else { self.reserve_bytes };
+        if free < untouched.saturating_add(self.segment_bytes.into()) {
+            let error = std::io::Error::new(std::io::ErrorKind::StorageFull, "less free than the reserve");
+            return Err(DiskFault::new("prepare a segment in", &self.dir, &error));
+        }
+        let (slot, generation) = self.claim();
+        let built = self.build(slot, generation, Pace::Bounded);
+        let mut state = self.state();
+        match &built {
+            Ok(Some(_)) => state.retry = true,
+            Ok(None) | Err(_) => {
+                state.slots.remove(&slot);
+                drop(state);
+                // The error that matters is the one being returned; a leftover is deleted at the next open.
+                let _ = self.disk.remove(&self.tmp_path(slot));
+            }
+        }
+        built
+    }
+
+    fn claim(&self) -> (u32, Generation) {
+        let mut state = self.state();
+        let slot = (1..).find(|slot| !state.slots.contains(slot)).expect("fewer than 2^32 segments");
+        state.slots.insert(slot);
+        (slot, Self::next_generation(&mut state))
+    }
+
+    fn next_generation(state: &mut State) -> Generation {
+        state.generation += 1;
+        Generation(state.generation)
+    }
+
+    fn tmp_path(&self, slot: u32) -> String {
+        format!("{}/{slot:08}.tmp", self.dir)
+    }
+
+    fn build(&self, number: u32, generation: Generation, pace: Pace) -> Result<Option<Prepared>, DiskFault> {
+        let tmp = self.tmp_path(number);
+        let path = format!("{}/{}", self.dir, segment_name(number));
+        let file = self.disk.create(&tmp).explain("create", &tmp)?;
+        if !self.zero_fill(&*file, &tmp, pace)? {
+            return Ok(None);
+        }
+        let slot = Slot { file, path, slot: number, segment_bytes: self.segment_bytes };
+        let id = SegmentId::draw(self.seed, generation);
+        write_spare_header(&slot, id, generation).explain("write", &tmp)?;
+        slot.file.sync_all().explain("sync", &tmp)?;
+        self.disk.rename(&tmp, &slot.path).explain("rename", &tmp)?;
+        self.disk.sync_dir(&self.dir).explain("sync", &self.dir)?;
+        let mapping = slot.file.map(self.segment_bytes.into()).explain("map", &slot.path)?;
+        self.counters.created.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(Prepared { slot, id, generation, mapping }))
+    }
+
+    /// Writes zeroes up to the segment's size; false if told to stop.
+    fn zero_fill(&self, file: &dyn File, path: &str, pace: Pace) -> Result<bool, DiskFault> {
+        let zeroes = [0; ZERO_PIECE_BYTES];
+        let total = u64::from(self.segment_bytes);
+        let mut at = 0;
+        let mut step_began = Instant::now();
+        while at < total {
+            let piece = (total - at).min(ZERO_PIECE_BYTES as u64);
+            file.write_all_at(&zeroes[..piece as usize], at).explain("write", path)?;
+            at += piece;
+            self.counters.zeroed_bytes.fetch_add(piece, Ordering::Relaxed);
+            if pace == Pace::Bounded && at.is_multiple_of(PACE_STEP_BYTES) {
+                if at.is_multiple_of(ZERO_SYNC_BYTES) {
+                    file.sync_data().explain("sync", path)?;
+                }
+                if !self.pause(step_began + PACE_STEP) {
+                    return Ok(false);
+                }
+                step_began = Instant::now();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Rests until `until` unless a writer waits for a segment; false if told to stop.
+    fn pause(&self, until: Instant) -> bool {
+        let mut state = self.state();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if state.stop || state.waiting > 0 || left.is_zero() {
+                return !state.stop;
+            }
+            state = self.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Gives a freed segment a new identity, which voids every batch in it.
+    pub fn recycle(&self, slot: Slot) -> Result<Prepared, DiskFault> {
+        let generation = Self::next_generation(&mut self.state());
+        let id = SegmentId::draw(self.seed, generation);
+        write_spare_header(&slot, id, generation).explain("write", &slot.path)?;
+        slot.file.sync_data().explain("sync", &slot.path)?;
+        let mapping = slot.file.map(slot.segment_bytes.into()).explain("map", &slot.path)?;
+        self.counters.recycled.fetch_add(1, Ordering::Relaxed);
+        Ok(Prepared { slot, id, generation, mapping })
+    }
+
+    fn remove(&self, slot: &Slot) -> Result<(), DiskFault> {
+        self.disk.remove(&slot.path).explain("remove", &slot.path)?;
+        self.disk.sync_dir(&self.dir).explain("sync", &self.dir)?;
+        self.state().slots.remove(&slot.slot);
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// As fast as the disk takes it.
+    Urgent,
+    /// Leaves the disk to the writer, as long as nobody waits.
+    Bounded,
+}
+
+fn write_spare_header(slot: &Slot, id: SegmentId, generation: Generation) -> std::io::Result<()> {
+    let header = SegmentHeader {
+        state: SegmentState::Spare,
+        id,
+        generation,
+        base: Lsn::ZERO,
+        base_chain: 0,
+        segment_bytes: slot.segment_bytes,
+        slot: slot.slot,
+    };
+    let block = header.encode_block();
+    slot.file.write_all_at(&block, 0)?;
+    slot.file.write_all_at(&block, HEADER_BLOCK_BYTES.into())
+}

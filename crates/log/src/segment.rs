@@ -1,0 +1,231 @@
+//! A live segment, shared by the writer and its readers, and the table of them.
+//!
+//! Owns: what is known of a segment in memory, and that its file is given back for recycling when the last
+//! holder lets go of a freed one.
+//! Does not own: the bytes (see `format`), who writes (see `writer`).
+//!
+//! Invariant: bytes below `written` never change while the segment is live, so readers need no lock.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+};
+
+use thalweg_disk::File;
+use thalweg_types::{Generation, Lsn, SpaceTime};
+
+use crate::{
+    format::{BATCH_ALIGN, DATA_START, FOOTER_BYTES, SegmentId},
+    options::SegmentInfo,
+    prepare::{Slot, Spares},
+};
+
+/// Distance between entries of a segment's sparse index: what a read from an LSN reads for nothing, at most.
+const INDEX_STEP_BYTES: u32 = 256 * 1024;
+
+/// What a reader must know to check the batches of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentKey {
+    pub id: SegmentId,
+    pub generation: Generation,
+    /// Batches end at or before this: the footer's place.
+    pub limit: u32,
+}
+
+impl SegmentKey {
+    pub fn new(id: SegmentId, generation: Generation, segment_bytes: u32) -> Self {
+        Self { id, generation, limit: segment_bytes - FOOTER_BYTES as u32 }
+    }
+}
+
+const _: () = assert!((FOOTER_BYTES as u32).is_multiple_of(BATCH_ALIGN));
+
+/// How far a segment is filled, and what its records span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Where the last whole batch ends.
+    pub written: u32,
+    /// Exclusive bound of the records.
+    pub next: Lsn,
+    pub first_time: SpaceTime,
+    pub last_time: SpaceTime,
+}
+
+impl Extent {
+    pub fn empty(first: Lsn) -> Self {
+        Self { written: DATA_START, next: first, first_time: SpaceTime(0), last_time: SpaceTime(0) }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub file: Arc<dyn File>,
+    /// Relative to the disk's root.
+    pub path: String,
+    pub slot: u32,
+    pub segment_bytes: u32,
+    pub key: SegmentKey,
+    /// LSN of the first record.
+    pub first: Lsn,
+    /// Body checksum of the batch before the first.
+    pub base_chain: u32,
+    written: AtomicU32,
+    next: AtomicU64,
+    first_time: AtomicU64,
+    last_time: AtomicU64,
+    sealed: AtomicBool,
+    freed: AtomicBool,
+    /// Some batches' first LSN and position, rising.
+    index: Mutex<Vec<(Lsn, u32)>>,
+    home: Arc<Spares>,
+}
+
+impl Segment {
+    pub fn new(slot: Slot, key: SegmentKey, base: (Lsn, u32), extent: Extent, home: Arc<Spares>) -> Self {
+        Self {
+            file: slot.file,
+            path: slot.path,
+            slot: slot.slot,
+            segment_bytes: slot.segment_bytes,
+            key,
+            first: base.0,
+            base_chain: base.1,
+            written: AtomicU32::new(extent.written),
+            next: AtomicU64::new(extent.next.0),
+            first_time: AtomicU64::new(extent.first_time.0),
+            last_time: AtomicU64::new(extent.last_time.0),
+            sealed: AtomicBool::new(false),
+            freed: AtomicBool::new(false),
+            index: Mutex::new(Vec::new()),
+            home,
+        }
+    }
+
+    /// Where the last whole batch ends; what is below may be read.
+    #[inline]
+    pub fn written(&self) -> u32 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub fn next(&self) -> Lsn {
+        Lsn(self.next.load(Ordering::Acquire))
+    }
+
+    pub fn extent(&self) -> Extent {
+        // `written` last: whoever sees it sees at least the rest that belongs to it.
+        let written = self.written();
+        Extent {
+            written,
+            next: self.next(),
+            first_time: SpaceTime(self.first_time.load(Ordering::Relaxed)),
+            last_time: SpaceTime(self.last_time.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// The writer has put a batch from `at` to `end`. Only the holder of the writer role calls this.
+    #[inline]
+    pub fn publish(&self, at: u32, end: u32, first: Lsn, next: Lsn, times: Option<(SpaceTime, SpaceTime)>) {
+        debug_assert_eq!(at, self.written.load(Ordering::Relaxed));
+        if let Some((first_time, last_time)) = times {
+            if self.next.load(Ordering::Relaxed) == self.first.0 {
+                self.first_time.store(first_time.0, Ordering::Relaxed);
+            }
+            if last_time.0 > self.last_time.load(Ordering::Relaxed) {
+                self.last_time.store(last_time.0, Ordering::Relaxed);
+            }
+        }
+        if end / INDEX_STEP_BYTES != at / INDEX_STEP_BYTES {
+            self.note(first, at);
+        }
+        self.next.store(next.0, Ordering::Release);
+        self.written.store(end, Ordering::Release);
+    }
+
+    fn note(&self, first: Lsn, at: u32) {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        if index.last().is_none_or(|last| last.1 < at) {
+            index.push((first, at));
+        }
+    }
+
+    /// A position at or before the batch that holds `lsn`.
+    pub fn seek(&self, lsn: Lsn) -> u32 {
+        let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        match index.partition_point(|entry| entry.0 <= lsn) {
+            0 => DATA_START,
+            after => index[after - 1].1,
+        }
+    }
+
+    pub fn seal(&self) {
+        self.sealed.store(true, Ordering::Release);
+    }
+
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Acquire)
+    }
+
+    /// From now on the file goes back to the spares when nobody holds the segment any more.
+    pub fn give_up(&self) {
+        self.freed.store(true, Ordering::Release);
+    }
+
+    pub fn info(&self) -> SegmentInfo {
+        let extent = self.extent();
+        SegmentInfo {
+            generation: self.key.generation,
+            file: self.path.clone(),
+            first: self.first,
+            next: extent.next,
+            first_time: extent.first_time,
+            last_time: extent.last_time,
+            bytes: extent.written - DATA_START,
+            active: !self.is_sealed(),
+        }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if *self.freed.get_mut() {
+            self.home.give_back(Slot {
+                file: Arc::clone(&self.file),
+                path: std::mem::take(&mut self.path),
+                slot: self.slot,
+                segment_bytes: self.segment_bytes,
+            });
+        }
+    }
+}
+
+/// The live segments, oldest first; the last one is active. Never empty.
+#[derive(Clone, Debug)]
+pub(crate) struct Table(pub Vec<Arc<Segment>>);
+
+impl Table {
+    pub fn find(&self, generation: Generation) -> Option<&Arc<Segment>> {
+        let at = self.0.binary_search_by_key(&generation, |segment| segment.key.generation).ok()?;
+        Some(&self.0[at])
+    }
+
+    /// Where the segments begin that follow each other without a hole up to the end.
+    pub fn contiguous(&self) -> &[Arc<Segment>] {
+        let mut from = self.0.len() - 1;
+        while from > 0 && self.0[from - 1].next() == self.0[from].first {
+            from -= 1;
+        }
+        &self.0[from..]
+    }
+
+    pub fn with(&self, segment: Arc<Segment>) -> Self {
+        let mut segments = Vec::with_capacity(self.0.len() + 1);
+        segments.extend(self.0.iter().cloned());
+        segments.push(segment);
+        Self(segments)
+    }
+
+    pub fn without(&self, generation: Generation) -> Self {
+        Self(self.0.iter().filter(|segment| segment.key.generation != generation).cloned().collect())
+    }
+}
