@@ -8,7 +8,7 @@ use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_disk::File;
-use thalweg_types::{LogPosition, Lsn};
+use thalweg_types::{LogPosition, Lsn, SpaceTime};
 
 use crate::{
     format::{
@@ -96,6 +96,21 @@ pub(crate) struct BadAt {
     pub damage: Damage,
 }
 
+/// A batch that is good.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checked {
+    pub header: BatchHeader,
+    /// Time of the first record and highest time, if there are records.
+    pub times: Option<(SpaceTime, SpaceTime)>,
+}
+
+impl Checked {
+    /// What the next batch must continue from.
+    pub fn expects(&self) -> Expected {
+        Expected { first: self.header.next(), chain: self.header.body_crc }
+    }
+}
+
 /// Reads the header at `at`, without looking at the body.
 pub(crate) fn read_header(window: &mut Window, key: SegmentKey, at: u32) -> io::Result<Result<BatchHeader, Damage>> {
     let limit = key.limit.min(window.end());
@@ -113,7 +128,7 @@ pub(crate) fn read_batch(
     at: u32,
     expected: Option<Expected>,
     sums: &mut Vec<u8>,
-) -> io::Result<Result<BatchHeader, BadAt>> {
+) -> io::Result<Result<Checked, BadAt>> {
     let header = match read_header(window, key, at)? {
         Ok(header) => header,
         Err(damage) => return Ok(Err(BadAt { offset: at, damage })),
@@ -133,11 +148,13 @@ pub(crate) fn read_batch(
     let body = window.view(body_at, total as usize)?;
     Ok(check_body(&header, body, sums)
         .map_err(|(within, damage)| BadAt { offset: if within == 0 { at } else { body_at + within as u32 }, damage })
-        .map(|()| header))
+        .map(|times| Checked { header, times }))
 }
 
+type Times = Option<(SpaceTime, SpaceTime)>;
+
 /// Verifies the records in `body`, which ends with the padding; the error says where in it.
-fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<(), (usize, Damage)> {
+fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<Times, (usize, Damage)> {
     let len = header.body_len as usize;
     if body.len() < len {
         return Err((0, Damage::new("batch within its segment", len as u64, body.len() as u64)));
@@ -145,9 +162,11 @@ fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<(
     sums.clear();
     sums.extend_from_slice(&[0; 4]);
     let mut at = 0;
+    let mut times: Times = None;
     for _ in 0..header.count {
         let record = RecordHeader::decode(&body[at..len]).map_err(|damage| (at, damage))?;
         sums.extend_from_slice(&record.crc.to_le_bytes());
+        times = Some(times.map_or((record.time, record.time), |(first, last)| (first, last.max(record.time))));
         at += RECORD_HEADER_BYTES + record.payload_len as usize;
     }
     if at != len {
@@ -160,7 +179,7 @@ fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<(
     if crc != header.body_crc {
         return Err((0, Damage::new("batch body checksum", crc, header.body_crc)));
     }
-    Ok(())
+    Ok(times)
 }
 
 /// The records of a batch that [`read_batch`] has verified, one after the other.

@@ -84,7 +84,10 @@ pub enum OpenError {
     #[error("{0}; restore it from a copy, or open with --repair to cut the log there and lose what follows")]
     Corrupt(#[from] Corruption),
     /// A segment was written by another version.
-    #[error("{file} has format version {version}, this program reads {}: use the program that wrote it", crate::format::FORMAT_VERSION)]
+    #[error(
+        "{file} has format version {version}, this program reads {}: use the program that wrote it",
+        crate::format::FORMAT_VERSION
+    )]
     Version {
         /// The segment file.
         file: String,

@@ -141,12 +141,16 @@ pub struct SegmentHeader {
     pub segment_bytes: u32,
     /// Number in the file's name.
     pub slot: u32,
+    /// Generation of the segment before, if live; zero if there was none. Tells a segment that was freed in
+    /// between from one that a power loss took.
+    pub previous: Generation,
 }
 
 impl SegmentHeader {
     /// ```text
     /// 0 magic [8] | 8 version u32 | 12 state u32 | 16 id u64 | 24 generation u64 | 32 base LSN u64
-    /// | 40 base chain u32 | 44 segment bytes u32 | 48 slot u32 | 52 zero [8] | 60 crc32c of 0..60 u32
+    /// | 40 base chain u32 | 44 segment bytes u32 | 48 slot u32 | 52 previous generation u64
+    /// | 60 crc32c of 0..60 u32
     /// ```
     #[must_use]
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
@@ -164,6 +168,7 @@ impl SegmentHeader {
         out[40..44].copy_from_slice(&self.base_chain.to_le_bytes());
         out[44..48].copy_from_slice(&self.segment_bytes.to_le_bytes());
         out[48..52].copy_from_slice(&self.slot.to_le_bytes());
+        out[52..60].copy_from_slice(&self.previous.0.to_le_bytes());
         let crc = crc32c(&out[..60]);
         out[60..64].copy_from_slice(&crc.to_le_bytes());
         out
@@ -206,6 +211,7 @@ impl SegmentHeader {
             base_chain: u32_at(bytes, 40),
             segment_bytes,
             slot: u32_at(bytes, 48),
+            previous: Generation(u64_at(bytes, 52)),
         })
     }
 }

@@ -406,7 +406,8 @@ enum Pace {
     Bounded,
 }
 
-fn write_spare_header(slot: &Slot, id: SegmentId, generation: Generation) -> std::io::Result<()> {
+/// Overwrites both headers; not synced.
+pub(crate) fn write_spare_header(slot: &Slot, id: SegmentId, generation: Generation) -> std::io::Result<()> {
     let header = SegmentHeader {
         state: SegmentState::Spare,
         id,
@@ -415,6 +416,7 @@ fn write_spare_header(slot: &Slot, id: SegmentId, generation: Generation) -> std
         base_chain: 0,
         segment_bytes: slot.segment_bytes,
         slot: slot.slot,
+        previous: Generation::ZERO,
     };
     let block = header.encode_block();
     slot.file.write_all_at(&block, 0)?;

@@ -158,6 +158,16 @@ impl Segment {
         }
     }
 
+    /// Takes over an index that was made while going through the file.
+    pub fn remember(&self, index: Vec<(Lsn, u32)>) {
+        *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
+    }
+
+    /// The newest segment of a log that is opened again is written to again.
+    pub fn reopen(&self) {
+        self.sealed.store(false, Ordering::Release);
+    }
+
     pub fn seal(&self) {
         self.sealed.store(true, Ordering::Release);
     }

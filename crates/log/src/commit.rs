@@ -1,0 +1,300 @@
+//! Group commit: who syncs, who waits, and how the role is handed on.
+//!
+//! Owns: the durable watermark and everything that waits for it. Does not own: what is written.
+//!
+//! A caller that needs a sync and finds the role free takes it. While its sync runs, whoever comes has already
+//! written its batch and waits for the *next* sync; the first of them is its leader. When a sync ends, the next
+//! leader is woken first, so that the disk is busy again while the others are told. So a durable append waits
+//! for the sync in flight and its own, never for a third. Nobody runs when nothing waits.
+//!
+//! ```text
+//! Free ── first caller ──> Running(e) ── ends, a leader waits ──> HandedOver(e+1) ── it wakes ──> Running(e+1)
+//!   ^                         │
+//!   └───────── ends, none ────┘
+//! ```
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread::Thread,
+};
+
+use thalweg_types::Lsn;
+
+use crate::{errors::AppendError, format::BatchKind, log::Shared, segment::Segment, writer::Core};
+
+/// Every so many syncs the free room of the disk is looked at.
+const SYNCS_PER_LOOK: u64 = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+enum Phase {
+    #[default]
+    Free,
+    /// The sync numbered here has a leader, which has not looked yet how far it will reach.
+    HandedOver(u64),
+    /// The sync numbered here runs and makes everything below the LSN durable.
+    Running(u64, Lsn),
+}
+
+/// Who syncs, under the core's lock. Syncs are numbered.
+#[derive(Debug, Default)]
+pub(crate) struct SyncRole {
+    phase: Phase,
+    last: u64,
+    /// Somebody waits to lead the next sync.
+    has_successor: bool,
+    /// Callers that wait for the sync of even and of odd number.
+    followers: [u32; 2],
+}
+
+/// Where callers sleep until the sync they wait for is done (or may begin).
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    reached: Mutex<u64>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn wait(&self, number: u64) {
+        let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        while *reached < number {
+            reached = self.opened.wait(reached).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn open(&self, number: u64) {
+        let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        *reached = number.max(*reached);
+        drop(reached);
+        self.opened.notify_all();
+    }
+}
+
+/// All places to sleep.
+#[derive(Debug, Default)]
+pub(crate) struct Gates {
+    leader: Gate,
+    followers: [Gate; 2],
+    /// Callers asleep in any of them.
+    pub waiting: AtomicUsize,
+    wakers: Mutex<Wakers>,
+}
+
+#[derive(Debug, Default)]
+struct Wakers {
+    last_id: u64,
+    /// By LSN, so that a sync wakes a prefix. One per pending future or blocked `wait_durable`: bounded by them.
+    waiting: BTreeMap<(Lsn, u64), Waker>,
+}
+
+fn parity(number: u64) -> usize {
+    (number & 1) as usize
+}
+
+impl Shared {
+    /// Returns once everything below `lsn` is durable; syncs itself if nobody else is about to.
+    pub fn commit(&self, core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
+        if self.durable() >= lsn {
+            return Ok(());
+        }
+        self.sync_files(core, lsn)
+    }
+
+    /// As [`commit`](Self::commit), but takes part in a sync even if `lsn` is durable already: markers and footers
+    /// have no LSN.
+    pub fn sync_files(&self, mut core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
+        self.check_not_failed()?;
+        let number = match core.role.phase {
+            Phase::Free => return self.lead(core, lsn),
+            Phase::HandedOver(number) => number,
+            Phase::Running(number, reach) if lsn <= reach => number,
+            Phase::Running(number, _) if core.role.has_successor => number + 1,
+            Phase::Running(number, _) => {
+                core.role.has_successor = true;
+                drop(core);
+                self.gates.waiting.fetch_add(1, Ordering::Relaxed);
+                self.gates.leader.wait(number + 1);
+                self.gates.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.check_not_failed()?;
+                let core = self.core();
+                return self.lead(core, lsn);
+            }
+        };
+        core.role.followers[parity(number)] += 1;
+        drop(core);
+        self.gates.waiting.fetch_add(1, Ordering::Relaxed);
+        self.gates.followers[parity(number)].wait(number);
+        self.gates.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.durable() >= lsn { Ok(()) } else { self.check_not_failed() }
+    }
+
+    /// Does one sync with the role in hand, and hands it on.
+    fn lead<'a>(&'a self, mut core: MutexGuard<'a, Core>, lsn: Lsn) -> Result<(), AppendError> {
+        let number = core.role.last + 1;
+        if !self.options.commit_delay.is_zero() {
+            core.role.phase = Phase::HandedOver(number);
+            drop(core);
+            std::thread::sleep(self.options.commit_delay);
+            core = self.core();
+        }
+        let reach = core.next;
+        core.role.last = number;
+        core.role.phase = Phase::Running(number, reach);
+        core.interval_since = None;
+        let batches = std::mem::take(&mut core.batches);
+        core.counters.batches_per_sync_max = core.counters.batches_per_sync_max.max(batches);
+        let sealed = core.unsynced.clone();
+        let active = Arc::clone(&core.active);
+        drop(core);
+
+        let began = self.clock.monotonic();
+        let outcome = sealed.iter().chain([&active]).try_for_each(sync_segment);
+        let took = self.clock.monotonic().saturating_sub(began);
+
+        let mut core = self.core();
+        if let Err(reason) = outcome {
+            return Err(self.fail(core, reason));
+        }
+        self.check_not_failed()?;
+        core.unsynced.drain(..sealed.len());
+        core.counters.syncs += 1;
+        core.counters.sync_micros += u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.durable.store(reach.0, Ordering::Release);
+        debug_assert!(reach >= lsn);
+        let handed_over = self.hand_on(&mut core, number);
+        let followers = std::mem::take(&mut core.role.followers[parity(number)]);
+        if !handed_over && core.next == reach && core.has_idle_room() {
+            core.mark(BatchKind::Idle, reach);
+        }
+        let look = core.counters.syncs.is_multiple_of(SYNCS_PER_LOOK);
+        drop(core);
+        if handed_over {
+            self.gates.leader.open(number + 1);
+        }
+        if followers > 0 {
+            self.gates.followers[parity(number)].open(number);
+        }
+        self.wake_durable(reach);
+        if look {
+            self.spares.look();
+        }
+        Ok(())
+    }
+
+    fn hand_on(&self, core: &mut Core, number: u64) -> bool {
+        let handed_over = std::mem::take(&mut core.role.has_successor);
+        core.role.phase = if handed_over { Phase::HandedOver(number + 1) } else { Phase::Free };
+        handed_over
+    }
+
+    /// The log takes nothing more; everyone who waits is told.
+    #[cold]
+    pub fn fail(&self, core: MutexGuard<'_, Core>, reason: String) -> AppendError {
+        // The first reason stays.
+        let reason = self.failure.get_or_init(|| reason).clone();
+        self.failed.store(true, Ordering::Release);
+        drop(core);
+        self.gates.leader.open(u64::MAX);
+        for gate in &self.gates.followers {
+            gate.open(u64::MAX);
+        }
+        self.wake_durable(Lsn::MAX);
+        AppendError::Failed { reason }
+    }
+
+    /// Wakes futures that wait for what is below `reach`.
+    pub fn wake_durable(&self, reach: Lsn) {
+        let mut wakers = self.gates.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if wakers.waiting.is_empty() {
+            return;
+        }
+        let later = wakers.waiting.split_off(&(reach, u64::MAX));
+        let due = std::mem::replace(&mut wakers.waiting, later);
+        drop(wakers);
+        due.into_values().for_each(Waker::wake);
+    }
+
+    /// Blocks until somebody's sync has made everything below `lsn` durable.
+    pub fn wait_durable(self: &Arc<Self>, lsn: Lsn) -> Result<(), AppendError> {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let mut wait = DurableWait::new(Arc::clone(self), lsn);
+        loop {
+            if let Poll::Ready(result) = Pin::new(&mut wait).poll(&mut context) {
+                return result;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+fn sync_segment(segment: &Arc<Segment>) -> Result<(), String> {
+    segment.file.sync_data().map_err(|error| format!("fsync of {}: {error}", segment.path))
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Resolves when everything below an LSN is durable, or the log has failed.
+#[derive(Debug)]
+pub(crate) struct DurableWait {
+    shared: Arc<Shared>,
+    lsn: Lsn,
+    /// Set while a waker is registered.
+    id: Option<u64>,
+}
+
+impl DurableWait {
+    pub fn new(shared: Arc<Shared>, lsn: Lsn) -> Self {
+        Self { shared, lsn, id: None }
+    }
+
+    fn outcome(&self) -> Option<Result<(), AppendError>> {
+        if self.shared.durable() >= self.lsn {
+            return Some(Ok(()));
+        }
+        self.shared.check_writable().err().map(Err)
+    }
+
+    fn register(&mut self, waker: &Waker) {
+        let mut wakers = self.shared.gates.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = *self.id.get_or_insert_with(|| {
+            wakers.last_id += 1;
+            wakers.last_id
+        });
+        wakers.waiting.insert((self.lsn, id), waker.clone());
+    }
+}
+
+impl Future for DurableWait {
+    type Output = Result<(), AppendError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(outcome) = self.outcome() {
+            return Poll::Ready(outcome);
+        }
+        self.register(context.waker());
+        // The watermark may have moved before the waker was in its place.
+        self.outcome().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for DurableWait {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            let mut wakers = self.shared.gates.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+            wakers.waiting.remove(&(self.lsn, id));
+        }
+    }
+}

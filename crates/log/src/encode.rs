@@ -1,0 +1,162 @@
+//! Turns drafts into the bytes of a batch, outside of the writer's lock as far as possible.
+//!
+//! Owns: record headers and checksums, and whether payload bytes are copied or passed on in place.
+//! Does not own: what only the writer knows when its turn comes (position, LSN, chain): the batch header.
+
+use std::io::IoSlice;
+
+use thalweg_types::SpaceTime;
+
+use crate::{
+    crc::{crc32c, crc32c_parts},
+    errors::AppendError,
+    format::{BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader, padded},
+    record::Draft,
+};
+
+/// Batches up to this size are copied together and into the mapped segment; larger ones are written with one
+/// vectored write, straight from the caller's memory. About where a system call becomes cheaper than the page
+/// faults of the mapping.
+pub(crate) const MAPPED_MAX_BYTES: u64 = 32 * 1024;
+
+const PADDING: [u8; 8] = [0; 8];
+
+/// Sizes of a batch to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measure {
+    pub body_len: u64,
+    pub payload_len: u64,
+    /// Earliest-given and highest time of a record.
+    pub times: (SpaceTime, SpaceTime),
+}
+
+impl Measure {
+    pub fn of(drafts: &[Draft<'_>]) -> Result<Self, AppendError> {
+        let first = drafts.first().ok_or(AppendError::Empty)?;
+        let mut times = (first.time, first.time);
+        let mut payload_len = 0;
+        for draft in drafts {
+            payload_len += draft.payload_len() as u64;
+            times.1 = times.1.max(draft.time);
+        }
+        Ok(Self { body_len: payload_len + (drafts.len() * RECORD_HEADER_BYTES) as u64, payload_len, times })
+    }
+
+    pub fn total(&self) -> u64 {
+        (BATCH_HEADER_BYTES as u64 + self.body_len).next_multiple_of(8)
+    }
+}
+
+/// Reusable memory of a thread that appends.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Room for the batch header, then records and padding (small batches), or record headers only.
+    bytes: Vec<u8>,
+    /// Four bytes of room for the chain, then the records' checksums.
+    sums: Vec<u8>,
+}
+
+/// Memory that a thread keeps between appends, at most.
+const SCRATCH_KEEP_BYTES: usize = 256 * 1024;
+
+/// A batch whose header is still missing.
+#[derive(Debug)]
+pub(crate) struct Encoded<'a> {
+    pub count: u32,
+    pub body_len: u32,
+    pub payload_len: u64,
+    pub times: Option<(SpaceTime, SpaceTime)>,
+    pub sums: &'a mut [u8],
+    pub body: Body<'a>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body<'a> {
+    /// Everything in one piece, with room for the batch header first.
+    Flat(&'a mut [u8]),
+    /// Pieces, of which the first is to be replaced by the batch header.
+    Parts(Vec<IoSlice<'a>>),
+}
+
+fn header_of(draft: &Draft<'_>) -> RecordHeader {
+    RecordHeader {
+        crc: 0,
+        payload_len: draft.payload_len() as u32,
+        space: draft.space,
+        kind: draft.kind,
+        term: draft.term,
+        index: draft.index,
+        time: draft.time,
+    }
+}
+
+impl Scratch {
+    pub fn encode<'a>(&'a mut self, drafts: &'a [Draft<'a>], measure: Measure) -> Encoded<'a> {
+        if self.bytes.capacity() > SCRATCH_KEEP_BYTES || self.sums.capacity() > SCRATCH_KEEP_BYTES {
+            *self = Self::default();
+        }
+        self.bytes.clear();
+        self.sums.clear();
+        self.sums.extend_from_slice(&[0; 4]);
+        let flat = measure.total() <= MAPPED_MAX_BYTES;
+        if flat {
+            self.encode_flat(drafts, measure.total() as usize);
+        } else {
+            self.encode_headers(drafts);
+        }
+        let body = if flat {
+            Body::Flat(&mut self.bytes)
+        } else {
+            Body::Parts(gather(&self.bytes, drafts, measure.body_len as u32))
+        };
+        Encoded {
+            count: drafts.len() as u32,
+            body_len: measure.body_len as u32,
+            payload_len: measure.payload_len,
+            times: Some(measure.times),
+            sums: &mut self.sums,
+            body,
+        }
+    }
+
+    fn encode_flat(&mut self, drafts: &[Draft<'_>], total: usize) {
+        let bytes = &mut self.bytes;
+        bytes.reserve(total);
+        bytes.extend_from_slice(&[0; BATCH_HEADER_BYTES]);
+        for draft in drafts {
+            let at = bytes.len();
+            bytes.extend_from_slice(&header_of(draft).encode());
+            for part in draft.payload {
+                bytes.extend_from_slice(part);
+            }
+            let crc = crc32c(&bytes[at + 4..]).to_le_bytes();
+            bytes[at..at + 4].copy_from_slice(&crc);
+            self.sums.extend_from_slice(&crc);
+        }
+        bytes.resize(total, 0);
+    }
+
+    fn encode_headers(&mut self, drafts: &[Draft<'_>]) {
+        for draft in drafts {
+            let mut header = header_of(draft).encode();
+            let crc = crc32c_parts(&header[4..], draft.payload).to_le_bytes();
+            header[..4].copy_from_slice(&crc);
+            self.bytes.extend_from_slice(&header);
+            self.sums.extend_from_slice(&crc);
+        }
+    }
+}
+
+/// The pieces of a large batch in their order.
+fn gather<'a>(headers: &'a [u8], drafts: &'a [Draft<'a>], body_len: u32) -> Vec<IoSlice<'a>> {
+    let pieces: usize = drafts.iter().map(|draft| draft.payload.len() + 1).sum();
+    let mut parts = Vec::with_capacity(pieces + 2);
+    parts.push(IoSlice::new(&[]));
+    for (header, draft) in headers.chunks_exact(RECORD_HEADER_BYTES).zip(drafts) {
+        parts.push(IoSlice::new(header));
+        parts.extend(draft.payload.iter().map(|part| IoSlice::new(part)));
+    }
+    let pad = padded(BATCH_HEADER_BYTES as u32 + body_len) - BATCH_HEADER_BYTES as u32 - body_len;
+    parts.push(IoSlice::new(&PADDING[..pad as usize]));
+    parts
+}

@@ -1,0 +1,116 @@
+//! Makes what a survey found true on the disk, before the log is served.
+//!
+//! Owns: the writes of recovery. Repeating them after a crash in between changes nothing: they depend only on
+//! what was attested, and they never touch a byte below the last attested record other than by writing it again.
+//!
+//! 1. Every batch past the attested LSN is written again as it is: a page may be clean in the cache and not on
+//!    the disk, after a failed fsync. 2. The rest of the last segment becomes zeroes: no stale batch, valid at its
+//!    place, can come back behind a later, shorter log. 3. These are synced. 4. Later segments get a new identity,
+//!    which voids every batch in them, and are synced.
+
+use std::io;
+
+use thalweg_disk::File;
+use thalweg_types::{Generation, Lsn};
+
+use crate::{
+    cursor::{CHUNK_BYTES, Window, read_header},
+    errors::{DiskFault, Explain},
+    format::{BatchKind, DATA_START, Footer, HEADER_BLOCK_BYTES, SegmentId},
+    prepare::write_spare_header,
+    survey::{Survey, Surveyed},
+};
+
+const PIECE_BYTES: u32 = 64 * 1024;
+
+/// Does what a survey asks for. `generation` is the highest in use; the highest in use afterwards is returned.
+pub(crate) fn mend(survey: &Survey, seed: u64, mut generation: Generation) -> Result<Generation, DiskFault> {
+    if !survey.clean {
+        let last = survey.kept.len() - 1;
+        for (at, kept) in survey.kept.iter().enumerate().skip(survey.walked_from.min(last)) {
+            let from = first_unattested(kept, survey.attested)?;
+            if at == last {
+                rewrite(kept, from)?;
+                zero(&*kept.found.slot.file, kept.extent.written, kept.found.header.segment_bytes)
+                    .explain("write", kept.found.path())?;
+            } else if from < kept.extent.written {
+                rewrite(kept, from)?;
+                write_footer(kept)?;
+            } else {
+                continue;
+            }
+            kept.found.slot.file.sync_data().explain("sync", kept.found.path())?;
+        }
+    }
+    for found in &survey.cut {
+        generation = generation.next();
+        write_spare_header(&found.slot, SegmentId::draw(seed, generation), generation)
+            .and_then(|()| found.slot.file.sync_data())
+            .explain("void", found.path())?;
+    }
+    Ok(generation)
+}
+
+/// Where the first batch begins that is not wholly attested.
+fn first_unattested(kept: &Surveyed, attested: Lsn) -> Result<u32, DiskFault> {
+    let key = kept.found.key();
+    let until = kept.extent.written;
+    let mut window = Window::new(kept.found.slot.file.clone(), until, CHUNK_BYTES);
+    let mut at = DATA_START;
+    while at < until {
+        let header = read_header(&mut window, key, at).explain("read", kept.found.path())?;
+        let Ok(header) = header else { break };
+        if header.next() > attested || (header.kind != BatchKind::Records && header.first >= attested) {
+            break;
+        }
+        at += header.total_bytes();
+    }
+    Ok(at)
+}
+
+/// Writes the headers and the batches from `from` on again, as they are.
+fn rewrite(kept: &Surveyed, from: u32) -> Result<(), DiskFault> {
+    let file = &*kept.found.slot.file;
+    let block = kept.found.header.encode_block();
+    let again = || -> io::Result<()> {
+        file.write_all_at(&block, 0)?;
+        file.write_all_at(&block, HEADER_BLOCK_BYTES.into())?;
+        let mut piece = vec![0; PIECE_BYTES as usize];
+        let mut at = from;
+        while at < kept.extent.written {
+            let len = PIECE_BYTES.min(kept.extent.written - at);
+            let piece = &mut piece[..len as usize];
+            file.read_exact_at(piece, at.into())?;
+            file.write_all_at(piece, at.into())?;
+            at += len;
+        }
+        Ok(())
+    };
+    again().explain("rewrite", kept.found.path())
+}
+
+fn write_footer(kept: &Surveyed) -> Result<(), DiskFault> {
+    let key = kept.found.key();
+    let footer = Footer {
+        end: kept.extent.written,
+        chain: kept.chain,
+        first: kept.found.header.base,
+        next: kept.extent.next,
+        first_time: kept.extent.first_time,
+        last_time: kept.extent.last_time,
+    };
+    let bytes = footer.encode(key.id, key.limit);
+    kept.found.slot.file.write_all_at(&bytes, key.limit.into()).explain("write", kept.found.path())
+}
+
+fn zero(file: &dyn File, from: u32, until: u32) -> io::Result<()> {
+    let zeroes = [0; PIECE_BYTES as usize];
+    let mut at = from;
+    while at < until {
+        // Pieces end at multiples of their size, so that all but the first are whole pages.
+        let len = (PIECE_BYTES - at % PIECE_BYTES).min(until - at);
+        file.write_all_at(&zeroes[..len as usize], at.into())?;
+        at += len;
+    }
+    Ok(())
+}

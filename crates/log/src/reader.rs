@@ -1,0 +1,149 @@
+//! Reading records in order, and bytes by reference, without a lock on the writer.
+//!
+//! Owns: [`Records`]. Bound: about 1 MiB of buffer for each iterator, or one batch if that is larger.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use bytes::Bytes;
+use thalweg_types::{BlobRef, Generation, Lsn};
+
+use crate::{
+    crc::crc32c,
+    cursor::{BatchRecords, CHUNK_BYTES, Expected, Window, read_batch},
+    errors::{Corruption, Explain, ReadError},
+    format::{DATA_START, Damage},
+    log::Shared,
+    record::LogRecord,
+    segment::Segment,
+};
+
+/// Records in order. Holds the segments it will read, so none of them is recycled under it. Ends after the first
+/// error.
+#[derive(Debug)]
+pub struct Records {
+    /// Segments to come, with how far each may be read.
+    ahead: VecDeque<(Arc<Segment>, u32)>,
+    place: Option<Place>,
+    batch: Option<BatchRecords>,
+    /// Records below are skipped.
+    from: Lsn,
+    sums: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Place {
+    segment: Arc<Segment>,
+    window: Window,
+    at: u32,
+    /// `None` if the iteration begins in the middle of a segment.
+    expected: Option<Expected>,
+}
+
+impl Place {
+    fn start(segment: Arc<Segment>, until: u32, at: u32) -> Self {
+        let expected = (at == DATA_START).then_some(Expected { first: segment.first, chain: segment.base_chain });
+        let window = Window::new(Arc::clone(&segment.file), until, CHUNK_BYTES);
+        Self { segment, window, at, expected }
+    }
+
+    fn next_batch(&mut self, sums: &mut Vec<u8>) -> Result<BatchRecords, ReadError> {
+        let segment = &self.segment;
+        let batch = read_batch(&mut self.window, segment.key, self.at, self.expected, sums)
+            .explain("read", &segment.path)?
+            .map_err(|bad| Corruption::at(&segment.path, bad.offset, bad.damage))?;
+        let records =
+            BatchRecords::new(&mut self.window, segment.key, self.at, &batch.header).explain("read", &segment.path)?;
+        self.at += batch.header.total_bytes();
+        self.expected = Some(batch.expects());
+        Ok(records)
+    }
+}
+
+impl Records {
+    fn new(segments: &[Arc<Segment>], from: Lsn) -> Self {
+        let mut ahead: VecDeque<_> = segments.iter().map(|segment| (Arc::clone(segment), segment.written())).collect();
+        let place = ahead.pop_front().map(|(segment, until)| {
+            let at = segment.seek(from).min(until);
+            Place::start(segment, until, at)
+        });
+        Self { ahead, place, batch: None, from, sums: Vec::new() }
+    }
+
+    /// The next record, if the batch in hand has one.
+    fn from_batch(&mut self) -> Option<LogRecord> {
+        let from = self.from;
+        let record = self.batch.as_mut()?.find(|record| record.lsn >= from);
+        if record.is_none() {
+            self.batch = None;
+        }
+        record
+    }
+}
+
+impl Iterator for Records {
+    type Item = Result<LogRecord, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(record) = self.from_batch() {
+                return Some(Ok(record));
+            }
+            let place = self.place.as_mut()?;
+            if place.at >= place.window.end() {
+                self.place = self.ahead.pop_front().map(|(segment, until)| Place::start(segment, until, DATA_START));
+                continue;
+            }
+            match place.next_batch(&mut self.sums) {
+                Ok(batch) => self.batch = Some(batch),
+                Err(error) => {
+                    self.place = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    pub fn records_from(&self, lsn: Lsn) -> Result<Records, ReadError> {
+        let table = self.table.load_full();
+        let segments = table.contiguous();
+        let oldest = segments[0].first;
+        if lsn < oldest {
+            return Err(ReadError::Compacted { oldest });
+        }
+        let end = segments[segments.len() - 1].next();
+        if lsn > end {
+            return Err(ReadError::PastEnd { lsn, end });
+        }
+        let at = segments.partition_point(|segment| segment.first <= lsn) - 1;
+        Ok(Records::new(&segments[at..], lsn))
+    }
+
+    pub fn segment_records(&self, generation: Generation) -> Result<Records, ReadError> {
+        let table = self.table.load_full();
+        let segment = table.find(generation).ok_or(ReadError::Gone { generation })?;
+        Ok(Records::new(std::slice::from_ref(segment), Lsn::ZERO))
+    }
+
+    pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {
+        let table = self.table.load();
+        let segment = table.find(blob.generation).ok_or(ReadError::Gone { generation: blob.generation })?;
+        let segment = Arc::clone(segment);
+        drop(table);
+        let written = segment.written();
+        let end = u64::from(blob.offset) + u64::from(blob.len);
+        if blob.offset < DATA_START || end > u64::from(written) {
+            let damage = Damage::new("reference within what is written", written, end);
+            return Err(Corruption::at(&segment.path, blob.offset, damage).into());
+        }
+        let mut bytes = vec![0; blob.len as usize];
+        segment.file.read_exact_at(&mut bytes, blob.offset.into()).explain("read", &segment.path)?;
+        let crc = crc32c(&bytes);
+        if crc != blob.crc {
+            let damage = Damage::new("checksum of referenced bytes", blob.crc, crc);
+            return Err(Corruption::at(&segment.path, blob.offset, damage).into());
+        }
+        Ok(bytes.into())
+    }
+}

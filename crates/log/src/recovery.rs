@@ -1,0 +1,171 @@
+//! Opening: inventory, survey, decision, mending, and the first marker.
+//!
+//! Owns: the order of these. Nothing is written before the decision to open is made.
+
+use std::{io, sync::Arc};
+
+use arc_swap::ArcSwap;
+use thalweg_disk::Disk;
+use thalweg_types::{Clock, Generation, Lsn};
+
+use crate::{
+    errors::{Corruption, Explain, OpenError},
+    format::{BatchKind, SegmentHeader, SegmentState},
+    inventory::Inventory,
+    log::Shared,
+    mend::mend,
+    options::{LogOptions, Recovery, Repair},
+    prepare::{Prepared, Slot, Spares},
+    segment::{Extent, Segment, SegmentKey, Table},
+    survey::Survey,
+    writer::{Core, write_live_header},
+};
+
+/// Opens the log in `dir`; the background threads are not started.
+pub(crate) fn open(
+    disk: &Arc<dyn Disk>,
+    dir: &str,
+    options: LogOptions,
+    clock: Arc<dyn Clock>,
+    seed: u64,
+) -> Result<(Shared, Recovery), OpenError> {
+    options.check()?;
+    make_dir(&**disk, dir)?;
+    let guard = disk.lock(&format!("{dir}/LOCK")).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
+        _ => crate::errors::DiskFault::new("lock", dir, &error).into(),
+    })?;
+    let inventory = Inventory::take(&**disk, dir)?;
+    let mut given_up = unreadable(&inventory, options.repair)?;
+    let survey = if inventory.live.is_empty() { None } else { Some(Survey::of(&inventory)?) };
+    if let Some(corruption) = survey.as_ref().and_then(|survey| survey.corruption.clone()) {
+        if options.repair == Repair::Refuse {
+            return Err(corruption.into());
+        }
+        given_up.push(corruption);
+    }
+    for path in &inventory.unfinished {
+        disk.remove(path).explain("remove", path)?;
+    }
+
+    let mut generation = inventory.generation;
+    if let Some(survey) = &survey {
+        generation = mend(survey, seed, generation)?;
+    }
+    let slots = inventory.slots.clone();
+    let spares = Arc::new(Spares::new(Arc::clone(disk), dir, &options, seed, generation, slots));
+    let mut unused: Vec<Slot> = inventory.spares.into_iter().map(|found| found.slot).collect();
+    let (table, core, mut recovery) = match survey {
+        Some(survey) => {
+            let recovery = report(&survey, &given_up);
+            unused.extend(survey.cut.iter().map(|found| found.slot.clone()));
+            let (table, core) = resume(survey, &spares)?;
+            (table, core, recovery)
+        }
+        None => {
+            let (table, core) = begin(&mut unused, &options, &spares)?;
+            (table, core, Recovery { clean: true, repaired: tell(&given_up), ..Recovery::default() })
+        }
+    };
+    recovery.segments = table.0.len() as u32;
+    for slot in unused {
+        spares.give_back(slot);
+    }
+    let durable = core.next;
+    let shared = Shared::new(options, clock, spares, ArcSwap::from_pointee(table), core, durable, guard);
+    mark_opened(&shared)?;
+    shared.spares.look();
+    Ok((shared, recovery))
+}
+
+fn make_dir(disk: &dyn Disk, dir: &str) -> Result<(), OpenError> {
+    disk.create_dir(dir).explain("create", dir)?;
+    let parent = dir.rsplit_once('/').map_or("", |(parent, _)| parent);
+    disk.sync_dir(parent).explain("sync", parent)?;
+    Ok(())
+}
+
+/// Files without a valid header: another version, or corruption.
+fn unreadable(inventory: &Inventory, repair: Repair) -> Result<Vec<Corruption>, OpenError> {
+    let mut given_up = Vec::new();
+    for file in &inventory.unreadable {
+        if let Some(version) = file.version {
+            return Err(OpenError::Version { file: file.corruption.file.clone(), version });
+        }
+        if repair == Repair::Refuse {
+            return Err(file.corruption.clone().into());
+        }
+        given_up.push(file.corruption.clone());
+    }
+    Ok(given_up)
+}
+
+fn tell(given_up: &[Corruption]) -> Option<String> {
+    (!given_up.is_empty()).then(|| given_up.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+}
+
+fn report(survey: &Survey, given_up: &[Corruption]) -> Recovery {
+    Recovery {
+        cut_bytes: survey.cut_bytes,
+        attested: survey.attested.min(survey.end()),
+        end: survey.end(),
+        segments: 0,
+        clean: survey.clean && given_up.is_empty(),
+        repaired: tell(given_up),
+    }
+}
+
+/// Goes on where a surveyed log ends.
+fn resume(survey: Survey, spares: &Arc<Spares>) -> Result<(Table, Core), OpenError> {
+    let mut chain = 0;
+    let mut segments = Vec::with_capacity(survey.kept.len());
+    for kept in survey.kept {
+        chain = kept.chain;
+        let key = kept.found.key();
+        let base = (kept.found.header.base, kept.found.header.base_chain);
+        let segment = Segment::new(kept.found.slot, key, base, kept.extent, Arc::clone(spares));
+        segment.remember(kept.index);
+        segment.seal();
+        segments.push(Arc::new(segment));
+    }
+    let active = segments.last().expect("a survey keeps at least one segment");
+    active.reopen();
+    let mapping = active.file.map(active.segment_bytes.into()).explain("map", &active.path)?;
+    let core = Core::new(Arc::clone(active), mapping, chain);
+    Ok((Table(segments), core))
+}
+
+/// The first segment of a new log.
+fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<Spares>) -> Result<(Table, Core), OpenError> {
+    let at = unused.iter().position(|slot| slot.segment_bytes == options.segment_bytes);
+    let prepared = match at {
+        Some(at) => spares.recycle(unused.swap_remove(at))?,
+        None => spares.create_now()?,
+    };
+    let Prepared { slot, id, generation, mut mapping } = prepared;
+    let header = SegmentHeader {
+        state: SegmentState::Live,
+        id,
+        generation,
+        base: Lsn::ZERO,
+        base_chain: 0,
+        segment_bytes: slot.segment_bytes,
+        slot: slot.slot,
+        previous: Generation::ZERO,
+    };
+    write_live_header(&mut *mapping, &header);
+    let key = SegmentKey::new(id, generation, slot.segment_bytes);
+    let segment = Arc::new(Segment::new(slot, key, (Lsn::ZERO, 0), Extent::empty(Lsn::ZERO), Arc::clone(spares)));
+    let core = Core::new(Arc::clone(&segment), mapping, 0);
+    Ok((Table(vec![segment]), core))
+}
+
+/// Writes and syncs the marker that says that a new run begins here: from now on a `Closed` before it means
+/// nothing, and everything below is attested.
+fn mark_opened(shared: &Shared) -> Result<(), OpenError> {
+    let mut core = shared.core();
+    let next = core.next;
+    core.mark(BatchKind::Opened, next);
+    core.active.file.sync_data().explain("sync", &core.active.path)?;
+    Ok(())
+}

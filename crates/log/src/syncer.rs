@@ -1,0 +1,92 @@
+//! The background syncer: fsyncs `interval` writes when their time has come, and sealed segments soon.
+//!
+//! Owns: when it is due. Asleep without a timer while nothing is due.
+
+use std::{
+    sync::{Condvar, Mutex, PoisonError},
+    time::Duration,
+};
+
+use crate::log::Shared;
+
+#[derive(Debug, Default)]
+struct Due {
+    /// Monotonic time of the clock.
+    at: Option<Duration>,
+    now: bool,
+    stop: bool,
+}
+
+/// What the thread waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Syncer {
+    due: Mutex<Due>,
+    changed: Condvar,
+}
+
+impl Syncer {
+    fn change(&self, change: impl FnOnce(&mut Due)) {
+        change(&mut self.due.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_one();
+    }
+
+    /// A sync is due at `at`, unless one is due earlier.
+    pub fn due_at(&self, at: Duration) {
+        self.change(|due| due.at = Some(due.at.map_or(at, |earlier| earlier.min(at))));
+    }
+
+    /// A sync is due as soon as possible.
+    pub fn due_now(&self) {
+        self.change(|due| due.now = true);
+    }
+
+    pub fn stop(&self) {
+        self.change(|due| due.stop = true);
+    }
+
+    /// Sleeps until a sync is due; false if told to stop.
+    fn wait(&self, shared: &Shared) -> bool {
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if due.stop {
+                return false;
+            }
+            if due.now {
+                due.now = false;
+                return true;
+            }
+            let Some(at) = due.at else {
+                due = self.changed.wait(due).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = at.saturating_sub(shared.clock.monotonic());
+            if left.is_zero() {
+                due.at = None;
+                return true;
+            }
+            due = self.changed.wait_timeout(due, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The thread's life. A failed sync fails the log and is seen there.
+    pub fn run(&self, shared: &Shared) {
+        while self.wait(shared) {
+            let core = shared.core();
+            if core.unsynced.is_empty() {
+                // A sync has covered what this thread was set for; later `interval` writes have their own time.
+                let Some(since) = core.interval_since else { continue };
+                let due = since + shared.options.sync_interval;
+                if due > shared.clock.monotonic() {
+                    drop(core);
+                    self.due_at(due);
+                    continue;
+                }
+            }
+            let next = core.next;
+            if shared.sync_files(core, next).is_err() {
+                return;
+            }
+            shared.spares.look();
+        }
+    }
+}

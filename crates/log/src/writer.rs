@@ -1,0 +1,314 @@
+//! The writer role: whoever holds the core's lock puts batches into the active segment.
+//!
+//! Owns: where the next batch goes, the chain, sealing and switching segments.
+//! Does not own: syncing (see `commit`), preparing segments (see `prepare`).
+//!
+//! Invariants: `durable <= next`; every byte below `offset` of the active segment belongs to a whole batch;
+//! sealed segments that are not wholly synced are in `unsynced`, oldest first.
+
+use std::{
+    cell::RefCell,
+    io,
+    sync::{Arc, MutexGuard, atomic::Ordering},
+    time::Duration,
+};
+
+use thalweg_disk::Mapping;
+use thalweg_types::{Durability, LogPosition, Lsn};
+
+use crate::{
+    commit::SyncRole,
+    encode::{Body, Encoded, Measure, Scratch},
+    errors::AppendError,
+    format::{
+        BATCH_HEADER_BYTES, BatchHeader, BatchKind, DATA_START, FOOTER_BYTES, Footer, HEADER_BLOCK_BYTES, MARKER_ROOM,
+        RECORD_HEADER_BYTES, SegmentHeader, SegmentState, body_crc, padded,
+    },
+    log::Shared,
+    prepare::{NoSpare, Prepared},
+    record::{Appended, Draft, Purpose},
+    segment::{Extent, Segment, SegmentKey},
+};
+
+/// Sealed segments that may wait for their sync; a writer that would seal another syncs first.
+const MAX_UNSYNCED_SEGMENTS: usize = 4;
+/// How long a writer waits for a prepared segment.
+const SPARE_PATIENCE: Duration = Duration::from_secs(10);
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+/// Counters that are kept under the core's lock anyway.
+#[derive(Debug, Default)]
+pub(crate) struct WriteCounters {
+    pub appends: u64,
+    pub records: u64,
+    pub bytes: u64,
+    pub payload_bytes: u64,
+    pub syncs: u64,
+    pub sync_micros: u64,
+    pub batches_per_sync_max: u64,
+}
+
+/// What the holder of the writer role works on.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub active: Arc<Segment>,
+    mapping: Box<dyn Mapping>,
+    offset: u32,
+    pub next: Lsn,
+    chain: u32,
+    /// Sealed segments that need a sync, oldest first.
+    pub unsynced: Vec<Arc<Segment>>,
+    pub role: SyncRole,
+    /// When the oldest `interval` write that no sync covers yet was made.
+    pub interval_since: Option<Duration>,
+    /// Batches of records since the last sync began.
+    pub batches: u64,
+    pub counters: WriteCounters,
+    /// A write has failed half way: nothing may follow it.
+    pub torn: bool,
+}
+
+impl Core {
+    pub fn new(active: Arc<Segment>, mapping: Box<dyn Mapping>, chain: u32) -> Self {
+        let extent = active.extent();
+        Self {
+            active,
+            mapping,
+            offset: extent.written,
+            next: extent.next,
+            chain,
+            unsynced: Vec::new(),
+            role: SyncRole::default(),
+            interval_since: None,
+            batches: 0,
+            counters: WriteCounters::default(),
+            torn: false,
+        }
+    }
+
+    fn fits(&self, total: u32) -> bool {
+        u64::from(self.offset) + u64::from(total) + u64::from(MARKER_ROOM) <= u64::from(self.active.key.limit)
+    }
+
+    /// Writes one batch at the end. On error the segment's tail is torn.
+    fn write(&mut self, batch: Encoded<'_>, kind: BatchKind, attested: Lsn) -> io::Result<(u32, Lsn)> {
+        let at = self.offset;
+        let first = self.next;
+        let crc = body_crc(batch.sums, self.chain);
+        let header = BatchHeader {
+            body_len: batch.body_len,
+            count: batch.count,
+            first,
+            attested,
+            chain: self.chain,
+            body_crc: crc,
+            kind,
+        };
+        let header_bytes = header.encode(self.active.key.id, at);
+        match batch.body {
+            Body::Flat(bytes) => {
+                bytes[..BATCH_HEADER_BYTES].copy_from_slice(&header_bytes);
+                self.mapping.write(bytes, at.into());
+            }
+            Body::Parts(mut parts) => {
+                parts[0] = io::IoSlice::new(&header_bytes);
+                if let Err(error) = self.active.file.write_all_vectored_at(&parts, at.into()) {
+                    self.torn = true;
+                    return Err(error);
+                }
+            }
+        }
+        let total = padded(BATCH_HEADER_BYTES as u32 + batch.body_len);
+        self.offset = at + total;
+        self.next = header.next();
+        self.chain = crc;
+        self.counters.bytes += u64::from(total);
+        self.active.publish(at, self.offset, first, self.next, batch.times);
+        Ok((at, first))
+    }
+
+    /// Writes a batch without records that attests `attested`; false if the segment has no room for it.
+    pub fn mark(&mut self, kind: BatchKind, attested: Lsn) -> bool {
+        if self.torn || self.offset + BATCH_HEADER_BYTES as u32 > self.active.key.limit {
+            return false;
+        }
+        let mut bytes = [0; BATCH_HEADER_BYTES];
+        let batch = Encoded {
+            count: 0,
+            body_len: 0,
+            payload_len: 0,
+            times: None,
+            sums: &mut [0; 4],
+            body: Body::Flat(&mut bytes),
+        };
+        self.write(batch, kind, attested).is_ok()
+    }
+
+    /// Whether an idle marker may be written: the last room is for open and close.
+    pub fn has_idle_room(&self) -> bool {
+        self.offset + MARKER_ROOM / 2 <= self.active.key.limit
+    }
+
+    /// Seals the active segment and goes on in a prepared one.
+    fn switch(&mut self, prepared: Prepared, shared: &Shared) {
+        let old = &self.active;
+        let extent = old.extent();
+        let footer = Footer {
+            end: self.offset,
+            chain: self.chain,
+            first: old.first,
+            next: self.next,
+            first_time: extent.first_time,
+            last_time: extent.last_time,
+        };
+        let limit = old.key.limit;
+        self.mapping.write(&footer.encode(old.key.id, limit), limit.into());
+        let Prepared { slot, id, generation, mut mapping } = prepared;
+        let header = SegmentHeader {
+            state: SegmentState::Live,
+            id,
+            generation,
+            base: self.next,
+            base_chain: self.chain,
+            segment_bytes: slot.segment_bytes,
+            slot: slot.slot,
+            previous: old.key.generation,
+        };
+        write_live_header(&mut *mapping, &header);
+        let key = SegmentKey::new(id, generation, slot.segment_bytes);
+        let extent = Extent::empty(self.next);
+        let fresh = Segment::new(slot, key, (self.next, self.chain), extent, Arc::clone(&shared.spares));
+        let fresh = Arc::new(fresh);
+        old.seal();
+        shared.table.store(Arc::new(shared.table.load().with(Arc::clone(&fresh))));
+        self.unsynced.push(std::mem::replace(&mut self.active, fresh));
+        self.mapping = mapping;
+        self.offset = DATA_START;
+    }
+}
+
+const _: () = assert!(FOOTER_BYTES < HEADER_BLOCK_BYTES as usize);
+
+/// Turns a spare into a live segment. Not synced: if a power loss takes it, it takes no batch that was attested,
+/// because the sync that makes a batch durable makes this durable too.
+pub(crate) fn write_live_header(mapping: &mut dyn Mapping, header: &SegmentHeader) {
+    let bytes = header.encode();
+    mapping.write(&bytes, 0);
+    mapping.write(&bytes, HEADER_BLOCK_BYTES.into());
+}
+
+impl Shared {
+    pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
+        let measure = Measure::of(drafts)?;
+        let max = u64::from(self.options.segment_bytes - DATA_START - FOOTER_BYTES as u32 - MARKER_ROOM);
+        if measure.total() > max {
+            return Err(AppendError::TooLarge { got: measure.total(), max });
+        }
+        if purpose == Purpose::Data && self.spares.is_low() {
+            self.admit()?;
+        }
+        let (mut core, appended) = SCRATCH.with_borrow_mut(|scratch| {
+            let batch = scratch.encode(drafts, measure);
+            self.place(batch, measure.total() as u32, purpose)
+        })?;
+        match level {
+            Durability::None | Durability::Os => Ok(appended),
+            Durability::Interval => {
+                if core.interval_since.is_none() {
+                    let now = self.clock.monotonic();
+                    core.interval_since = Some(now);
+                    drop(core);
+                    self.syncer.due_at(now + self.options.sync_interval);
+                }
+                Ok(appended)
+            }
+            Durability::Disk | Durability::Quorum => self.commit(core, appended.next).map(|()| appended),
+        }
+    }
+
+    /// The disk was nearly full when last looked at: looks again.
+    #[cold]
+    fn admit(&self) -> Result<(), AppendError> {
+        match self.spares.look() {
+            (free_bytes, true) => Err(AppendError::DiskFull { free_bytes, reserve_bytes: self.options.reserve_bytes }),
+            (_, false) => Ok(()),
+        }
+    }
+
+    fn place(
+        &self,
+        batch: Encoded<'_>,
+        total: u32,
+        purpose: Purpose,
+    ) -> Result<(MutexGuard<'_, Core>, Appended), AppendError> {
+        let mut core = self.writable_core()?;
+        while !core.fits(total) {
+            core = self.roll(core, purpose)?;
+        }
+        let (count, payload_len) = (batch.count, batch.payload_len);
+        let durable = self.durable();
+        let (at, first) = match core.write(batch, BatchKind::Records, durable) {
+            Ok(placed) => placed,
+            Err(error) => {
+                let reason = format!("write to {}: {error}", core.active.path);
+                return Err(self.fail(core, reason));
+            }
+        };
+        core.batches += 1;
+        core.counters.appends += 1;
+        core.counters.records += u64::from(count);
+        core.counters.payload_bytes += payload_len;
+        self.end.store(core.next.0, Ordering::Release);
+        let offset = at + (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u32;
+        let payload_at = LogPosition { generation: core.active.key.generation, offset };
+        let appended = Appended { first, next: core.next, payload_at };
+        Ok((core, appended))
+    }
+
+    /// Takes the lock, unless the log has failed or is closed.
+    pub fn writable_core(&self) -> Result<MutexGuard<'_, Core>, AppendError> {
+        let core = self.core();
+        self.check_writable()?;
+        Ok(core)
+    }
+
+    /// Goes on in the next segment; the lock is released while there is none.
+    pub fn roll<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        purpose: Purpose,
+    ) -> Result<MutexGuard<'a, Core>, AppendError> {
+        if core.unsynced.len() >= MAX_UNSYNCED_SEGMENTS {
+            let next = core.next;
+            // The durable bound may be past `next` already while a footer waits: force one.
+            self.sync_files(core, next)?;
+            return self.writable_core();
+        }
+        if let Some(prepared) = self.spares.take(purpose) {
+            core.switch(prepared, self);
+            self.syncer.due_now();
+            return Ok(core);
+        }
+        drop(core);
+        self.wait_for_spare(purpose)?;
+        self.writable_core()
+    }
+
+    fn wait_for_spare(&self, purpose: Purpose) -> Result<(), AppendError> {
+        match self.spares.wait(purpose, SPARE_PATIENCE) {
+            Ok(()) => Ok(()),
+            Err(NoSpare::Failed(fault)) if fault.is_full() => {
+                let (free_bytes, _) = self.spares.look();
+                Err(AppendError::DiskFull { free_bytes, reserve_bytes: self.options.reserve_bytes })
+            }
+            Err(NoSpare::Failed(fault)) => {
+                Err(AppendError::NoSegment { waited: Duration::ZERO, reason: Some(fault.to_string()) })
+            }
+            Err(NoSpare::TimedOut) => Err(AppendError::NoSegment { waited: SPARE_PATIENCE, reason: None }),
+            Err(NoSpare::Stopped) => Err(AppendError::Closed),
+        }
+    }
+}

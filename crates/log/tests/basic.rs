@@ -1,0 +1,132 @@
+//! What every user of the log relies on, on real files.
+
+mod common;
+
+use common::*;
+use thalweg_log::{AppendError, LogOptions, OpenError, ReadError, Recovery, crc32c};
+use thalweg_types::{BlobRef, Durability, Generation, Lsn};
+
+#[test]
+fn records_come_back_in_order_and_after_a_reopen() {
+    let (_dir, disk) = real_disk();
+    let payloads: Vec<Vec<u8>> = (0..100).map(|number| payload(number, number as usize * 13)).collect();
+    let (log, recovery) = open(&disk, small_options()).unwrap();
+    assert_eq!(recovery, Recovery { clean: true, segments: 1, ..Recovery::default() });
+    for (number, chunk) in payloads.chunks(7).enumerate() {
+        let appended = append(&log, chunk, Durability::ALL[number % 5]).unwrap();
+        assert_eq!(appended.first, Lsn(number as u64 * 7));
+        assert_eq!(appended.next, log.end());
+        if Durability::ALL[number % 5].waits_for_sync() {
+            assert_eq!(log.durable(), appended.next);
+        }
+    }
+    assert_records(&read_all(&log), 0, &payloads);
+    let from_50: Vec<_> = log.records_from(Lsn(50)).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_records(&from_50, 50, &payloads[50..]);
+    assert_eq!(log.records_from(Lsn(100)).unwrap().count(), 0);
+    assert!(matches!(log.records_from(Lsn(101)), Err(ReadError::PastEnd { .. })));
+    log.close().unwrap();
+    assert_eq!(append(&log, &payloads[..1], Durability::Os), Err(AppendError::Closed));
+    assert_records(&read_all(&log), 0, &payloads);
+    drop(log);
+
+    let (log, recovery) = open(&disk, small_options()).unwrap();
+    let segments = log.segments().len() as u32;
+    assert!(segments > 1);
+    let expected = Recovery { clean: true, attested: Lsn(100), end: Lsn(100), segments, ..Recovery::default() };
+    assert_eq!(recovery, expected);
+    assert_eq!((log.end(), log.durable()), (Lsn(100), Lsn(100)));
+    assert_records(&read_all(&log), 0, &payloads);
+}
+
+#[test]
+fn a_log_that_was_not_closed_keeps_all_and_says_what_was_undecided() {
+    let (_dir, disk) = real_disk();
+    let payloads: Vec<Vec<u8>> = (0..5).map(|number| payload(number, 300)).collect();
+    let (log, _) = open(&disk, small_options()).unwrap();
+    append(&log, &payloads[..3], Durability::Disk).unwrap();
+    append(&log, &payloads[3..], Durability::Os).unwrap();
+    drop(log);
+    let (log, recovery) = open(&disk, small_options()).unwrap();
+    let expected = Recovery { attested: Lsn(3), end: Lsn(5), segments: 1, ..Recovery::default() };
+    assert_eq!(recovery, expected);
+    assert_records(&read_all(&log), 0, &payloads);
+    assert_eq!(log.durable(), Lsn(5), "what open keeps, it makes durable");
+}
+
+#[test]
+fn blobs_are_read_by_reference_and_checked() {
+    let (_dir, disk) = real_disk();
+    let (log, _) = open(&disk, small_options()).unwrap();
+    let payloads = [payload(1, 500), payload(2, 40_000), payload(3, 8)];
+    for level in [Durability::Os, Durability::Disk] {
+        let appended = append(&log, &payloads[..1], level).unwrap();
+        let at = appended.payload_at;
+        let crc = crc32c(&payloads[0][100..300]);
+        let blob = BlobRef { generation: at.generation, offset: at.offset + 100, len: 200, crc };
+        assert_eq!(log.read_blob(&blob).unwrap(), payloads[0][100..300]);
+        let wrong = BlobRef { offset: blob.offset + 1, ..blob };
+        assert!(matches!(log.read_blob(&wrong), Err(ReadError::Corrupt(_))));
+    }
+    let appended = append(&log, &payloads, Durability::Os).unwrap();
+    let records: Vec<_> = log.records_from(appended.first).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(records[0].payload_at, appended.payload_at);
+    for record in &records {
+        let at = record.payload_at;
+        let crc = crc32c(&record.payload);
+        let blob = BlobRef { generation: at.generation, offset: at.offset, len: record.payload.len() as u32, crc };
+        assert_eq!(log.read_blob(&blob).unwrap(), record.payload);
+        for outside in
+            [BlobRef { offset: u32::MAX, ..blob }, BlobRef { offset: 0, ..blob }, BlobRef { len: u32::MAX, ..blob }]
+        {
+            assert!(matches!(log.read_blob(&outside), Err(ReadError::Corrupt(_))));
+        }
+        let gone = BlobRef { generation: Generation(99), ..blob };
+        assert_eq!(log.read_blob(&gone), Err(ReadError::Gone { generation: Generation(99) }));
+    }
+}
+
+#[test]
+fn limits_are_typed_errors_and_change_nothing() {
+    let (_dir, disk) = real_disk();
+    let (log, _) = open(&disk, small_options()).unwrap();
+    assert_eq!(append(&log, &[], Durability::Disk), Err(AppendError::Empty));
+    let fits = 64 * 1024 - 8192 - 64 - 4 * 48 - 48 - 40;
+    assert!(matches!(append(&log, &[payload(0, fits + 1)], Durability::Disk), Err(AppendError::TooLarge { .. })));
+    append(&log, &[payload(0, fits)], Durability::Disk).unwrap();
+    append(&log, &[payload(1, fits)], Durability::Disk).unwrap();
+    assert_records(&read_all(&log), 0, &[payload(0, fits), payload(1, fits)]);
+    for (segment_bytes, spare_segments) in [(8192, 2), (65_537, 2), (u32::MAX, 2), (65_536, 1), (65_536, 65)] {
+        let options = LogOptions { segment_bytes, spare_segments, ..small_options() };
+        assert!(matches!(open(&disk, options), Err(OpenError::Option { .. })));
+    }
+}
+
+#[test]
+fn a_second_handle_is_refused_until_the_first_is_gone() {
+    let (_dir, disk) = real_disk();
+    let (log, _) = open(&disk, small_options()).unwrap();
+    let clone = log.clone();
+    assert!(matches!(open(&disk, small_options()), Err(OpenError::Locked { .. })));
+    drop(log);
+    assert!(matches!(open(&disk, small_options()), Err(OpenError::Locked { .. })));
+    drop(clone);
+    open(&disk, small_options()).unwrap();
+}
+
+#[test]
+fn a_size_of_segments_may_change_between_opens() {
+    let (_dir, disk) = real_disk();
+    let payloads: Vec<Vec<u8>> = (0..60).map(|number| payload(number, 4000)).collect();
+    for (chunk, segment_bytes) in payloads.chunks(20).zip([65_536, 32_768, 131_072]) {
+        let options = LogOptions { segment_bytes, ..small_options() };
+        let (log, _) = open(&disk, options).unwrap();
+        for payload in chunk {
+            append(&log, std::slice::from_ref(payload), Durability::Interval).unwrap();
+        }
+        log.close().unwrap();
+    }
+    let (log, recovery) = open(&disk, small_options()).unwrap();
+    assert!(recovery.clean);
+    assert_records(&read_all(&log), 0, &payloads);
+}
