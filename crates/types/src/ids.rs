@@ -61,7 +61,7 @@ id!(
     Offset(u64)
 );
 id!(
-    /// Counter of a space that rises by one with every command. 0 means "never written".
+    /// Counter of a space that rises by one with every commit that succeeds. 0 means "never written".
     Revision(u64)
 );
 id!(

@@ -311,6 +311,17 @@ fn a_trim_may_end_inside_a_batch_which_stays_until_it_is_wholly_below() {
 }
 
 #[test]
+fn one_entry_reclaims_a_bounded_number() {
+    let mut bench = bench();
+    let appends: Vec<_> = (0..4000).map(|_| append(1)).collect();
+    (2..5).for_each(|time| drop(bench.run(time, &appends)));
+    let outcomes = bench.run(6, &[trim(12_000), reclaim(6000), reclaim(u32::MAX), reclaim(1)]);
+    let reclaimed = |entries, more| Outcome::Reclaimed { entries, more };
+    assert_eq!(outcomes[1..], [reclaimed(6000, true), reclaimed(4000, true), reclaimed(0, true)]);
+    assert_eq!(bench.run(7, &[reclaim(u32::MAX)]), [reclaimed(2000, false)]);
+}
+
+#[test]
 fn trims_see_what_their_own_entry_appended_and_leave_it_to_a_later_reclaim() {
     let mut bench = bench();
     bench.run(2, &[append(2)]);

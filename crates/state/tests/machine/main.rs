@@ -1,5 +1,6 @@
 //! The state machine through its public API, over a map.
 
+mod backends;
 mod behaviour;
 mod concurrent;
 mod garbage;

@@ -39,7 +39,7 @@ fn every_read_is_what_plain_collections_say() {
 }
 
 /// One entry, or one move.
-fn step(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
+pub fn step(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
     match rng.below(10) {
         0 => move_batch(bench, model, rng),
         1 => move_value(bench, model, rng),
@@ -92,7 +92,7 @@ fn move_twice(bench: &mut Bench, from: &BlobRef, target: &MoveTarget<'_>, bytes:
     }
 }
 
-fn check_everything(bench: &Bench, model: &Model, rng: &mut Rng) {
+pub fn check_everything(bench: &Bench, model: &Model, rng: &mut Rng) {
     check_catalog(bench, model);
     check_keys(bench, model, rng);
     for (&id, stream) in &model.streams {

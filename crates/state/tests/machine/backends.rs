@@ -1,0 +1,95 @@
+//! Every backend under the machine holds the same map and gives the same answers, across flushes and
+//! restarts that lose what was not persisted.
+
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+};
+
+use thalweg_disk::SimDisk;
+use thalweg_state::{
+    backend::{Backend, BarrierFailed, Direction, LogBarrier},
+    lsm::{LsmBackend, LsmOptions},
+    machine::{Machine, MachineOptions},
+    memory::{MemoryBackend, MemoryOptions},
+};
+use thalweg_types::Lsn;
+
+use crate::{
+    model::{check_everything, step},
+    support::{Bench, Map, apply},
+    workload::{Model, Rng, for_seeds},
+};
+
+/// The tests' log is always durable.
+struct Durable;
+
+impl LogBarrier for Durable {
+    fn sync_through(&self, _: Lsn) -> Result<(), BarrierFailed> {
+        Ok(())
+    }
+}
+
+/// The machine's part of a backend's map.
+fn dump(backend: &dyn Backend) -> Map {
+    let mut map = Map::new();
+    let visit = &mut |key: &[u8], value: &[u8]| {
+        map.insert(key.to_vec(), value.to_vec());
+        ControlFlow::Continue(())
+    };
+    backend.view().scan(Bound::Included(&[0x01]), Bound::Excluded(&[0xf0]), Direction::Forward, visit).unwrap();
+    map
+}
+
+/// Applies a workload to the backend that `open` gives, opening it again now and then, and compares.
+fn same_as_a_map(seed: u64, open: &dyn Fn() -> Arc<dyn Backend>) {
+    let options = MachineOptions { inline_value_bytes: 16 };
+    let mut rng = Rng(seed);
+    let (mut bench, mut model) = (Bench::new(options), Model::default());
+    (0..300).for_each(|_| step(&mut bench, &mut model, &mut rng));
+    let open_machine = || {
+        let backend = open();
+        (Machine::open(backend.clone(), options).unwrap(), backend)
+    };
+    let (mut machine, mut backend) = open_machine();
+    let mut restarts = 0;
+    while let Some(record) = bench.log.records.get(machine.applied().lsn.0 as usize) {
+        apply(&machine, record);
+        match rng.below(60) {
+            0..2 => drop(backend.flush().unwrap()),
+            2 if restarts < 10 => {
+                restarts += 1;
+                drop(machine);
+                drop(backend);
+                (machine, backend) = open_machine();
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(dump(&*backend), bench.backend.dump());
+    bench.machine = machine;
+    check_everything(&bench, &model, &mut rng);
+    backend.flush().unwrap();
+    drop((bench.machine, backend));
+    (bench.machine, _) = open_machine();
+    assert_eq!(bench.machine.applied(), bench.backend.applied().unwrap());
+    (0..5).for_each(|_| check_everything(&bench, &model, &mut rng));
+}
+
+#[test]
+fn the_memory_backend_holds_the_same() {
+    for_seeds(6, |seed| {
+        let disk = Arc::new(SimDisk::new(seed));
+        let open = || MemoryBackend::open(disk.clone(), MemoryOptions::default(), Arc::new(Durable)).unwrap();
+        same_as_a_map(seed, &|| Arc::new(open()));
+    });
+}
+
+#[test]
+fn the_lsm_backend_holds_the_same() {
+    for_seeds(6, |seed| {
+        let dir = tempfile::tempdir().unwrap();
+        let options = || LsmOptions { memtable_bytes: 1 << 20, cache_bytes: 1 << 20, ..LsmOptions::new(dir.path()) };
+        same_as_a_map(seed, &|| Arc::new(LsmBackend::open(options(), Arc::new(Durable)).unwrap()));
+    });
+}
