@@ -1,6 +1,6 @@
 //! Workloads, an open-loop load generator, histograms and reports: what `thalweg bench` runs.
 //!
-//! Owns: the suites ([`http`]), how time and resources are measured, and how a
+//! Owns: the suites ([`log`], [`http`]), how time and resources are measured, and how a
 //! report looks as text and as JSON.
 //! Does not own: the command line around the suites, and nothing inside the server, which is only
 //! reached over its socket.
@@ -14,7 +14,9 @@ pub mod data;
 mod error;
 pub mod http;
 pub mod latency;
+pub mod log;
 pub mod machine;
+pub mod probe;
 mod progress;
 pub mod random;
 pub mod report;

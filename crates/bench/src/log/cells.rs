@@ -1,0 +1,104 @@
+//! Which cells the log suite has, and which figures must hold.
+
+use thalweg_types::Durability;
+
+use super::{LogOptions, Measured};
+use crate::{latency::micros, report::Check, stats::ratio};
+
+/// One cell: so many writers append batches of so many records, each at a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) purpose: Purpose,
+    pub(super) level: Durability,
+    pub(super) writers: usize,
+    pub(super) batch: usize,
+    pub(super) payload: usize,
+}
+
+/// Which table a cell stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    OneProcess,
+    ManyProcesses,
+    Required,
+}
+
+impl Purpose {
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::OneProcess => {
+                "row S, one process by batch size (published: 11,000 / 35,000 / 60,000 / 85,000 records/s)"
+            }
+            Self::ManyProcesses => {
+                "row S, by processes (published: unbatched 11,000 / 15,000 / 18,000 / 20,000, \
+                 batch 100: 60,000 / 150,000 / 220,000 / 250,000 records/s)"
+            }
+            Self::Required => "figures that must hold",
+        }
+    }
+}
+
+/// All cells: row S's tables at every level, then those that are checked.
+pub(super) fn all(options: &LogOptions) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    if !options.only_checks {
+        for &level in &options.durability {
+            let cell = |purpose, writers, batch| Cell { purpose, level, writers, batch, payload: options.payload };
+            cells.extend(options.batches.iter().map(|&batch| cell(Purpose::OneProcess, 1, batch)));
+            for batch in [1, 100] {
+                cells.extend(options.processes.iter().map(|&writers| cell(Purpose::ManyProcesses, writers, batch)));
+            }
+        }
+    }
+    let required = [(1, 1, 100), (1, 1, 1024), (64, 1, 1024), (1, 1024, 1024), (1, 1, 1 << 20)];
+    if options.durability.contains(&Durability::Disk) {
+        cells.extend(required.map(|(writers, batch, payload)| Cell {
+            purpose: Purpose::Required,
+            level: Durability::Disk,
+            writers,
+            batch,
+            payload,
+        }));
+    }
+    cells
+}
+
+/// The required figures, as far as their cells were measured.
+pub(super) fn checks(measured: &[Measured]) -> Vec<Check> {
+    let find = |writers, batch, payload| {
+        measured.iter().find(|row| {
+            let cell = &row.cell;
+            cell.purpose == Purpose::Required && (cell.writers, cell.batch, cell.payload) == (writers, batch, payload)
+        })
+    };
+    let mut checks = Vec::new();
+    for (payload, name) in [(100, "100 B"), (1024, "1 KB")] {
+        if let Some(row) = find(1, 1, payload) {
+            let of_probe = ratio(&row.rates, &row.probe_rates);
+            checks.push(Check::at_least(
+                format!("1 writer, {name}, disk: appends of the probe's"),
+                of_probe,
+                0.85,
+                " ×",
+            ));
+        }
+    }
+    if let (Some(one), Some(many)) = (find(1, 1, 1024), find(64, 1, 1024)) {
+        let gain = many.rate() / one.rate();
+        checks.push(Check::at_least("64 writers, 1 KB, disk: appends of one writer's", gain, 20.0, " ×"));
+        let p99 = micros(many.times.percentile(99.0)) / micros(many.probe_times.percentile(50.0));
+        checks.push(Check::below("64 writers, 1 KB, disk: p99 in median fdatasyncs", p99, 4.0, " ×"));
+    }
+    for (batch, payload, name) in [(1024, 1024, "1024 × 1 KB"), (1, 1 << 20, "1 record")] {
+        if let Some(row) = find(1, batch, payload) {
+            let of_probe = ratio(&row.rates, &row.probe_rates);
+            checks.push(Check::at_least(
+                format!("1 MiB batches ({name}), disk: bytes/s of the probe's"),
+                of_probe,
+                0.75,
+                " ×",
+            ));
+        }
+    }
+    checks
+}

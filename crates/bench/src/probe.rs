@@ -1,0 +1,116 @@
+//! What the disk itself can do: the ruler that the log is held against.
+//!
+//! One file, zero-filled and synced beforehand, written from front to back and over again: `pwrite`
+//! of so many bytes, and `fdatasync` if asked for. Nothing is appended, so no metadata changes.
+
+use std::{
+    fs::File,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::{BenchError, latency::Latencies};
+
+/// Whether each write is followed by an `fdatasync`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Each.
+    Each,
+    /// None: the bytes go to the kernel only.
+    Never,
+}
+
+/// A prepared file.
+#[derive(Debug)]
+pub struct Probe {
+    file: File,
+    path: PathBuf,
+    len: u64,
+    at: u64,
+}
+
+/// What a round of probing gave.
+#[derive(Clone, Debug)]
+pub struct Probed {
+    /// Writes per second.
+    pub rate: f64,
+    /// Time of each write, with its sync.
+    pub times: Latencies,
+}
+
+/// Larger writes make large folios, which slow small writes to the same pages later.
+const FILL_BYTES: usize = 64 << 10;
+
+impl Probe {
+    /// Prepares a file of `len` bytes in `dir`.
+    pub fn create(dir: &Path, len: u64) -> Result<Self, BenchError> {
+        let path = dir.join("probe");
+        let fill = || {
+            let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+            let zeroes = vec![0; FILL_BYTES];
+            let mut at = 0;
+            while at < len {
+                let count = FILL_BYTES.min(usize::try_from(len - at).unwrap_or(FILL_BYTES));
+                file.write_all_at(&zeroes[..count], at)?;
+                at += count as u64;
+            }
+            file.sync_all()?;
+            Ok(file)
+        };
+        let file = fill().map_err(BenchError::files(&path))?;
+        Ok(Self { file, path, len, at: 0 })
+    }
+
+    /// Writes `data` again and again for `time`, at least once.
+    pub fn run(&mut self, data: &[u8], sync: Sync, time: Duration) -> Result<Probed, BenchError> {
+        let mut times = Latencies::default();
+        let begun = Instant::now();
+        let mut last = begun;
+        loop {
+            self.write(data, sync).map_err(BenchError::files(&self.path))?;
+            let now = Instant::now();
+            times.record(now - last);
+            last = now;
+            if now - begun >= time {
+                break;
+            }
+        }
+        Ok(Probed { rate: times.count() as f64 / (last - begun).as_secs_f64(), times })
+    }
+
+    /// Syncs what `Sync::Never` left behind, so that it does not disturb what is measured next.
+    pub fn settle(&self) -> Result<(), BenchError> {
+        self.file.sync_data().map_err(BenchError::files(&self.path))
+    }
+
+    fn write(&mut self, data: &[u8], sync: Sync) -> std::io::Result<()> {
+        if self.at + data.len() as u64 > self.len {
+            self.at = 0;
+        }
+        self.file.write_all_at(data, self.at)?;
+        self.at += data.len() as u64;
+        match sync {
+            Sync::Each => self.file.sync_data(),
+            Sync::Never => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scratch;
+
+    #[test]
+    fn the_probe_stays_within_its_file() {
+        let scratch = Scratch::below(None).unwrap();
+        let mut probe = Probe::create(scratch.path(), 100_000).unwrap();
+        for sync in [Sync::Each, Sync::Never] {
+            let probed = probe.run(&[7; 30_000], sync, Duration::from_millis(5)).unwrap();
+            assert!(probed.rate > 0.0 && probed.times.count() > 0);
+        }
+        probe.settle().unwrap();
+        assert_eq!(std::fs::metadata(scratch.path().join("probe")).unwrap().len(), 100_000);
+    }
+}
