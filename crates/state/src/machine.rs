@@ -1,8 +1,8 @@
 //! The deterministic state machine: entries in, outcomes out, over any backend.
 //!
-//! Owns: applying entries in log order ([`entry`], [`commit`], [`admin`]), moves of bytes ([`moves`]),
-//! what the space's group must find again when the log has been freed ([`group`]), and reads of what is
-//! applied ([`reads`]). Does not own the log, the order of entries, time, or the bytes of streams and
+//! Owns: applying entries in log order (`entry`, `commit`, `admin`), moves of bytes (`moves`),
+//! what the space's group must find again when the log has been freed (`group`), and reads of what is
+//! applied (`reads`). Does not own the log, the order of entries, time, or the bytes of streams and
 //! large values.
 //!
 //! Invariants:

@@ -1,7 +1,7 @@
 //! Streams: what is kept of each, and where its batches lie.
 //!
 //! Owns the encoding of a stream's head and the table of heads in memory; below it, index entries
-//! ([`index`]), reads ([`read`]) and what is due under a retention ([`retention`]). Does not own the
+//! (`index`), reads (`read`) and what is due under a retention (`retention`). Does not own the
 //! records: their bytes are in the log, written once.
 //!
 //! ```text

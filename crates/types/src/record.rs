@@ -376,6 +376,13 @@ mod tests {
     }
 
     #[test]
+    fn a_record_without_flags_is_malformed() {
+        let expected = Malformed { at: 4, expected: "record flags" };
+        assert_eq!(Records::new(b"\0\0\0\0").next(), Some(Err(expected.clone())));
+        assert_eq!(Records::new(b"\0\0\0\0").skip_one(), Some(Err(expected)));
+    }
+
+    #[test]
     fn a_record_above_the_limit_leaves_the_batch_as_it_was() {
         let mut batch = RecordBatch::new();
         batch.push_payload(b"first").unwrap();

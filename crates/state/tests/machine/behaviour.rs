@@ -552,3 +552,27 @@ fn a_state_of_another_format_is_refused() {
     let opened = Machine::open(MapBackend::of(Default::default(), bench.backend.applied()), MachineOptions::default());
     assert!(matches!(opened, Err(MachineError::Corrupt { .. })), "a state without its meta row");
 }
+
+#[test]
+fn streams_have_a_limit_that_counts_deleted_markers() {
+    let mut bench = bench();
+    let create = |name: u64| {
+        command(|out| command::encode_create_stream(out, &format!("n{name}"), &StreamConfig::default()).unwrap())
+    };
+    let delete = |id| command(|out| command::encode_delete_stream(out, StreamId(id)));
+    let all: Vec<_> = (2..=limits::MAX_STREAMS as u64).map(create).collect();
+    for some in all.chunks(4096) {
+        let outcomes = bench.run(2, some);
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stream { created: true, .. })));
+    }
+    let full = Outcome::TooMany { what: "streams", limit: limits::MAX_STREAMS };
+    assert_eq!(bench.run(3, &[append(1), delete(1), create(1)])[2], full, "a marker counts");
+    bench.reopen();
+    assert_eq!(bench.machine.streams().len(), limits::MAX_STREAMS - 1);
+    let last = StreamId(limits::MAX_STREAMS as u32);
+    assert_eq!(bench.machine.streams().last().unwrap().id, last);
+    let outcomes = bench.run(4, &[create(1), reclaim(1), create(1), create(0)]);
+    assert_eq!((&outcomes[0], &outcomes[3]), (&full, &full));
+    assert_eq!(outcomes[2], Outcome::Stream { id: last.next(), created: true });
+    assert_eq!(bench.run(5, &[delete(2), create(0)])[1], Outcome::Stream { id: last.next().next(), created: true });
+}
