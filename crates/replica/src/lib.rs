@@ -1,1 +1,27 @@
-//! stub
+//! Proposing, ordering and applying the entries of a space.
+//!
+//! Owns: the space's queue of proposals, the writer role that turns them into entries, replay of the
+//! log into the state at open, space time, and the records that make a directory written by one node
+//! alone what a one-voter Raft group would have written.
+//! Does not own: how records are framed and synced (`log`), what commands mean (`state`).
+//!
+//! Invariants:
+//! - an entry is applied only after it and everything before it in the log reached the level it was
+//!   written at: `applied.lsn <= log.end`, and `<= log.durable` whenever a waiter asked for `disk`;
+//! - entries of a space have indexes without gaps from 1 on, in term 1;
+//! - space time never goes back.
+
+mod clock;
+mod error;
+mod group;
+mod queue;
+mod replay;
+mod slot;
+mod solo;
+
+pub use clock::SpaceClock;
+pub use error::{OpenError, ProposeError};
+pub use group::{Membership, Vote};
+pub use replay::{Replayed, replay};
+pub use slot::Proposal;
+pub use solo::{Committed, Observer, Solo, SoloOptions, SoloStats};

@@ -1,0 +1,121 @@
+//! Proposals that wait for the writer role.
+//!
+//! Bound: `max_bytes` of commands. Beyond it a blocking proposer waits and an async one is told
+//! `Overloaded`. A proposal larger than the bound is let in when the queue is empty.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use thalweg_log::Purpose;
+use thalweg_types::{
+    Durability,
+    limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS},
+};
+
+use crate::{error::ProposeError, slot::Slot};
+
+/// A proposal in the queue.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) command: Vec<u8>,
+    pub(crate) level: Durability,
+    pub(crate) purpose: Purpose,
+    /// Nobody waits at level `none`.
+    pub(crate) slot: Option<Arc<Slot>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    pending: VecDeque<Pending>,
+    bytes: usize,
+    closed: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    inner: Mutex<Inner>,
+    room: Condvar,
+    max_bytes: usize,
+    /// Mirrors `inner.pending.len()`, so that the role's holder sees an empty queue without the lock.
+    len: AtomicUsize,
+}
+
+/// What to do when there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    Wait,
+    Refuse,
+}
+
+impl Queue {
+    pub(crate) fn new(max_bytes: usize) -> Self {
+        Self { inner: Mutex::default(), room: Condvar::new(), max_bytes, len: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn push(&self, pending: Pending, when_full: WhenFull) -> Result<(), ProposeError> {
+        let bytes = pending.command.len();
+        let mut inner = self.lock();
+        while !inner.closed && !inner.pending.is_empty() && inner.bytes + bytes > self.max_bytes {
+            match when_full {
+                WhenFull::Refuse => return Err(ProposeError::Overloaded { queued_bytes: inner.bytes }),
+                WhenFull::Wait => inner = self.room.wait(inner).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+        if inner.closed {
+            return Err(ProposeError::Closed);
+        }
+        inner.bytes += bytes;
+        inner.pending.push_back(pending);
+        self.len.store(inner.pending.len(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Moves the commands for one entry into `into`: all that wait, up to an entry's limits.
+    pub(crate) fn take_entry(&self, into: &mut Vec<Pending>) {
+        let mut inner = self.lock();
+        let was_full = inner.bytes >= self.max_bytes / 2;
+        let mut bytes = 0;
+        while let Some(next) = inner.pending.front() {
+            let fits = into.len() < MAX_ENTRY_COMMANDS && bytes + next.command.len() <= MAX_ENTRY_BYTES;
+            if !fits && !into.is_empty() {
+                break;
+            }
+            bytes += next.command.len();
+            into.extend(inner.pending.pop_front());
+        }
+        inner.bytes -= bytes;
+        self.len.store(inner.pending.len(), Ordering::SeqCst);
+        if was_full {
+            self.room.notify_all();
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len.load(Ordering::SeqCst) == 0
+    }
+
+    /// Refuses new proposals; those inside stay.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.room.notify_all();
+    }
+
+    /// Wakes the thread of the oldest proposal if a thread waits for it.
+    pub(crate) fn nudge_front(&self) -> bool {
+        self.lock().pending.front().and_then(|pending| pending.slot.as_ref()).is_some_and(|slot| slot.nudge_thread())
+    }
+
+    pub(crate) fn bytes_and_len(&self) -> (usize, usize) {
+        let inner = self.lock();
+        (inner.bytes, inner.pending.len())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,100 @@
+//! Bringing the state up to the log at open.
+
+use thalweg_log::{Log, LogRecord, RecordKind};
+use thalweg_state::machine::{Entry, Machine};
+use thalweg_types::{Index, Lsn, SpaceId, command::Outcome};
+
+use crate::{
+    error::OpenError,
+    group::{Membership, Vote},
+};
+
+/// What replay did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Records of the space that were applied.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+}
+
+/// Applies everything in the log past what the state has applied. Memory is bounded by the log's
+/// reading buffer and the largest record.
+pub fn replay(
+    log: &Log,
+    machine: &Machine,
+    space: SpaceId,
+    progress: &mut dyn FnMut(&Replayed),
+) -> Result<Replayed, OpenError> {
+    let from = machine.applied().lsn;
+    let (start, end) = (log.start(), log.end());
+    if from > end {
+        return Err(OpenError::StateAhead { applied: from, end });
+    }
+    if from < start {
+        return Err(OpenError::LogTooShort { needed: from, start });
+    }
+    let mut replayed = Replayed::default();
+    let mut outcomes = Vec::new();
+    if from == end {
+        return Ok(replayed);
+    }
+    for record in log.records_from(from)? {
+        let record = record?;
+        if record.space != space {
+            continue;
+        }
+        replayed.records += 1;
+        replayed.bytes += record.payload.len() as u64;
+        apply_record(machine, &record, &mut outcomes)?;
+        outcomes.clear();
+        progress(&replayed);
+    }
+    Ok(replayed)
+}
+
+fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcome>) -> Result<(), OpenError> {
+    let next_lsn: Lsn = record.lsn.next();
+    match record.kind {
+        RecordKind::Entry => {
+            follows(machine, record.index)?;
+            let entry = Entry {
+                term: record.term,
+                index: record.index,
+                time: record.time,
+                payload: &record.payload,
+                at: record.payload_at,
+                next_lsn,
+            };
+            machine.apply(&entry, outcomes)?;
+        }
+        RecordKind::Membership => {
+            if record.index > Index::ZERO {
+                follows(machine, record.index)?;
+            }
+            Membership::decode(&record.payload).ok_or(OpenError::Malformed { lsn: record.lsn, what: "membership" })?;
+            machine.apply_membership(record.term, record.index, record.time, &record.payload, next_lsn)?;
+        }
+        RecordKind::Blank => {
+            follows(machine, record.index)?;
+            machine.apply_blank(record.term, record.index, record.time, next_lsn)?;
+        }
+        RecordKind::Move => {
+            machine.apply_move(&record.payload, record.payload_at, next_lsn)?;
+        }
+        RecordKind::Vote => {
+            Vote::decode(&record.payload).ok_or(OpenError::Malformed { lsn: record.lsn, what: "vote" })?;
+            machine.pass(next_lsn)?;
+        }
+        RecordKind::Truncate | RecordKind::Purged => machine.pass(next_lsn)?,
+    }
+    Ok(())
+}
+
+fn follows(machine: &Machine, found: Index) -> Result<(), OpenError> {
+    let last = machine.applied().index;
+    if found != last.next() {
+        return Err(OpenError::Gap { last, found });
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! Where a waiter finds the result of its proposal: a thread that parks or a task that is polled.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Waker},
+    thread::{self, Thread},
+};
+
+use crate::{error::ProposeError, solo::Committed};
+
+type Answer = Result<Committed, ProposeError>;
+
+#[derive(Debug)]
+enum State {
+    /// A thread waits: unpark it.
+    Thread(Thread),
+    /// A task will poll; it has or has not yet.
+    Task(Option<Waker>),
+    /// The answer is there.
+    Done(Answer),
+    /// The answer has been taken.
+    Taken,
+}
+
+/// A single-use rendezvous between the holder of the writer role and one waiter.
+#[derive(Debug)]
+pub(crate) struct Slot(Mutex<State>);
+
+impl Slot {
+    pub(crate) fn for_this_thread() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State::Thread(thread::current()))))
+    }
+
+    pub(crate) fn for_task() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State::Task(None))))
+    }
+
+    /// Leaves the answer and wakes the waiter.
+    pub(crate) fn complete(&self, answer: Answer) {
+        let before = std::mem::replace(&mut *self.lock(), State::Done(answer));
+        match before {
+            State::Thread(thread) => thread.unpark(),
+            State::Task(Some(waker)) => waker.wake(),
+            State::Task(None) | State::Done(_) | State::Taken => {}
+        }
+    }
+
+    /// Wakes a waiting thread without an answer, so that it takes the writer role. False if a task waits.
+    pub(crate) fn nudge_thread(&self) -> bool {
+        match &*self.lock() {
+            State::Thread(thread) => {
+                thread.unpark();
+                true
+            }
+            State::Task(_) | State::Done(_) | State::Taken => false,
+        }
+    }
+
+    /// The answer, if it is there.
+    pub(crate) fn take(&self) -> Option<Answer> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Done(answer) => Some(answer),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    fn poll(&self, context: &Context<'_>) -> Poll<Answer> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Done(answer) => Poll::Ready(answer),
+            _ => {
+                *state = State::Task(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A proposal under way. Dropping it does not take the proposal back.
+#[derive(Debug)]
+#[must_use = "the proposal's outcome is known only when this resolves"]
+pub struct Proposal(pub(crate) Arc<Slot>);
+
+impl Future for Proposal {
+    type Output = Answer;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        self.0.poll(context)
+    }
+}

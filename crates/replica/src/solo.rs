@@ -1,0 +1,511 @@
+//! A space with one voter: this node. What Raft would agree on, without the machinery.
+//!
+//! One writer *role*, not one writer thread. A blocking proposer that finds the role free encodes,
+//! writes, syncs and applies by itself. Whoever comes meanwhile queues; the next holder of the role
+//! takes all that is queued as one entry. Async proposers never take the role: a committer thread
+//! does it for them, because they must not block their executor for an fsync.
+//!
+//! ```text
+//! propose ─┬─ role free, queue empty ──► commit own command ─► hand over
+//!          └─ else queue ─► (role free? lead) ─► park ─► woken: done, or lead
+//! propose_async ─► queue ─► committer thread leads
+//! ```
+//! Invariant: whenever the role is free and the queue is not empty, somebody has been woken to lead.
+
+use std::{
+    fmt,
+    io::IoSlice,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use thalweg_log::{AppendError, Appended, Draft, Log, Purpose, RecordKind};
+use thalweg_state::machine::{Entry, Machine, Moved};
+use thalweg_types::{Clock, Durability, Index, NodeId, SpaceId, SpaceTime, Term, command::Outcome};
+
+use crate::{
+    clock::SpaceClock,
+    error::{OpenError, ProposeError},
+    group::{Membership, Vote},
+    queue::{Pending, Queue, WhenFull},
+    slot::{Proposal, Slot},
+};
+
+/// The term that `Solo` writes: that of the one election a one-voter group holds.
+pub const SOLO_TERM: Term = Term(1);
+
+/// What a proposal came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The level that was reached: at least the one asked for, more if the entry carried stronger ones.
+    pub durability: Durability,
+    /// The command's outcome; `None` at level `none`, whose ack comes before it.
+    pub outcome: Option<Outcome>,
+}
+
+/// Told about every applied entry, on the thread that holds the writer role: be quick.
+pub trait Observer: Send + Sync + fmt::Debug {
+    /// These outcomes have become visible.
+    fn applied(&self, outcomes: &[Outcome]);
+}
+
+/// How to run a space.
+#[derive(Clone, Debug)]
+pub struct SoloOptions {
+    /// The space.
+    pub space: SpaceId,
+    /// This node, the space's one voter.
+    pub node: NodeId,
+    /// Bytes of commands that may wait; see the queue.
+    pub max_queue_bytes: usize,
+}
+
+/// Figures since open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SoloStats {
+    /// Commands committed.
+    pub commands: u64,
+    /// Entries that carried them.
+    pub entries: u64,
+    /// Bytes waiting now.
+    pub queue_bytes: u64,
+    /// Commands waiting now.
+    pub queue_commands: u64,
+}
+
+/// A space on this node alone; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Solo {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    log: Log,
+    machine: Arc<Machine>,
+    clock: SpaceClock,
+    space: SpaceId,
+    role: Mutex<Role>,
+    queue: Queue,
+    observer: OnceLock<Arc<dyn Observer>>,
+    committer: OnceLock<Committer>,
+    /// Set with `closed`; the committer ends when it sees it and the queue is empty.
+    stopping: AtomicBool,
+    /// Whether the committer sleeps and must be unparked.
+    idle: AtomicBool,
+    failure: OnceLock<String>,
+    commands: AtomicU64,
+    entries: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Committer {
+    thread: thread::Thread,
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What only the holder of the writer role touches.
+#[derive(Debug)]
+struct Role {
+    /// `next == machine.applied().index + 1` whenever the role is free.
+    next: Index,
+    taken: Vec<Pending>,
+    outcomes: Vec<Outcome>,
+}
+
+impl Solo {
+    /// Takes over a space whose state has been [replayed](crate::replay). In a new directory it first
+    /// writes the group's membership and vote.
+    pub fn open(
+        log: Log,
+        machine: Arc<Machine>,
+        clock: Arc<dyn Clock>,
+        options: &SoloOptions,
+    ) -> Result<Self, OpenError> {
+        let applied = machine.applied();
+        let space_clock = SpaceClock::anchor(clock, applied.time);
+        if applied.lsn.0 == 0 {
+            found_group(&log, &machine, options, space_clock.stamp())?;
+        }
+        let next = machine.applied().index.next();
+        let shared = Shared {
+            log,
+            machine,
+            clock: space_clock,
+            space: options.space,
+            role: Mutex::new(Role { next, taken: Vec::new(), outcomes: Vec::new() }),
+            queue: Queue::new(options.max_queue_bytes),
+            observer: OnceLock::new(),
+            committer: OnceLock::new(),
+            stopping: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            commands: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Sets who is told about applied entries. Once; later calls change nothing.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        let _ = self.shared.observer.set(observer);
+    }
+
+    /// Proposes an encoded command and blocks until `level` is reached.
+    pub fn propose(&self, command: &[u8], level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
+        let shared = &*self.shared;
+        if level == Durability::None {
+            return self.propose_unseen(command.to_vec(), purpose, WhenFull::Wait);
+        }
+        if shared.queue.is_empty() {
+            if let Some(mut role) = shared.try_role() {
+                let committed = shared.commit_one(&mut role, command, level, purpose);
+                drop(role);
+                shared.hand_over();
+                return committed;
+            }
+        }
+        let slot = Slot::for_this_thread();
+        let pending = Pending { command: command.to_vec(), level, purpose, slot: Some(slot.clone()) };
+        shared.queue.push(pending, WhenFull::Wait)?;
+        loop {
+            if let Some(answer) = slot.take() {
+                return answer;
+            }
+            match shared.try_role() {
+                Some(role) => shared.lead(role),
+                None => thread::park(),
+            }
+        }
+    }
+
+    /// Queues an encoded command; the future resolves when `level` is reached. Level `none` resolves at once.
+    pub fn propose_async(
+        &self,
+        command: Vec<u8>,
+        level: Durability,
+        purpose: Purpose,
+    ) -> Result<Proposal, ProposeError> {
+        let slot = Slot::for_task();
+        if level == Durability::None {
+            slot.complete(self.propose_unseen(command, purpose, WhenFull::Refuse));
+            return Ok(Proposal(slot));
+        }
+        let pending = Pending { command, level, purpose, slot: Some(slot.clone()) };
+        self.shared.queue.push(pending, WhenFull::Refuse)?;
+        self.wake_committer();
+        Ok(Proposal(slot))
+    }
+
+    fn propose_unseen(
+        &self,
+        command: Vec<u8>,
+        purpose: Purpose,
+        when_full: WhenFull,
+    ) -> Result<Committed, ProposeError> {
+        self.shared.check()?;
+        self.shared.queue.push(Pending { command, level: Durability::None, purpose, slot: None }, when_full)?;
+        self.wake_committer();
+        Ok(Committed { durability: Durability::None, outcome: None })
+    }
+
+    /// Copies bytes forward: logs the move and applies it. `Void` if the state no longer points at the source.
+    pub fn relocate(&self, payload: &[u8]) -> Result<Moved, ProposeError> {
+        let shared = &*self.shared;
+        let role = shared.role();
+        shared.check()?;
+        let parts = [IoSlice::new(payload)];
+        let appended =
+            shared.append(RecordKind::Move, Term::ZERO, Index::ZERO, &parts, Durability::Os, Purpose::Reclaim)?.0;
+        let moved = shared.machine.apply_move(payload, appended.payload_at, appended.next);
+        let moved = moved.map_err(|error| shared.fail(&error.to_string()));
+        drop(role);
+        shared.hand_over();
+        moved
+    }
+
+    /// Logs that entries up to `index` are no longer in the log.
+    pub fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
+        let shared = &*self.shared;
+        let role = shared.role();
+        shared.check()?;
+        let appended = shared.append(RecordKind::Purged, term, index, &[], Durability::Os, Purpose::Reclaim)?.0;
+        let passed = shared.machine.pass(appended.next).map_err(|error| shared.fail(&error.to_string()));
+        drop(role);
+        shared.hand_over();
+        passed
+    }
+
+    /// The space's time now.
+    #[must_use]
+    pub fn now(&self) -> SpaceTime {
+        self.shared.clock.now()
+    }
+
+    /// Why the space takes no more proposals, if its state failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.shared.failure.get().cloned()
+    }
+
+    /// Figures.
+    #[must_use]
+    pub fn stats(&self) -> SoloStats {
+        let (bytes, len) = self.shared.queue.bytes_and_len();
+        SoloStats {
+            commands: self.shared.commands.load(Ordering::Relaxed),
+            entries: self.shared.entries.load(Ordering::Relaxed),
+            queue_bytes: bytes as u64,
+            queue_commands: len as u64,
+        }
+    }
+
+    /// Refuses new proposals, commits those that wait, and stops the committer.
+    pub fn close(&self) {
+        let shared = &*self.shared;
+        shared.queue.close();
+        shared.stopping.store(true, Ordering::SeqCst);
+        if let Some(committer) = shared.committer.get() {
+            committer.thread.unpark();
+            let handle = committer.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(handle) = handle {
+                // A committer that panicked has already failed its waiters.
+                let _ = handle.join();
+            }
+        }
+        while !shared.queue.is_empty() {
+            shared.lead(shared.role());
+        }
+    }
+
+    fn wake_committer(&self) {
+        let committer = self.shared.committer.get_or_init(|| spawn_committer(&self.shared));
+        if self.shared.idle.swap(false, Ordering::SeqCst) {
+            committer.thread.unpark();
+        }
+    }
+}
+
+fn found_group(log: &Log, machine: &Machine, options: &SoloOptions, time: SpaceTime) -> Result<(), OpenError> {
+    let membership = Membership::of_one(options.node).encode();
+    let vote = Vote { term: SOLO_TERM, node: options.node, committed: true }.encode();
+    let (membership_part, vote_part) = ([IoSlice::new(&membership)], [IoSlice::new(&vote)]);
+    let draft = |kind, term, payload| Draft { space: options.space, kind, term, index: Index::ZERO, time, payload };
+    let drafts =
+        [draft(RecordKind::Membership, Term::ZERO, &membership_part), draft(RecordKind::Vote, SOLO_TERM, &vote_part)];
+    let appended = log.append(&drafts, Durability::Disk, Purpose::Reclaim)?;
+    machine.apply_membership(Term::ZERO, Index::ZERO, time, &membership, appended.next)?;
+    Ok(())
+}
+
+fn spawn_committer(shared: &Arc<Shared>) -> Committer {
+    let weak = Arc::downgrade(shared);
+    let handle = thread::Builder::new()
+        .name("thalweg-commit".to_owned())
+        .spawn(move || {
+            while let Some(shared) = weak.upgrade() {
+                if !shared.committer_step() {
+                    return;
+                }
+            }
+        })
+        .expect("the system can start a thread");
+    Committer { thread: handle.thread().clone(), handle: Mutex::new(Some(handle)) }
+}
+
+impl Shared {
+    /// Commits what waits, or sleeps until something does. False when it is time to end.
+    fn committer_step(&self) -> bool {
+        if !self.queue.is_empty() {
+            self.lead(self.role());
+            return true;
+        }
+        if self.stopping.load(Ordering::SeqCst) {
+            return false;
+        }
+        self.idle.store(true, Ordering::SeqCst);
+        if self.queue.is_empty() && !self.stopping.load(Ordering::SeqCst) {
+            // Bounded, so that the thread ends when the last handle is dropped without a close.
+            thread::park_timeout(std::time::Duration::from_millis(500));
+        }
+        self.idle.store(false, Ordering::SeqCst);
+        true
+    }
+
+    fn role(&self) -> MutexGuard<'_, Role> {
+        self.role.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_role(&self) -> Option<MutexGuard<'_, Role>> {
+        match self.role.try_lock() {
+            Ok(role) => Some(role),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Commits one entry's worth of the queue, gives the role back, then wakes those it committed for:
+    /// the next holder writes while their threads wake.
+    fn lead(&self, mut role: MutexGuard<'_, Role>) {
+        let mut taken = std::mem::take(&mut role.taken);
+        self.queue.take_entry(&mut taken);
+        let answers = self.commit_many(&mut role, &taken);
+        drop(role);
+        self.hand_over();
+        for (pending, answer) in taken.drain(..).zip(answers) {
+            if let Some(slot) = pending.slot {
+                slot.complete(answer);
+            }
+        }
+        if let Some(mut role) = self.try_role() {
+            role.taken = taken;
+            drop(role);
+            self.hand_over();
+        }
+    }
+
+    /// After giving the role back: makes sure that somebody leads if something waits.
+    fn hand_over(&self) {
+        if self.queue.is_empty() || self.queue.nudge_front() {
+            return;
+        }
+        if let Some(committer) = self.committer.get() {
+            self.idle.store(false, Ordering::SeqCst);
+            committer.thread.unpark();
+        }
+    }
+
+    fn check(&self) -> Result<(), ProposeError> {
+        if self.stopping.load(Ordering::Relaxed) {
+            return Err(ProposeError::Closed);
+        }
+        match self.failure.get() {
+            Some(reason) => Err(ProposeError::State(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn fail(&self, reason: &str) -> ProposeError {
+        let _ = self.failure.set(reason.to_owned());
+        ProposeError::State(reason.to_owned())
+    }
+
+    fn commit_one(
+        &self,
+        role: &mut Role,
+        command: &[u8],
+        level: Durability,
+        purpose: Purpose,
+    ) -> Result<Committed, ProposeError> {
+        self.check()?;
+        let len = frame(command);
+        let parts = [IoSlice::new(&len), IoSlice::new(command)];
+        let reached = self.commit_entry(role, &parts, level, purpose)?;
+        let outcome = role.outcomes.pop();
+        debug_assert!(role.outcomes.is_empty() && outcome.is_some());
+        Ok(Committed { durability: reached, outcome })
+    }
+
+    /// One answer per proposal, in order.
+    fn commit_many(&self, role: &mut Role, taken: &[Pending]) -> Vec<Result<Committed, ProposeError>> {
+        if taken.is_empty() {
+            return Vec::new();
+        }
+        if let Some(reason) = self.failure.get() {
+            return taken.iter().map(|_| Err(ProposeError::State(reason.clone()))).collect();
+        }
+        match self.commit_all(role, &mut taken.iter()) {
+            Ok(answers) => answers,
+            // New data is refused on a full disk, but what frees space must not fail with it.
+            Err(ProposeError::Append(AppendError::DiskFull { .. })) if mixed(taken) => taken
+                .iter()
+                .map(|pending| self.commit_one(role, &pending.command, pending.level, pending.purpose))
+                .collect(),
+            Err(error) => taken.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    fn commit_all<'a>(
+        &self,
+        role: &mut Role,
+        taken: &mut (dyn ExactSizeIterator<Item = &'a Pending> + 'a),
+    ) -> Result<Vec<Result<Committed, ProposeError>>, ProposeError> {
+        let count = taken.len();
+        let mut level = Durability::None;
+        let mut purpose = Purpose::Reclaim;
+        let mut framed = Vec::with_capacity(count);
+        for pending in taken {
+            level = level.max(pending.level);
+            if pending.purpose == Purpose::Data {
+                purpose = Purpose::Data;
+            }
+            framed.push((frame(&pending.command), pending));
+        }
+        let mut parts = Vec::with_capacity(2 * count);
+        for (len, pending) in &framed {
+            parts.push(IoSlice::new(len));
+            parts.push(IoSlice::new(&pending.command));
+        }
+        let reached = self.commit_entry(role, &parts, level, purpose)?;
+        debug_assert_eq!(role.outcomes.len(), count);
+        let answers =
+            role.outcomes.drain(..).map(|outcome| Ok(Committed { durability: reached, outcome: Some(outcome) }));
+        Ok(answers.collect())
+    }
+
+    /// Writes one entry, waits for its level, applies it. Leaves the outcomes in the role.
+    fn commit_entry(
+        &self,
+        role: &mut Role,
+        parts: &[IoSlice<'_>],
+        level: Durability,
+        purpose: Purpose,
+    ) -> Result<Durability, ProposeError> {
+        role.outcomes.clear();
+        let (appended, time) = self.append(RecordKind::Entry, SOLO_TERM, role.next, parts, level, purpose)?;
+        let gathered;
+        let payload = match parts {
+            [len, command] => Payload::Pair(len, command),
+            many => {
+                gathered = many.concat_parts();
+                Payload::Whole(&gathered)
+            }
+        };
+        let applied = payload.with(|payload| {
+            let entry = Entry {
+                term: SOLO_TERM,
+                index: role.next,
+                time,
+                payload,
+                at: appended.payload_at,
+                next_lsn: appended.next,
+            };
+            self.machine.apply(&entry, &mut role.outcomes)
+        });
+        applied.map_err(|error| self.fail(&error.to_string()))?;
+        role.next = role.next.next();
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        self.commands.fetch_add(role.outcomes.len() as u64, Ordering::Relaxed);
+        if let Some(observer) = self.observer.get() {
+            observer.applied(&role.outcomes);
+        }
+        Ok(level.max(Durability::Os))
+    }
+
+    fn append(
+        &self,
+        kind: RecordKind,
+        term: Term,
+        index: Index,
+        payload: &[IoSlice<'_>],
+        level: Durability,
+        purpose: Purpose,
+    ) -> Result<(Appended, SpaceTime), ProposeError> {
+        let time = self.clock.stamp();
+        let draft = Draft { space: self.space, kind, term, index, time, payload };
+        Ok((self.log.append(&[draft], level, purpose)?, time))
+    }
+}
