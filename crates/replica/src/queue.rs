@@ -14,6 +14,7 @@ use std::{
 use thalweg_log::Purpose;
 use thalweg_types::{
     Durability,
+    command::Framed,
     limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS},
 };
 
@@ -22,7 +23,7 @@ use crate::{error::ProposeError, slot::Slot};
 /// A proposal in the queue.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(crate) command: Vec<u8>,
+    pub(crate) command: Framed,
     pub(crate) level: Durability,
     pub(crate) purpose: Purpose,
     /// Nobody waits at level `none`.
@@ -58,7 +59,7 @@ impl Queue {
     }
 
     pub(crate) fn push(&self, pending: Pending, when_full: WhenFull) -> Result<(), ProposeError> {
-        let bytes = pending.command.len();
+        let bytes = pending.command.bytes().len();
         let mut inner = self.lock();
         while !inner.closed && !inner.pending.is_empty() && inner.bytes + bytes > self.max_bytes {
             match when_full {
@@ -81,11 +82,11 @@ impl Queue {
         let was_full = inner.bytes >= self.max_bytes / 2;
         let mut bytes = 0;
         while let Some(next) = inner.pending.front() {
-            let fits = into.len() < MAX_ENTRY_COMMANDS && bytes + next.command.len() <= MAX_ENTRY_BYTES;
+            let fits = into.len() < MAX_ENTRY_COMMANDS && bytes + next.command.bytes().len() <= MAX_ENTRY_BYTES;
             if !fits && !into.is_empty() {
                 break;
             }
-            bytes += next.command.len();
+            bytes += next.command.bytes().len();
             into.extend(inner.pending.pop_front());
         }
         inner.bytes -= bytes;

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{error::ProposeError, solo::Committed};
 
-type Answer = Result<Committed, ProposeError>;
+pub(crate) type Answer = Result<Committed, ProposeError>;
 
 #[derive(Debug)]
 enum State {

@@ -24,14 +24,17 @@ use std::{
 
 use thalweg_log::{AppendError, Appended, Draft, Log, Purpose, RecordKind};
 use thalweg_state::machine::{Entry, Machine, Moved};
-use thalweg_types::{Clock, Durability, Index, NodeId, SpaceId, SpaceTime, Term, command::Outcome};
+use thalweg_types::{
+    Clock, Durability, Index, NodeId, SpaceId, SpaceTime, Term,
+    command::{Framed, Outcome},
+};
 
 use crate::{
     clock::SpaceClock,
     error::{OpenError, ProposeError},
     group::{Membership, Vote},
     queue::{Pending, Queue, WhenFull},
-    slot::{Proposal, Slot},
+    slot::{Answer, Proposal, Slot},
 };
 
 /// The term that `Solo` writes: that of the one election a one-voter group holds.
@@ -113,8 +116,13 @@ struct Role {
     /// `next == machine.applied().index + 1` whenever the role is free.
     next: Index,
     taken: Vec<Pending>,
+    /// An entry of several commands is put together here.
+    entry: Vec<u8>,
     outcomes: Vec<Outcome>,
 }
+
+/// A longer entry gives its buffer back.
+const MAX_KEPT_ENTRY_BYTES: usize = 1024 * 1024;
 
 impl Solo {
     /// Takes over a space whose state has been [replayed](crate::replay). In a new directory it first
@@ -136,7 +144,7 @@ impl Solo {
             machine,
             clock: space_clock,
             space: options.space,
-            role: Mutex::new(Role { next, taken: Vec::new(), outcomes: Vec::new() }),
+            role: Mutex::new(Role { next, taken: Vec::new(), entry: Vec::new(), outcomes: Vec::new() }),
             queue: Queue::new(options.max_queue_bytes),
             observer: OnceLock::new(),
             committer: OnceLock::new(),
@@ -155,21 +163,21 @@ impl Solo {
     }
 
     /// Proposes an encoded command and blocks until `level` is reached.
-    pub fn propose(&self, command: &[u8], level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
+    pub fn propose(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
         let shared = &*self.shared;
         if level == Durability::None {
-            return self.propose_unseen(command.to_vec(), purpose, WhenFull::Wait);
+            return self.propose_unseen(command.clone(), purpose, WhenFull::Wait);
         }
         if shared.queue.is_empty() {
             if let Some(mut role) = shared.try_role() {
-                let committed = shared.commit_one(&mut role, command, level, purpose);
+                let committed = shared.commit_one(&mut role, command.bytes(), level, purpose);
                 drop(role);
                 shared.hand_over();
                 return committed;
             }
         }
         let slot = Slot::for_this_thread();
-        let pending = Pending { command: command.to_vec(), level, purpose, slot: Some(slot.clone()) };
+        let pending = Pending { command: command.clone(), level, purpose, slot: Some(slot.clone()) };
         shared.queue.push(pending, WhenFull::Wait)?;
         loop {
             if let Some(answer) = slot.take() {
@@ -185,7 +193,7 @@ impl Solo {
     /// Queues an encoded command; the future resolves when `level` is reached. Level `none` resolves at once.
     pub fn propose_async(
         &self,
-        command: Vec<u8>,
+        command: Framed,
         level: Durability,
         purpose: Purpose,
     ) -> Result<Proposal, ProposeError> {
@@ -202,7 +210,7 @@ impl Solo {
 
     fn propose_unseen(
         &self,
-        command: Vec<u8>,
+        command: Framed,
         purpose: Purpose,
         when_full: WhenFull,
     ) -> Result<Committed, ProposeError> {
@@ -217,9 +225,8 @@ impl Solo {
         let shared = &*self.shared;
         let role = shared.role();
         shared.check()?;
-        let parts = [IoSlice::new(payload)];
         let appended =
-            shared.append(RecordKind::Move, Term::ZERO, Index::ZERO, &parts, Durability::Os, Purpose::Reclaim)?.0;
+            shared.append(RecordKind::Move, Term::ZERO, Index::ZERO, payload, Durability::Os, Purpose::Reclaim)?.0;
         let moved = shared.machine.apply_move(payload, appended.payload_at, appended.next);
         let moved = moved.map_err(|error| shared.fail(&error.to_string()));
         drop(role);
@@ -396,97 +403,67 @@ impl Shared {
     fn commit_one(
         &self,
         role: &mut Role,
-        command: &[u8],
+        framed: &[u8],
         level: Durability,
         purpose: Purpose,
     ) -> Result<Committed, ProposeError> {
         self.check()?;
-        let len = frame(command);
-        let parts = [IoSlice::new(&len), IoSlice::new(command)];
-        let reached = self.commit_entry(role, &parts, level, purpose)?;
+        let durability = self.commit_entry(role, framed, level, purpose)?;
         let outcome = role.outcomes.pop();
         debug_assert!(role.outcomes.is_empty() && outcome.is_some());
-        Ok(Committed { durability: reached, outcome })
+        Ok(Committed { durability, outcome })
     }
 
     /// One answer per proposal, in order.
-    fn commit_many(&self, role: &mut Role, taken: &[Pending]) -> Vec<Result<Committed, ProposeError>> {
+    fn commit_many(&self, role: &mut Role, taken: &[Pending]) -> Vec<Answer> {
         if taken.is_empty() {
             return Vec::new();
         }
         if let Some(reason) = self.failure.get() {
             return taken.iter().map(|_| Err(ProposeError::State(reason.clone()))).collect();
         }
-        match self.commit_all(role, &mut taken.iter()) {
+        let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);
+        match self.commit_all(role, taken, if all_reclaim { Purpose::Reclaim } else { Purpose::Data }) {
             Ok(answers) => answers,
             // New data is refused on a full disk, but what frees space must not fail with it.
-            Err(ProposeError::Append(AppendError::DiskFull { .. })) if mixed(taken) => taken
+            Err(ProposeError::Append(AppendError::DiskFull { .. })) if taken.len() > 1 => taken
                 .iter()
-                .map(|pending| self.commit_one(role, &pending.command, pending.level, pending.purpose))
+                .map(|pending| self.commit_one(role, pending.command.bytes(), pending.level, pending.purpose))
                 .collect(),
             Err(error) => taken.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
-    fn commit_all<'a>(
-        &self,
-        role: &mut Role,
-        taken: &mut (dyn ExactSizeIterator<Item = &'a Pending> + 'a),
-    ) -> Result<Vec<Result<Committed, ProposeError>>, ProposeError> {
-        let count = taken.len();
-        let mut level = Durability::None;
-        let mut purpose = Purpose::Reclaim;
-        let mut framed = Vec::with_capacity(count);
-        for pending in taken {
-            level = level.max(pending.level);
-            if pending.purpose == Purpose::Data {
-                purpose = Purpose::Data;
-            }
-            framed.push((frame(&pending.command), pending));
+    fn commit_all(&self, role: &mut Role, taken: &[Pending], purpose: Purpose) -> Result<Vec<Answer>, ProposeError> {
+        let level = taken.iter().map(|pending| pending.level).max().unwrap_or_default();
+        let mut entry = std::mem::take(&mut role.entry);
+        entry.clear();
+        taken.iter().for_each(|pending| entry.extend_from_slice(pending.command.bytes()));
+        let committed = self.commit_entry(role, &entry, level, purpose);
+        if entry.capacity() <= MAX_KEPT_ENTRY_BYTES {
+            role.entry = entry;
         }
-        let mut parts = Vec::with_capacity(2 * count);
-        for (len, pending) in &framed {
-            parts.push(IoSlice::new(len));
-            parts.push(IoSlice::new(&pending.command));
-        }
-        let reached = self.commit_entry(role, &parts, level, purpose)?;
-        debug_assert_eq!(role.outcomes.len(), count);
-        let answers =
-            role.outcomes.drain(..).map(|outcome| Ok(Committed { durability: reached, outcome: Some(outcome) }));
-        Ok(answers.collect())
+        let durability = committed?;
+        debug_assert_eq!(role.outcomes.len(), taken.len());
+        let answer = |outcome| Ok(Committed { durability, outcome: Some(outcome) });
+        Ok(role.outcomes.drain(..).map(answer).collect())
     }
 
-    /// Writes one entry, waits for its level, applies it. Leaves the outcomes in the role.
+    /// Writes one entry, waits for its level, applies it. Leaves one outcome per command in the role.
     fn commit_entry(
         &self,
         role: &mut Role,
-        parts: &[IoSlice<'_>],
+        payload: &[u8],
         level: Durability,
         purpose: Purpose,
     ) -> Result<Durability, ProposeError> {
         role.outcomes.clear();
-        let (appended, time) = self.append(RecordKind::Entry, SOLO_TERM, role.next, parts, level, purpose)?;
-        let gathered;
-        let payload = match parts {
-            [len, command] => Payload::Pair(len, command),
-            many => {
-                gathered = many.concat_parts();
-                Payload::Whole(&gathered)
-            }
-        };
-        let applied = payload.with(|payload| {
-            let entry = Entry {
-                term: SOLO_TERM,
-                index: role.next,
-                time,
-                payload,
-                at: appended.payload_at,
-                next_lsn: appended.next,
-            };
-            self.machine.apply(&entry, &mut role.outcomes)
-        });
+        let index = role.next;
+        let (appended, time) = self.append(RecordKind::Entry, SOLO_TERM, index, payload, level, purpose)?;
+        let entry = Entry { term: SOLO_TERM, index, time, payload, at: appended.payload_at, next_lsn: appended.next };
+        let applied = self.machine.apply(&entry, &mut role.outcomes);
         applied.map_err(|error| self.fail(&error.to_string()))?;
-        role.next = role.next.next();
+        role.next = index.next();
         self.entries.fetch_add(1, Ordering::Relaxed);
         self.commands.fetch_add(role.outcomes.len() as u64, Ordering::Relaxed);
         if let Some(observer) = self.observer.get() {
@@ -500,11 +477,12 @@ impl Shared {
         kind: RecordKind,
         term: Term,
         index: Index,
-        payload: &[IoSlice<'_>],
+        payload: &[u8],
         level: Durability,
         purpose: Purpose,
     ) -> Result<(Appended, SpaceTime), ProposeError> {
         let time = self.clock.stamp();
+        let payload = &[IoSlice::new(payload)];
         let draft = Draft { space: self.space, kind, term, index, time, payload };
         Ok((self.log.append(&[draft], level, purpose)?, time))
     }

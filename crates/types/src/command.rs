@@ -338,6 +338,47 @@ fn encode_name(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(name.as_bytes());
 }
 
+/// An encoded command in its entry frame, `len u32 | command`: a payload of one command as it is, and
+/// part of a longer one by concatenation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Framed(Vec<u8>);
+
+impl Framed {
+    /// A frame without a command: fill it with [`encode`](Self::encode).
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Replaces the command by what `encode` writes, keeping the allocation. On error the frame holds
+    /// no command.
+    pub fn encode<E>(&mut self, encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
+        self.0.clear();
+        self.0.extend_from_slice(&[0; 4]);
+        let encoded = encode(&mut self.0);
+        if encoded.is_err() {
+            self.0.clear();
+            return encoded;
+        }
+        let len = u32::try_from(self.0.len() - 4).expect("commands are checked against MAX_COMMAND_BYTES");
+        self.0[..4].copy_from_slice(&len.to_le_bytes());
+        Ok(())
+    }
+
+    /// The frame's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Gives back the allocation if a large command has grown it beyond `max_bytes`.
+    pub fn shrink(&mut self, max_bytes: usize) {
+        if self.0.capacity() > max_bytes {
+            self.0 = Vec::new();
+        }
+    }
+}
+
 /// A decoded command, borrowed from the entry.
 #[derive(Clone, Debug)]
 pub enum Command<'a> {
