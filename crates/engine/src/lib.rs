@@ -3,8 +3,43 @@
 //! Owns: a data directory (its lock, identity, log and state), opening and closing it, maintenance in
 //! the background (retention, moving, freeing, flushing), resolving values that stay in the log.
 //! Does not own: the network, configuration files.
+//!
+//! ```no_run
+//! use thalweg_engine::{Database, Options};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let db = Database::open("data", Options::default())?;
+//! let users = db.keyspace("users")?;
+//! let ack = users.put(b"ada", b"1815")?; // on disk when it returns
+//! assert_eq!(users.get(b"ada")?.unwrap().value, &b"1815"[..]);
+//! println!("{} at revision {:?}", ack.durability, ack.revision);
+//! db.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Layout of a directory: `LOCK`, `IDENTITY`, `log/`, `state/default/`.
 
-mod api;
+mod async_database;
+mod database;
+mod error;
+mod identity;
+mod keyspace;
+mod maintenance;
+mod mover;
+mod open;
+mod options;
+mod stats;
+mod stream;
+mod tails;
 
-pub use api::*;
+pub use async_database::AsyncDatabase;
+pub use database::{Ack, Database, Health};
+pub use error::{OpenError, ReadError, WriteError};
+pub use keyspace::{Entry, Head, Keyspace, KeyspaceInfo, KeyspaceIter, Order, ScanItem, ScanRange, Values};
+pub use maintenance::Maintenance;
+pub use open::OpenReport;
+pub use options::{BackendKind, Create, Options, Repair};
+pub use stats::Stats;
+pub use stream::{Stream, StreamBatch, StreamInfo, StreamPage};
 pub use thalweg_types as types;

@@ -73,20 +73,20 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
                 follows(machine, record.index)?;
             }
             Membership::decode(&record.payload).ok_or(OpenError::Malformed { lsn: record.lsn, what: "membership" })?;
-            machine.apply_membership(record.term, record.index, record.time, &record.payload, next_lsn)?;
+            machine.skip(next_lsn, Some((record.term, record.index, record.time)))?;
         }
         RecordKind::Blank => {
             follows(machine, record.index)?;
-            machine.apply_blank(record.term, record.index, record.time, next_lsn)?;
+            machine.skip(next_lsn, Some((record.term, record.index, record.time)))?;
         }
         RecordKind::Move => {
             machine.apply_move(&record.payload, record.payload_at, next_lsn)?;
         }
         RecordKind::Vote => {
             Vote::decode(&record.payload).ok_or(OpenError::Malformed { lsn: record.lsn, what: "vote" })?;
-            machine.pass(next_lsn)?;
+            machine.skip(next_lsn, None)?;
         }
-        RecordKind::Truncate | RecordKind::Purged => machine.pass(next_lsn)?,
+        RecordKind::Truncate | RecordKind::Purged => machine.skip(next_lsn, None)?,
     }
     Ok(())
 }

@@ -240,7 +240,7 @@ impl Solo {
         let role = shared.role();
         shared.check()?;
         let appended = shared.append(RecordKind::Purged, term, index, &[], Durability::Os, Purpose::Reclaim)?.0;
-        let passed = shared.machine.pass(appended.next).map_err(|error| shared.fail(&error.to_string()));
+        let passed = shared.machine.skip(appended.next, None).map_err(|error| shared.fail(&error.to_string()));
         drop(role);
         shared.hand_over();
         passed
@@ -304,7 +304,7 @@ fn found_group(log: &Log, machine: &Machine, options: &SoloOptions, time: SpaceT
     let drafts =
         [draft(RecordKind::Membership, Term::ZERO, &membership_part), draft(RecordKind::Vote, SOLO_TERM, &vote_part)];
     let appended = log.append(&drafts, Durability::Disk, Purpose::Reclaim)?;
-    machine.apply_membership(Term::ZERO, Index::ZERO, time, &membership, appended.next)?;
+    machine.skip(appended.next, Some((Term::ZERO, Index::ZERO, time)))?;
     Ok(())
 }
 

@@ -27,6 +27,8 @@ pub const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
 pub const MAX_QUEUE_BYTES: usize = 64 * 1024 * 1024;
 /// Values longer than this stay in the log; the state keeps their position.
 pub const DEFAULT_INLINE_VALUE_BYTES: usize = 4 * 1024;
+/// The threshold may not be set lower: shorter values are never looked for in the log when a segment is freed.
+pub const MIN_INLINE_VALUE_BYTES: usize = 128;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);

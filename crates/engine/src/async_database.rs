@@ -1,0 +1,228 @@
+//! The async face: futures for any runtime.
+//!
+//! A write is queued when the method is called, not when the future is polled; a full queue answers
+//! `Overloaded` instead of blocking. Dropping a future does not take the write back.
+
+use std::{
+    future::{self, Future},
+    task::Poll,
+};
+
+use thalweg_log::Purpose;
+use thalweg_replica::Committed;
+use thalweg_types::{
+    Durability, KeyspaceId, Offset, StreamId,
+    command::{
+        CommandError, CommitBuilder, Framed, StreamConfig, encode_append, encode_configure_stream,
+        encode_create_keyspace, encode_create_stream, encode_delete, encode_delete_stream, encode_put,
+        encode_trim_stream,
+    },
+    record::RecordBatch,
+};
+
+use crate::{
+    database::{Ack, Database, ack, check_outcome_known},
+    error::WriteError,
+    keyspace::Keyspace,
+    stream::{Stream, check_batch},
+    tails::Waiter,
+};
+
+/// A database for callers that must not block. Reads are those of [`blocking`](Self::blocking): mostly
+/// from memory or the page cache. Call them inline for points, on a blocking thread for long scans.
+#[derive(Clone, Debug)]
+pub struct AsyncDatabase {
+    db: Database,
+}
+
+impl AsyncDatabase {
+    pub(crate) fn new(db: Database) -> Self {
+        Self { db }
+    }
+
+    /// The blocking face of the same database.
+    #[must_use]
+    pub fn blocking(&self) -> &Database {
+        &self.db
+    }
+
+    /// Commits; resolves when `level` is reached.
+    pub fn commit(
+        &self,
+        commit: &CommitBuilder,
+        level: Durability,
+    ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
+        let known = check_outcome_known(commit.is_conditional(), level);
+        let proposed = known.map(|()| {
+            self.propose(level, Purpose::Data, |out| {
+                commit.encode(out);
+                Ok::<_, CommandError>(())
+            })
+        });
+        async move { ack(proposed?.await?) }
+    }
+
+    /// Sets a key.
+    pub fn put(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        value: &[u8],
+        level: Durability,
+    ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
+        let proposed = self.propose(level, Purpose::Data, |out| encode_put(out, keyspace, key, value));
+        async move { ack(proposed.await?) }
+    }
+
+    /// Removes a key.
+    pub fn delete(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        level: Durability,
+    ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
+        let proposed = self.propose(level, Purpose::Reclaim, |out| encode_delete(out, keyspace, key));
+        async move { ack(proposed.await?) }
+    }
+
+    /// Appends records, with `expected` only if that is the next offset.
+    pub fn append(
+        &self,
+        stream: StreamId,
+        expected: Option<Offset>,
+        batch: &RecordBatch,
+        level: Durability,
+    ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
+        let checked = check_batch(batch).and_then(|()| check_outcome_known(expected.is_some(), level));
+        let proposed = checked
+            .map(|()| self.propose_infallible(level, Purpose::Data, |out| encode_append(out, stream, expected, batch)));
+        async move { ack(proposed?.await?) }
+    }
+
+    /// The keyspace of that name, created if missing.
+    pub fn keyspace(&self, name: &str) -> impl Future<Output = Result<Keyspace, WriteError>> + Send + use<> {
+        let db = self.db.clone();
+        let created = match db.find_keyspace(name) {
+            Some(found) => Ok(found),
+            None => Err(self
+                .propose(db.durability().max(Durability::Os), Purpose::Data, |out| encode_create_keyspace(out, name))),
+        };
+        async move {
+            match created {
+                Ok(found) => Ok(found),
+                Err(proposed) => db.created_keyspace(proposed.await?),
+            }
+        }
+    }
+
+    /// The stream of that name, created with `config` if missing; says whether it was.
+    pub fn create_stream(
+        &self,
+        name: &str,
+        config: &StreamConfig,
+    ) -> impl Future<Output = Result<(Stream, bool), WriteError>> + Send + use<> {
+        let db = self.db.clone();
+        let created = match db.find_stream(name) {
+            Some(found) => Ok((found, false)),
+            None => Err(self.propose(db.durability().max(Durability::Os), Purpose::Data, |out| {
+                encode_create_stream(out, name, config)
+            })),
+        };
+        async move {
+            match created {
+                Ok(found) => Ok(found),
+                Err(proposed) => db.created_stream(proposed.await?),
+            }
+        }
+    }
+
+    /// Replaces what a stream keeps.
+    pub fn configure_stream(
+        &self,
+        stream: StreamId,
+        config: &StreamConfig,
+    ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
+        let proposed = self.propose_infallible(self.db.durability(), Purpose::Reclaim, |out| {
+            encode_configure_stream(out, stream, config);
+        });
+        async move { ack(proposed.await?) }
+    }
+
+    /// Raises a stream's log start offset.
+    pub fn trim_stream(
+        &self,
+        stream: StreamId,
+        before: Offset,
+    ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
+        let proposed = self.propose_infallible(self.db.durability(), Purpose::Reclaim, |out| {
+            encode_trim_stream(out, stream, before);
+        });
+        async move { ack(proposed.await?) }
+    }
+
+    /// Deletes a stream.
+    pub fn delete_stream(&self, stream: StreamId) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
+        let proposed = self.propose_infallible(self.db.durability(), Purpose::Reclaim, |out| {
+            encode_delete_stream(out, stream);
+        });
+        async move { ack(proposed.await?) }
+    }
+
+    /// Resolves when the stream holds a record at `offset` (then true), or is deleted, or the database
+    /// closes (then false). Has no timer of its own: race it against the caller's. Dropping it is fine.
+    pub fn wait_for(&self, stream: StreamId, offset: Offset) -> impl Future<Output = bool> + Send + use<> {
+        let stream = self.db.stream_with_id(stream);
+        let registration =
+            Registration { db: self.db.clone(), stream: stream.id(), ticket: self.db.inner.open.tails.ticket() };
+        future::poll_fn(move |context| {
+            let tails = &registration.db.inner.open.tails;
+            tails.register(registration.stream, registration.ticket, Waiter::Task(context.waker().clone()));
+            match stream.reached(offset) {
+                Some(reached) => Poll::Ready(reached),
+                None => Poll::Pending,
+            }
+        })
+    }
+
+    fn propose<E>(
+        &self,
+        level: Durability,
+        purpose: Purpose,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> impl Future<Output = Result<Committed, WriteError>> + Send + use<E>
+    where
+        WriteError: From<E>,
+    {
+        let mut command = Framed::new();
+        let proposed = match command.encode(encode) {
+            Ok(()) => self.db.inner.open.solo.propose_async(command, level, purpose).map_err(WriteError::from),
+            Err(error) => Err(error.into()),
+        };
+        async move { Ok(proposed?.await?) }
+    }
+
+    fn propose_infallible(
+        &self,
+        level: Durability,
+        purpose: Purpose,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> impl Future<Output = Result<Committed, WriteError>> + Send + use<> {
+        self.propose(level, purpose, |out| {
+            encode(out);
+            Ok::<_, CommandError>(())
+        })
+    }
+}
+
+/// Takes the waiter out of the table when its future is dropped.
+struct Registration {
+    db: Database,
+    stream: StreamId,
+    ticket: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.db.inner.open.tails.unregister(self.stream, self.ticket);
+    }
+}

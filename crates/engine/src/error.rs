@@ -1,0 +1,350 @@
+//! One error enum per operation: open, write, read.
+
+use std::path::PathBuf;
+
+use thalweg_log::AppendError;
+use thalweg_replica::ProposeError;
+use thalweg_state::{
+    backend::BackendError,
+    machine::{MachineError, StreamReadError},
+};
+use thalweg_types::{
+    Action, Classified, KeyspaceId, Offset, Revision, StreamId,
+    command::{CommandError, Outcome},
+    record::{Malformed, RecordError},
+};
+
+/// A directory could not be opened.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Somebody else has it open.
+    #[error("{path} is in use by another process: stop it, or use another directory")]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is none, and creating was not asked for.
+    #[error("{path} is no Thalweg directory: create one with `thalweg serve --data`, or check the path")]
+    Missing {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It was created with another backend.
+    #[error("{path} was created with the {found} backend, not {wanted}: open it with {found}")]
+    OtherBackend {
+        /// The directory.
+        path: PathBuf,
+        /// The backend it has.
+        found: &'static str,
+        /// The backend asked for.
+        wanted: &'static str,
+    },
+    /// The backend needs files of the operating system, and this disk has none.
+    #[error("the {backend} backend needs a directory of the operating system")]
+    NoOsPath {
+        /// The backend.
+        backend: &'static str,
+    },
+    /// The identity file is not what this version writes.
+    #[error("{path}: the identity file is damaged or of a newer version: {message}")]
+    Identity {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// A file could not be read or written.
+    #[error("{operation} in {path} failed: {message}")]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// What was tried.
+        operation: &'static str,
+        /// What the system said.
+        message: String,
+    },
+    /// The log could not be opened.
+    #[error(transparent)]
+    Log(#[from] thalweg_log::OpenError),
+    /// The state could not be opened.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The state could not be loaded.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// Log and state could not be brought together.
+    #[error(transparent)]
+    Replica(#[from] thalweg_replica::OpenError),
+}
+
+impl Classified for OpenError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Locked { .. } => "locked",
+            Self::Missing { .. } => "missing_directory",
+            Self::OtherBackend { .. } => "other_backend",
+            Self::NoOsPath { .. } => "no_os_path",
+            Self::Identity { .. } => "bad_identity",
+            Self::Io { .. } => "io",
+            Self::Log(error) => error.code(),
+            Self::Backend(error) => error.code(),
+            Self::Machine(error) => error.code(),
+            Self::Replica(error) => error.code(),
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Locked { .. } => Action::Retry,
+            Self::Missing { .. } | Self::OtherBackend { .. } | Self::NoOsPath { .. } => Action::Fix,
+            Self::Identity { .. } | Self::Io { .. } => Action::Stop,
+            Self::Log(error) => error.action(),
+            Self::Backend(error) => error.action(),
+            Self::Machine(error) => error.action(),
+            Self::Replica(error) => error.action(),
+        }
+    }
+}
+
+/// A write was not acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The command breaks a limit.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// A record breaks a limit.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A batch without records.
+    #[error("an append needs at least one record")]
+    EmptyBatch,
+    /// A condition did not hold; nothing happened.
+    #[error("condition {condition} failed: the key {}", match actual { Some(revision) => format!("is at revision {revision}"), None => "does not exist".to_owned() })]
+    ConditionFailed {
+        /// Which, from 0.
+        condition: u32,
+        /// The key's revision, if it has a value.
+        actual: Option<Revision>,
+    },
+    /// An append's expected offset was not the next one; nothing happened.
+    #[error("the stream's next offset is {next}, not the expected one")]
+    OffsetConflict {
+        /// The stream.
+        stream: StreamId,
+        /// Its next offset.
+        next: Offset,
+    },
+    /// The keyspace does not exist.
+    #[error("no keyspace with id {0}")]
+    NoSuchKeyspace(KeyspaceId),
+    /// The stream does not exist; it may have been deleted.
+    #[error("no stream with id {0}")]
+    NoSuchStream(StreamId),
+    /// A table is full.
+    #[error("too many {what}: the limit is {limit}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// A conditional request at a level whose ack comes before the outcome.
+    #[error("a conditional write needs a durability of at least `os`: at `none` its outcome would be unknown")]
+    OutcomeUnknown,
+    /// The command did not decode.
+    #[error("malformed command: {0}")]
+    Malformed(Malformed),
+    /// Too much waits for the disk. Nothing happened.
+    #[error("{queued_bytes} bytes wait for the disk: retry later")]
+    Overloaded {
+        /// Bytes in the queue.
+        queued_bytes: usize,
+    },
+    /// Too little disk space is left for new data. Nothing happened.
+    #[error("disk full ({free_bytes} bytes free): delete or trim data, or add space")]
+    DiskFull {
+        /// Bytes free.
+        free_bytes: u64,
+    },
+    /// The log has failed; whether the write survives is unknown.
+    #[error("the log has failed and takes no more writes: {reason}; restart the node")]
+    LogFailed {
+        /// What failed.
+        reason: String,
+    },
+    /// The state has failed; the write may be in the log.
+    #[error("the state has failed and takes no more writes: {reason}; restart the node")]
+    StateFailed {
+        /// What failed.
+        reason: String,
+    },
+    /// The database is closed.
+    #[error("the database is closed")]
+    Closed,
+}
+
+impl Classified for WriteError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Command(CommandError::KeyTooLong { .. }) => "key_too_long",
+            Self::Command(CommandError::ValueTooLong { .. }) => "value_too_long",
+            Self::Command(CommandError::CommitTooLarge) => "commit_too_large",
+            Self::Command(CommandError::BadName { .. }) => "bad_name",
+            Self::Record(RecordError::TooLarge { .. } | RecordError::BatchTooLarge) => "record_too_large",
+            Self::Record(RecordError::KeyTooLong { .. }) => "key_too_long",
+            Self::Record(RecordError::Headers) => "bad_headers",
+            Self::EmptyBatch => "empty_batch",
+            Self::ConditionFailed { .. } => "condition_failed",
+            Self::OffsetConflict { .. } => "offset_conflict",
+            Self::NoSuchKeyspace(_) => "no_such_keyspace",
+            Self::NoSuchStream(_) => "no_such_stream",
+            Self::TooMany { .. } => "too_many",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Malformed(_) => "malformed",
+            Self::Overloaded { .. } => "overloaded",
+            Self::DiskFull { .. } => "disk_full",
+            Self::LogFailed { .. } => "log_failed",
+            Self::StateFailed { .. } => "state_failed",
+            Self::Closed => "closed",
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Overloaded { .. } | Self::DiskFull { .. } => Action::Retry,
+            Self::LogFailed { .. } | Self::StateFailed { .. } | Self::Closed => Action::Stop,
+            _ => Action::Fix,
+        }
+    }
+}
+
+impl From<ProposeError> for WriteError {
+    fn from(error: ProposeError) -> Self {
+        match error {
+            ProposeError::Overloaded { queued_bytes } => Self::Overloaded { queued_bytes },
+            ProposeError::Append(error) => error.into(),
+            ProposeError::State(reason) => Self::StateFailed { reason },
+            ProposeError::Closed => Self::Closed,
+        }
+    }
+}
+
+impl From<AppendError> for WriteError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::DiskFull { free_bytes, .. } => Self::DiskFull { free_bytes },
+            AppendError::Closed => Self::Closed,
+            other => Self::LogFailed { reason: other.to_string() },
+        }
+    }
+}
+
+impl From<BackendError> for WriteError {
+    fn from(error: BackendError) -> Self {
+        Self::StateFailed { reason: error.to_string() }
+    }
+}
+
+/// The error that a refused command's outcome stands for; the outcome itself if it was carried out.
+pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
+    match outcome {
+        Outcome::ConditionFailed { condition, actual } => Err(WriteError::ConditionFailed { condition, actual }),
+        Outcome::OffsetConflict { stream, next } => Err(WriteError::OffsetConflict { stream, next }),
+        Outcome::NoSuchKeyspace(id) => Err(WriteError::NoSuchKeyspace(id)),
+        Outcome::NoSuchStream(id) => Err(WriteError::NoSuchStream(id)),
+        Outcome::TooMany { what, limit } => Err(WriteError::TooMany { what, limit }),
+        Outcome::Malformed(malformed) => Err(WriteError::Malformed(malformed)),
+        Outcome::Committed { .. }
+        | Outcome::Keyspace { .. }
+        | Outcome::Stream { .. }
+        | Outcome::Done
+        | Outcome::Reclaimed { .. } => Ok(outcome),
+    }
+}
+
+/// A read could not be answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Below the log start offset.
+    #[error("offset {requested} has been trimmed: the stream starts at {start}")]
+    Trimmed {
+        /// What was asked for.
+        requested: Offset,
+        /// The oldest that can be read.
+        start: Offset,
+    },
+    /// Above the log end offset.
+    #[error("offset {requested} is beyond the end: the next offset is {next}")]
+    BeyondEnd {
+        /// What was asked for.
+        requested: Offset,
+        /// The offset that the next record will get.
+        next: Offset,
+    },
+    /// The stream does not exist; it may have been deleted.
+    #[error("no stream with id {0}")]
+    NoSuchStream(StreamId),
+    /// The view shows a value that has been overwritten since and whose bytes are freed.
+    #[error(
+        "the view is too old: a value it shows has been overwritten and its bytes freed; scan again from the last key"
+    )]
+    ViewExpired,
+    /// Bytes on disk are not what was written.
+    #[error("corrupt data: {0}; run `thalweg log verify`")]
+    Corrupt(String),
+    /// The disk could not be read.
+    #[error("read failed: {0}")]
+    Io(String),
+}
+
+impl Classified for ReadError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Trimmed { .. } => "trimmed",
+            Self::BeyondEnd { .. } => "beyond_end",
+            Self::NoSuchStream(_) => "no_such_stream",
+            Self::ViewExpired => "view_expired",
+            Self::Corrupt(_) => "corrupt",
+            Self::Io(_) => "io",
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Trimmed { .. } | Self::BeyondEnd { .. } | Self::NoSuchStream(_) => Action::Fix,
+            Self::ViewExpired => Action::Retry,
+            Self::Corrupt(_) | Self::Io(_) => Action::Stop,
+        }
+    }
+}
+
+impl From<MachineError> for ReadError {
+    fn from(error: MachineError) -> Self {
+        match error {
+            MachineError::Backend(BackendError::Io { .. }) => Self::Io(error.to_string()),
+            other => Self::Corrupt(other.to_string()),
+        }
+    }
+}
+
+impl ReadError {
+    /// Adds what was asked for.
+    pub(crate) fn of_stream(error: StreamReadError, requested: Offset) -> Self {
+        match error {
+            StreamReadError::NoSuchStream(id) => Self::NoSuchStream(id),
+            StreamReadError::Trimmed { start } => Self::Trimmed { requested, start },
+            StreamReadError::BeyondEnd { next } => Self::BeyondEnd { requested, next },
+            StreamReadError::Machine(error) => error.into(),
+        }
+    }
+}
+
+impl From<thalweg_log::ReadError> for ReadError {
+    fn from(error: thalweg_log::ReadError) -> Self {
+        match error {
+            thalweg_log::ReadError::Gone { .. } => Self::ViewExpired,
+            thalweg_log::ReadError::Io { .. } => Self::Io(error.to_string()),
+            other => Self::Corrupt(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Keyspaces: puts, gets, deletes, scans.
+
+use std::ops::{Bound, ControlFlow};
+
+use bytes::Bytes;
+use thalweg_log::Purpose;
+use thalweg_state::{
+    backend::Direction,
+    keyspaces::{Fetch, Item, ScanRange as StoredRange, Snapshot, StoredRef, StoredValue},
+};
+use thalweg_types::{
+    Durability, KeyspaceId, Revision,
+    command::{CommitBuilder, Expect, encode_delete, encode_put},
+};
+
+use crate::{
+    database::{Ack, Database, ack},
+    error::{ReadError, WriteError},
+};
+
+/// Pairs that [`KeyspaceIter`] reads ahead.
+const PAGE_ITEMS: usize = 256;
+/// Bytes after which it stops reading ahead.
+const PAGE_BYTES: usize = 1024 * 1024;
+
+/// A value and the revision of the command that wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The value.
+    pub value: Bytes,
+    /// When it was written.
+    pub revision: Revision,
+}
+
+/// A value's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// When it was written.
+    pub revision: Revision,
+    /// Its length.
+    pub value_bytes: u64,
+}
+
+/// A keyspace in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyspaceInfo {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: KeyspaceId,
+}
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Order {
+    /// By key, lowest first.
+    #[default]
+    Ascending,
+    /// By key, highest first.
+    Descending,
+}
+
+/// Whether a scan reads values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Values {
+    /// It does.
+    #[default]
+    Include,
+    /// Values are empty: cheaper where they stay in the log.
+    Omit,
+}
+
+/// What a scan covers. Default: everything, ascending, with values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanRange {
+    /// Only keys that start with this (empty: all); holds together with the bounds.
+    pub prefix: Vec<u8>,
+    /// Lower bound of keys, whichever the order.
+    pub start: Bound<Vec<u8>>,
+    /// Upper bound of keys, whichever the order.
+    pub end: Bound<Vec<u8>>,
+    /// Which way.
+    pub order: Order,
+    /// At most so many pairs.
+    pub limit: Option<u64>,
+    /// With or without values.
+    pub values: Values,
+}
+
+impl Default for ScanRange {
+    fn default() -> Self {
+        Self {
+            prefix: Vec::new(),
+            start: Bound::Unbounded,
+            end: Bound::Unbounded,
+            order: Order::default(),
+            limit: None,
+            values: Values::default(),
+        }
+    }
+}
+
+impl ScanRange {
+    /// All keys that start with `prefix`.
+    #[must_use]
+    pub fn with_prefix(prefix: impl Into<Vec<u8>>) -> Self {
+        Self { prefix: prefix.into(), ..Self::default() }
+    }
+
+    fn stored(&self) -> StoredRange<'_> {
+        StoredRange {
+            prefix: &self.prefix,
+            start: as_slice(&self.start),
+            end: as_slice(&self.end),
+            direction: match self.order {
+                Order::Ascending => Direction::Forward,
+                Order::Descending => Direction::Reverse,
+            },
+            limit: self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
+            fetch: match self.values {
+                Values::Include => Fetch::Values,
+                Values::Omit => Fetch::KeysOnly,
+            },
+        }
+    }
+}
+
+fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
+}
+
+/// A pair of a scan, borrowed for the call.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanItem<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value; empty if the scan omits values.
+    pub value: &'a [u8],
+    /// When it was written.
+    pub revision: Revision,
+}
+
+/// A keyspace; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Keyspace {
+    db: Database,
+    id: KeyspaceId,
+}
+
+impl Keyspace {
+    pub(crate) fn new(db: Database, id: KeyspaceId) -> Self {
+        Self { db, id }
+    }
+
+    /// Its id, for commits.
+    #[must_use]
+    pub fn id(&self) -> KeyspaceId {
+        self.id
+    }
+
+    /// Its name; empty if it does not exist any more.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.db.inner.open.machine.keyspace_name(self.id).map(|name| name.to_string()).unwrap_or_default()
+    }
+
+    /// A handle whose writes default to `level`.
+    #[must_use]
+    pub fn with_durability(&self, level: Durability) -> Self {
+        Self { db: self.db.with_durability(level), id: self.id }
+    }
+
+    /// Sets a key.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Ack, WriteError> {
+        let encode = |out: &mut Vec<u8>| encode_put(out, self.id, key, value);
+        ack(self.db.inner.propose(self.db.durability(), Purpose::Data, encode)?)
+    }
+
+    /// Sets a key if `expect` holds.
+    pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> Result<Ack, WriteError> {
+        let mut commit = CommitBuilder::new();
+        commit.expect(self.id, key, expect)?.put(self.id, key, value)?;
+        self.db.commit(&commit)
+    }
+
+    /// Removes a key; fine if there is none.
+    pub fn delete(&self, key: &[u8]) -> Result<Ack, WriteError> {
+        let encode = |out: &mut Vec<u8>| encode_delete(out, self.id, key);
+        ack(self.db.inner.propose(self.db.durability(), Purpose::Reclaim, encode)?)
+    }
+
+    /// Removes a key if `expect` holds.
+    pub fn delete_if(&self, key: &[u8], expect: Expect) -> Result<Ack, WriteError> {
+        let mut commit = CommitBuilder::new();
+        commit.expect(self.id, key, expect)?.delete(self.id, key)?;
+        self.db.commit(&commit)
+    }
+
+    /// The newest value of a key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Entry>, ReadError> {
+        let inner = &self.db.inner;
+        loop {
+            let Some(stored) = inner.open.machine.get(self.id, key)? else { return Ok(None) };
+            let revision = stored.revision;
+            let value = match stored.value {
+                StoredValue::Inline(value) => value,
+                StoredValue::Blob(blob) => match inner.resolve(self.id, key, revision, blob) {
+                    // Overwritten between the lookup and the read: look at what is there now.
+                    Err(ReadError::ViewExpired) => continue,
+                    read => read?,
+                },
+            };
+            return Ok(Some(Entry { value, revision }));
+        }
+    }
+
+    /// A key's revision and the length of its value, without reading a value that stays in the log.
+    pub fn head(&self, key: &[u8]) -> Result<Option<Head>, ReadError> {
+        let stored = self.db.inner.open.machine.get(self.id, key)?;
+        Ok(stored.map(|stored| Head {
+            revision: stored.revision,
+            value_bytes: match stored.value {
+                StoredValue::Inline(value) => value.len() as u64,
+                StoredValue::Blob(blob) => u64::from(blob.len),
+            },
+        }))
+    }
+
+    /// Visits pairs in order from one consistent view, borrowed for the call, until `visit` breaks.
+    pub fn scan(
+        &self,
+        range: &ScanRange,
+        visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        self.scan_snapshot(&self.db.inner.open.machine.snapshot(), &range.stored(), visit)
+    }
+
+    fn scan_snapshot(
+        &self,
+        snapshot: &Snapshot,
+        range: &StoredRange<'_>,
+        visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let mut failure = None;
+        snapshot.scan(self.id, range, &mut |Item { key, revision, value }| match value {
+            None => visit(ScanItem { key, value: b"", revision }),
+            Some(StoredRef::Inline(value)) => visit(ScanItem { key, value, revision }),
+            Some(StoredRef::Blob(blob)) => match self.db.inner.resolve(self.id, key, revision, blob) {
+                Ok(value) => visit(ScanItem { key, value: &value, revision }),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            },
+        })?;
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Iterates over owned pairs from one consistent view. Holds about 1 MiB of pairs, and keeps the
+    /// view's data alive until dropped.
+    #[must_use]
+    pub fn iter(&self, range: ScanRange) -> KeyspaceIter {
+        let snapshot = self.db.inner.open.machine.snapshot();
+        let left = range.limit.unwrap_or(u64::MAX);
+        KeyspaceIter { keyspace: self.clone(), snapshot, range, left, page: Vec::new().into_iter(), failed: false }
+    }
+}
+
+/// Iterates over the pairs of a keyspace; see [`Keyspace::iter`].
+#[derive(Debug)]
+pub struct KeyspaceIter {
+    keyspace: Keyspace,
+    snapshot: Snapshot,
+    /// What is left to visit: its bound moves past each page.
+    range: ScanRange,
+    left: u64,
+    page: std::vec::IntoIter<(Bytes, Entry)>,
+    failed: bool,
+}
+
+impl KeyspaceIter {
+    /// The next pairs: at most `max_items`, and not many more than `max_bytes` bytes; empty at the end.
+    pub fn next_page(&mut self, max_items: usize, max_bytes: usize) -> Result<Vec<(Bytes, Entry)>, ReadError> {
+        let mut pairs = Vec::new();
+        let mut bytes = 0;
+        let items = max_items.min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let range = StoredRange { limit: items, ..self.range.stored() };
+        self.keyspace.scan_snapshot(&self.snapshot, &range, &mut |item| {
+            bytes += item.key.len() + item.value.len();
+            let entry = Entry { value: Bytes::copy_from_slice(item.value), revision: item.revision };
+            pairs.push((Bytes::copy_from_slice(item.key), entry));
+            if bytes >= max_bytes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        self.left -= pairs.len() as u64;
+        match pairs.last() {
+            Some((last, _)) => self.move_past(last),
+            None => self.left = 0,
+        }
+        Ok(pairs)
+    }
+
+    fn move_past(&mut self, last: &[u8]) {
+        let bound = Bound::Excluded(last.to_vec());
+        match self.range.order {
+            Order::Ascending => self.range.start = bound,
+            Order::Descending => self.range.end = bound,
+        }
+    }
+}
+
+impl Iterator for KeyspaceIter {
+    type Item = Result<(Bytes, Entry), ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(pair) = self.page.next() {
+            return Some(Ok(pair));
+        }
+        if self.failed || self.left == 0 {
+            return None;
+        }
+        match self.next_page(PAGE_ITEMS, PAGE_BYTES) {
+            Ok(page) => {
+                self.page = page.into_iter();
+                self.page.next().map(Ok)
+            }
+            Err(error) => {
+                self.failed = true;
+                Some(Err(error))
+            }
+        }
+    }
+}

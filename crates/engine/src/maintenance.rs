@@ -1,0 +1,167 @@
+//! What goes on in the background: retention, reclaiming, flushing, moving, freeing.
+//!
+//! Owns the thread and the order of a round. What is due is asked of the layers below; what changes the
+//! state is proposed as commands like anyone's, so replicas and replay agree on it.
+//!
+//! A segment is freed when nothing needs it: the state has persisted past it, it is below the history
+//! floor, and nothing in the state points into it (see [`crate::mover`]).
+
+use std::{
+    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use thalweg_log::Purpose;
+use thalweg_types::{
+    Durability, Lsn,
+    command::{CommandError, Outcome, encode_reclaim_stream, encode_trim_stream},
+};
+
+use crate::{
+    database::Inner,
+    error::{WriteError, refusal},
+    mover::Mover,
+};
+
+/// Index entries forgotten by one command: bounds how long it holds the writer.
+const RECLAIM_PER_COMMAND: u32 = 1000;
+/// Such commands per stream and round.
+const RECLAIMS_PER_ROUND: u32 = 100;
+
+/// What maintenance did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Maintenance {
+    /// Streams whose start was raised.
+    pub trimmed_streams: u64,
+    /// Index entries of trimmed or deleted batches forgotten.
+    pub reclaimed_entries: u64,
+    /// Bytes copied forward.
+    pub moved_bytes: u64,
+    /// Segments freed.
+    pub freed_segments: u64,
+}
+
+impl Maintenance {
+    fn add(&mut self, other: &Self) {
+        self.trimmed_streams += other.trimmed_streams;
+        self.reclaimed_entries += other.reclaimed_entries;
+        self.moved_bytes += other.moved_bytes;
+        self.freed_segments += other.freed_segments;
+    }
+}
+
+/// What is remembered from round to round.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds {
+    mover: Mover,
+}
+
+impl Inner {
+    /// One round. Each step is tried even if the state needs nothing of the ones before.
+    pub(crate) fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
+        let mut done = Maintenance { trimmed_streams: self.enforce_retention()?, ..Maintenance::default() };
+        done.reclaimed_entries = self.reclaim()?;
+        self.persist()?;
+        rounds.mover.round(self, &mut done)?;
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
+        Ok(done)
+    }
+
+    fn enforce_retention(&self) -> Result<u64, WriteError> {
+        let due = self.open.machine.retention_due(self.open.solo.now());
+        let due = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
+        for (stream, before) in &due {
+            self.propose(Durability::Os, Purpose::Reclaim, |out| {
+                encode_trim_stream(out, *stream, *before);
+                Ok::<_, CommandError>(())
+            })?;
+        }
+        Ok(due.len() as u64)
+    }
+
+    fn reclaim(&self) -> Result<u64, WriteError> {
+        let mut reclaimed = 0;
+        for stream in self.open.machine.reclaim_due() {
+            for _ in 0..RECLAIMS_PER_ROUND {
+                let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
+                    encode_reclaim_stream(out, stream, RECLAIM_PER_COMMAND);
+                    Ok::<_, CommandError>(())
+                })?;
+                match committed.outcome.map(refusal) {
+                    Some(Ok(Outcome::Reclaimed { entries, more })) => {
+                        reclaimed += u64::from(entries);
+                        if !more {
+                            break;
+                        }
+                    }
+                    _ => break,
+                }
+            }
+        }
+        Ok(reclaimed)
+    }
+
+    /// Bounds replay, and tells the log what the state no longer needs of it.
+    fn persist(&self) -> Result<(), WriteError> {
+        let backend = &self.open.backend;
+        if self.replay_bytes() > self.options.max_replay_bytes {
+            backend.flush()?;
+        } else {
+            backend.maintain()?;
+        }
+        self.open.log.release(backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn));
+        Ok(())
+    }
+}
+
+/// The thread that runs a round every interval, until stopped or until the database is dropped.
+#[derive(Debug)]
+pub(crate) struct Background {
+    signal: Arc<(Mutex<bool>, Condvar)>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Background {
+    /// An interval of zero starts no thread: rounds run only when asked for.
+    pub(crate) fn start(inner: Weak<Inner>, interval: Duration) -> Self {
+        let signal = Arc::new((Mutex::new(false), Condvar::new()));
+        let handle = (!interval.is_zero()).then(|| {
+            let signal = signal.clone();
+            let run = move || {
+                while !wait(&signal, interval) {
+                    let Some(inner) = inner.upgrade() else { return };
+                    let mut rounds = inner.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+                    let round = inner.maintain(&mut rounds);
+                    drop(rounds);
+                    inner.note_round(round.as_ref().err());
+                }
+            };
+            thread::Builder::new()
+                .name("thalweg-maintain".to_owned())
+                .spawn(run)
+                .expect("the system can start a thread")
+        });
+        Self { signal, handle: Mutex::new(handle) }
+    }
+
+    /// Ends the thread after its round, and waits for it unless called from it.
+    pub(crate) fn stop(&self) {
+        *self.signal.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.signal.1.notify_all();
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(handle) = handle
+            && handle.thread().id() != thread::current().id()
+        {
+            // A round that panicked has said so already; there is nothing to undo.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// Waits for the interval; true if told to stop.
+fn wait(signal: &(Mutex<bool>, Condvar), interval: Duration) -> bool {
+    let stopped = signal.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let waited = signal.1.wait_timeout_while(stopped, interval, |stopped| !*stopped);
+    *waited.unwrap_or_else(PoisonError::into_inner).0
+}

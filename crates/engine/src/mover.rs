@@ -1,0 +1,288 @@
+//! Getting log space back: which segments can be freed, and copying forward what keeps others.
+//!
+//! A segment that the log calls freeable (released by the state, below the history floor) may still be
+//! pointed into by stream batches and large values. Stream bytes are counted exactly by the state.
+//! Values are not, because a blind overwrite reads nothing: so a segment with values is walked, and each
+//! value is looked up. When little of a segment is live, those bytes are copied forward, and the segment
+//! is freed once the state has persisted past the copies. Nothing else is remembered: after a crash the
+//! same segments are found again.
+//!
+//! Invariant: a segment is freed only if a walk found nothing live in it, or the state's figures say that
+//! it never held anything to point at; new pointers into a sealed segment cannot appear.
+
+use std::collections::{BTreeMap, HashMap};
+
+use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
+use thalweg_state::{keyspaces::StoredValue, liveness::Liveness, machine::StreamReadError, streams::BatchRef};
+use thalweg_types::{
+    BlobRef, Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, SpaceTime, StreamId,
+    command::{Command, Commands, Move, MoveTarget, Write},
+    limits::MIN_INLINE_VALUE_BYTES,
+};
+
+use crate::{database::Inner, error::WriteError, maintenance::Maintenance};
+
+/// A segment is copied forward only if at most this part of it is live, in percent: copying more costs
+/// more writing than the space is worth.
+const MAX_LIVE_PERCENT: u64 = 50;
+/// Segments that one round walks: bounds how long a round reads.
+const WALKS_PER_ROUND: usize = 4;
+
+/// What is known of a segment that could not be freed.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    liveness: Liveness,
+    /// The log's end then: values are overwritten only by new records.
+    end: Lsn,
+    /// Set when everything live was copied forward: free when the state has persisted this.
+    drained_at: Option<Lsn>,
+}
+
+/// Remembers what it saw, so that a segment is not walked every round.
+#[derive(Debug, Default)]
+pub(crate) struct Mover {
+    seen: HashMap<Generation, Seen>,
+}
+
+/// Bytes that something still points at, ready to be copied forward.
+struct Live {
+    bytes: u64,
+    payload: Vec<u8>,
+}
+
+impl Mover {
+    pub(crate) fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
+        let freeable = inner.open.log.freeable(inner.open.solo.now());
+        if freeable.is_empty() {
+            return Ok(());
+        }
+        let liveness: BTreeMap<Generation, Liveness> = inner.open.machine.liveness().into_iter().collect();
+        self.seen.retain(|generation, _| freeable.iter().any(|segment| segment.generation == *generation));
+        let mut walks = 0;
+        let mut freed = false;
+        for segment in &freeable {
+            let live = liveness.get(&segment.generation).copied().unwrap_or_default();
+            if live.bytes() == 0 || self.is_drained(inner, segment) {
+                inner.open.log.free(segment.generation)?;
+                inner.open.machine.forget_segment(segment.generation);
+                self.seen.remove(&segment.generation);
+                done.freed_segments += 1;
+                freed = true;
+            } else if walks < WALKS_PER_ROUND && self.worth_a_walk(inner, segment, live) {
+                walks += 1;
+                self.walk(inner, segment, live, done)?;
+            }
+        }
+        if freed { note_purged(inner) } else { Ok(()) }
+    }
+
+    fn is_drained(&self, inner: &Inner, segment: &SegmentInfo) -> bool {
+        let persisted = inner.open.backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn);
+        self.seen.get(&segment.generation).and_then(|seen| seen.drained_at).is_some_and(|lsn| lsn <= persisted)
+    }
+
+    /// Too many live stream bytes settle it; else look again only after something may have changed.
+    fn worth_a_walk(&self, inner: &Inner, segment: &SegmentInfo, live: Liveness) -> bool {
+        if live.stream_bytes * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
+            return false;
+        }
+        match self.seen.get(&segment.generation) {
+            None => true,
+            Some(seen) if seen.drained_at.is_some() => false,
+            // Values die by being overwritten: wait for as many records as the segment holds.
+            Some(seen) => {
+                seen.liveness != live || inner.open.log.end().0 - seen.end.0 > segment.next.0 - segment.first.0
+            }
+        }
+    }
+
+    fn walk(
+        &mut self,
+        inner: &Inner,
+        segment: &SegmentInfo,
+        liveness: Liveness,
+        done: &mut Maintenance,
+    ) -> Result<(), WriteError> {
+        let mut seen = Seen { liveness, end: inner.open.log.end(), drained_at: None };
+        let most = u64::from(segment.bytes) * MAX_LIVE_PERCENT / 100;
+        if let Some(live) = live_bytes(inner, segment, most)? {
+            for live in &live {
+                inner.open.solo.relocate(&live.payload)?;
+                done.moved_bytes += live.bytes;
+            }
+            // The copies are in the log; the source must outlive a crash that loses them.
+            inner.open.log.sync()?;
+            seen.drained_at = Some(inner.open.machine.applied().lsn);
+        }
+        self.seen.insert(segment.generation, seen);
+        Ok(())
+    }
+}
+
+/// Everything live in a segment; `None` if it is more than `most` bytes.
+fn live_bytes(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Option<Vec<Live>>, WriteError> {
+    let mut walk = Walk { inner, cursors: HashMap::new(), live: Vec::new(), total: 0 };
+    let records = inner.open.log.segment_records(segment.generation).map_err(|error| failed(&error))?;
+    for record in records {
+        walk.record(&record.map_err(|error| failed(&error))?)?;
+        if walk.total > most {
+            return Ok(None);
+        }
+    }
+    Ok(Some(walk.live))
+}
+
+/// A walk over the records of one segment.
+struct Walk<'a> {
+    inner: &'a Inner,
+    /// Per stream: the offset after the last batch found, where the next one is looked for first.
+    cursors: HashMap<StreamId, Offset>,
+    live: Vec<Live>,
+    total: u64,
+}
+
+impl Walk<'_> {
+    fn record(&mut self, record: &LogRecord) -> Result<(), WriteError> {
+        let at = |offset: usize| LogPosition {
+            generation: record.payload_at.generation,
+            offset: record.payload_at.offset.saturating_add(u32::try_from(offset).unwrap_or(u32::MAX)),
+        };
+        match record.kind {
+            RecordKind::Entry => {
+                for (command_at, bytes) in Commands::new(&record.payload).flatten() {
+                    let Ok(Command::Commit(commit)) = Command::decode(bytes) else { continue };
+                    for write in commit.writes().into_iter().flatten().flatten() {
+                        match write {
+                            Write::Put { keyspace, key, value, value_at } if value.len() > MIN_INLINE_VALUE_BYTES => {
+                                self.value(keyspace, key, value, at(command_at + value_at))?;
+                            }
+                            Write::Append { stream, batch, batch_at, .. } => {
+                                self.batch(stream, batch, record.time, at(command_at + batch_at))?;
+                            }
+                            Write::Put { .. } | Write::Delete { .. } => {}
+                        }
+                    }
+                }
+            }
+            RecordKind::Move => {
+                let Ok(moved) = Move::decode(&record.payload) else { return Ok(()) };
+                match moved.target {
+                    MoveTarget::Value { keyspace, key } => {
+                        self.value(keyspace, key, moved.bytes, at(moved.bytes_at))?
+                    }
+                    MoveTarget::Batch { stream, first } => {
+                        self.batch_at(stream, first, moved.bytes, at(moved.bytes_at))?;
+                    }
+                }
+            }
+            RecordKind::Membership
+            | RecordKind::Vote
+            | RecordKind::Truncate
+            | RecordKind::Purged
+            | RecordKind::Blank => {}
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], at: LogPosition) -> Result<(), WriteError> {
+        let stored = self.inner.open.machine.get(keyspace, key).map_err(|error| failed(&error))?;
+        if let Some(StoredValue::Blob(blob)) = stored.map(|stored| stored.value)
+            && lies_at(&blob, at)
+        {
+            self.keep(&blob, &MoveTarget::Value { keyspace, key }, value);
+        }
+        Ok(())
+    }
+
+    /// An append's record does not say which offsets it got: the stream's batches are in the order of
+    /// their appends, so the next one is mostly the one after the last; else its time leads to it.
+    fn batch(&mut self, stream: StreamId, batch: &[u8], time: SpaceTime, at: LogPosition) -> Result<(), WriteError> {
+        if let Some(cursor) = self.cursors.get(&stream).copied()
+            && self.batch_at(stream, cursor, batch, at)?
+        {
+            return Ok(());
+        }
+        let machine = &self.inner.open.machine;
+        let mut from = match machine.offset_at_or_after(stream, time) {
+            Ok(from) => from,
+            Err(StreamReadError::Machine(error)) => return Err(failed(&error)),
+            Err(_) => return Ok(()),
+        };
+        while let Some(found) = self.lookup(stream, from)?.filter(|found| found.time == time) {
+            if self.batch_at(stream, found.first, batch, at)? {
+                break;
+            }
+            from = found.first.plus(u64::from(found.count));
+        }
+        Ok(())
+    }
+
+    /// Keeps the batch if the stream's batch that holds `offset` is the one at `at`.
+    fn batch_at(
+        &mut self,
+        stream: StreamId,
+        offset: Offset,
+        batch: &[u8],
+        at: LogPosition,
+    ) -> Result<bool, WriteError> {
+        let Some(found) = self.lookup(stream, offset)?.filter(|found| lies_at(&found.blob, at)) else {
+            return Ok(false);
+        };
+        self.cursors.insert(stream, found.first.plus(u64::from(found.count)));
+        self.keep(&found.blob, &MoveTarget::Batch { stream, first: found.first }, batch);
+        Ok(true)
+    }
+
+    fn lookup(&self, stream: StreamId, offset: Offset) -> Result<Option<BatchRef>, WriteError> {
+        match self.inner.open.machine.batches_from(stream, offset, 1, u64::MAX) {
+            Ok(found) => Ok(found.batches.first().copied()),
+            Err(StreamReadError::Machine(error)) => Err(failed(&error)),
+            Err(StreamReadError::Trimmed { start }) if start > offset => {
+                self.lookup_partly_trimmed(stream, start, offset)
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The batch that holds the start offset may begin below it, and is live.
+    fn lookup_partly_trimmed(
+        &self,
+        stream: StreamId,
+        start: Offset,
+        offset: Offset,
+    ) -> Result<Option<BatchRef>, WriteError> {
+        match self.inner.open.machine.batches_from(stream, start, 1, u64::MAX) {
+            Ok(found) => Ok(found.batches.first().copied().filter(|found| found.first <= offset)),
+            Err(StreamReadError::Machine(error)) => Err(failed(&error)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn keep(&mut self, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
+        let mut payload = Vec::with_capacity(bytes.len() + 64);
+        Move::encode(&mut payload, from, target, bytes);
+        self.total += u64::from(from.len);
+        self.live.push(Live { bytes: u64::from(from.len), payload });
+    }
+}
+
+fn lies_at(blob: &BlobRef, at: LogPosition) -> bool {
+    blob.generation == at.generation && blob.offset == at.offset
+}
+
+/// Notes in the log up to which entry it has been freed, as a Raft group would.
+fn note_purged(inner: &Inner) -> Result<(), WriteError> {
+    let log = &inner.open.log;
+    let mut records = log.records_from(log.start()).map_err(|error| failed(&error))?;
+    let first = records.find_map(|record| record.ok().filter(|record| record.kind == RecordKind::Entry));
+    if let Some(first) = first
+        && first.index > Index(1)
+    {
+        inner.open.solo.note_purged(first.term, Index(first.index.0 - 1))?;
+    }
+    Ok(())
+}
+
+fn failed(error: &dyn std::error::Error) -> WriteError {
+    WriteError::StateFailed { reason: format!("maintenance: {error}") }
+}

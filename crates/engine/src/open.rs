@@ -1,0 +1,183 @@
+//! Opening a directory: lock, identity, log, state, replay.
+//!
+//! Order matters. The identity is durable before anything else is created, so a directory without one
+//! holds nothing of ours; the log is recovered before the state is looked at, and a state that is ahead
+//! of its log is refused.
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use thalweg_disk::{Disk, LockGuard, RealDisk};
+use thalweg_log::Log;
+use thalweg_replica::{Solo, SoloOptions, replay};
+use thalweg_state::{
+    backend::{Backend, BarrierFailed, LogBarrier},
+    lsm::{LsmBackend, LsmOptions},
+    machine::{Machine, MachineOptions},
+    memory::{MemoryBackend, MemoryOptions},
+};
+use thalweg_types::{Clock, Lsn, NodeId, SpaceId, SystemClock, limits::MIN_INLINE_VALUE_BYTES};
+
+use crate::{
+    error::OpenError,
+    identity::Identity,
+    options::{BackendKind, Create, Options},
+    tails::Tails,
+};
+
+const LOCK: &str = "LOCK";
+const LOG_DIR: &str = "log";
+const STATE_DIR: &str = "state/default";
+
+/// What opening found and did.
+#[derive(Clone, Debug)]
+pub struct OpenReport {
+    /// The directory is new.
+    pub created: bool,
+    /// The node, drawn when the directory was created.
+    pub node: NodeId,
+    /// The state backend.
+    pub backend: BackendKind,
+    /// The log was closed cleanly the last time.
+    pub clean: bool,
+    /// Bytes cut from the log's end: torn, never acknowledged as durable.
+    pub cut_bytes: u64,
+    /// Records that were replayed into the state.
+    pub replayed_records: u64,
+    /// Bytes of their payloads.
+    pub replayed_bytes: u64,
+    /// How long opening took.
+    pub took: Duration,
+    /// What `--repair` gave up, in words.
+    pub repaired: Option<String>,
+}
+
+/// A directory that is open and replayed: everything the database is made of.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) lock: Box<dyn LockGuard>,
+    pub(crate) log: Log,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) solo: Solo,
+    pub(crate) tails: Arc<Tails>,
+    pub(crate) report: OpenReport,
+}
+
+struct Barrier(Log);
+
+impl LogBarrier for Barrier {
+    fn sync_through(&self, lsn: Lsn) -> Result<(), BarrierFailed> {
+        self.0.sync_through(lsn).map_err(|error| BarrierFailed(error.to_string()))
+    }
+}
+
+/// The real disk at `path`, with the machine's clocks and a seed from the system's randomness.
+pub(crate) fn real(path: &Path, options: &Options) -> Result<Opened, OpenError> {
+    let there = path.join("IDENTITY").exists();
+    if options.create == Create::Never && !there {
+        return Err(OpenError::Missing { path: path.to_owned() });
+    }
+    let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
+    on(Arc::new(disk), Arc::new(SystemClock::default()), RandomState::new().build_hasher().finish(), options)
+}
+
+pub(crate) fn on(
+    disk: Arc<dyn Disk>,
+    clock: Arc<dyn Clock>,
+    seed: u64,
+    options: &Options,
+) -> Result<Opened, OpenError> {
+    let started = clock.monotonic();
+    let path = disk.os_path().map_or_else(|| PathBuf::from("the simulated disk"), Path::to_owned);
+    let lock = disk.lock(LOCK).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => OpenError::Locked { path: path.clone() },
+        _ => io_error(&path, "taking the lock", &error),
+    })?;
+    let (identity, created) = identify(&disk, &path, seed, options)?;
+    let (log, recovery) = Log::open(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
+    let backend = open_backend(&disk, identity.backend, &log, options)?;
+    let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES) };
+    let machine = Arc::new(Machine::open(backend.clone(), machine_options)?);
+    let space = SpaceId::ZERO;
+    let replayed = replay(&log, &machine, space, &mut |_| {})?;
+    let solo_options = SoloOptions { space, node: identity.node, max_queue_bytes: options.max_queue_bytes };
+    let solo = Solo::open(log.clone(), machine.clone(), clock.clone(), &solo_options)?;
+    let tails = Arc::new(Tails::default());
+    solo.observe(tails.clone());
+    let report = OpenReport {
+        created,
+        node: identity.node,
+        backend: identity.backend,
+        clean: recovery.clean,
+        cut_bytes: recovery.cut_bytes,
+        replayed_records: replayed.records,
+        replayed_bytes: replayed.bytes,
+        took: clock.monotonic().saturating_sub(started),
+        repaired: recovery.repaired,
+    };
+    Ok(Opened { disk, lock, log, backend, machine, solo, tails, report })
+}
+
+fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> Result<(Identity, bool), OpenError> {
+    let read = Identity::read(disk).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            OpenError::Identity { path: path.to_owned(), message: error.to_string() }
+        }
+        _ => io_error(path, "reading the identity", &error),
+    })?;
+    if let Some(identity) = read {
+        return match options.backend {
+            Some(wanted) if wanted != identity.backend => Err(OpenError::OtherBackend {
+                path: path.to_owned(),
+                found: identity.backend.name(),
+                wanted: wanted.name(),
+            }),
+            _ => Ok((identity, false)),
+        };
+    }
+    if options.create == Create::Never {
+        return Err(OpenError::Missing { path: path.to_owned() });
+    }
+    if disk.list(LOG_DIR).is_ok_and(|files| !files.is_empty()) {
+        let message = "it is missing, but there is a log; restore it from a backup".to_owned();
+        return Err(OpenError::Identity { path: path.to_owned(), message });
+    }
+    let identity = Identity { node: NodeId(seed), backend: options.backend.unwrap_or_default() };
+    identity.write(disk).map_err(|error| io_error(path, "writing the identity", &error))?;
+    Ok((identity, true))
+}
+
+fn open_backend(
+    disk: &Arc<dyn Disk>,
+    kind: BackendKind,
+    log: &Log,
+    options: &Options,
+) -> Result<Arc<dyn Backend>, OpenError> {
+    let barrier = Arc::new(Barrier(log.clone()));
+    match kind {
+        BackendKind::Memory => {
+            let options = MemoryOptions { dir: STATE_DIR.to_owned(), ..MemoryOptions::default() };
+            Ok(Arc::new(MemoryBackend::open(disk.clone(), options, barrier)?))
+        }
+        BackendKind::Lsm => {
+            let root = disk.os_path().ok_or(OpenError::NoOsPath { backend: kind.name() })?;
+            let options = LsmOptions {
+                cache_bytes: options.cache_bytes,
+                memtable_bytes: options.memtable_bytes,
+                ..LsmOptions::new(root.join(STATE_DIR))
+            };
+            Ok(Arc::new(LsmBackend::open(options, barrier)?))
+        }
+    }
+}
+
+fn io_error(path: &Path, operation: &'static str, error: &io::Error) -> OpenError {
+    OpenError::Io { path: path.to_owned(), operation, message: error.to_string() }
+}

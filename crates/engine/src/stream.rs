@@ -1,0 +1,284 @@
+//! Streams: append, read, tail, trim, configure, delete.
+
+use std::{
+    ops::ControlFlow,
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use thalweg_log::Purpose;
+use thalweg_state::streams::BatchRef;
+use thalweg_types::{
+    Durability, Offset, SpaceTime, StreamId,
+    command::{
+        CommandError, StreamConfig, encode_append, encode_configure_stream, encode_delete_stream, encode_trim_stream,
+    },
+    record::{Record, RecordBatch, Records},
+};
+
+use crate::{
+    database::{Ack, Database, ack, check_outcome_known},
+    error::{ReadError, WriteError},
+    tails::Waiter,
+};
+
+/// Batches that one read looks up at most.
+const MAX_BATCHES_PER_READ: u64 = 4096;
+
+/// A stream's figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamInfo {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub id: StreamId,
+    /// What it keeps.
+    pub config: StreamConfig,
+    /// Oldest kept.
+    pub start: Offset,
+    /// Next to assign; equals the high watermark on one node.
+    pub next: Offset,
+    /// Encoded bytes of the kept batches.
+    pub bytes: u64,
+    /// Space time of the newest record; 0 if there never was one.
+    pub last_time: SpaceTime,
+}
+
+impl From<thalweg_state::streams::StreamInfo> for StreamInfo {
+    fn from(info: thalweg_state::streams::StreamInfo) -> Self {
+        let thalweg_state::streams::StreamInfo { id, name, config, start, next, bytes, last_time } = info;
+        Self { name: name.to_string(), id, config, start, next, bytes, last_time }
+    }
+}
+
+/// A stream; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    db: Database,
+    id: StreamId,
+}
+
+impl Stream {
+    pub(crate) fn new(db: Database, id: StreamId) -> Self {
+        Self { db, id }
+    }
+
+    /// Its id, for commits.
+    #[must_use]
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// Its name; empty if it does not exist any more.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.info().map(|info| info.name).unwrap_or_default()
+    }
+
+    /// A handle whose writes default to `level`.
+    #[must_use]
+    pub fn with_durability(&self, level: Durability) -> Self {
+        Self { db: self.db.with_durability(level), id: self.id }
+    }
+
+    /// Its figures.
+    pub fn info(&self) -> Result<StreamInfo, ReadError> {
+        self.db.inner.open.machine.stream(self.id).map(StreamInfo::from).ok_or(ReadError::NoSuchStream(self.id))
+    }
+
+    /// Appends at the end.
+    pub fn append(&self, batch: &RecordBatch) -> Result<Ack, WriteError> {
+        self.append_at(batch, None)
+    }
+
+    /// Appends if `expected` is the next offset; else `OffsetConflict`, and nothing happens.
+    pub fn append_expecting(&self, batch: &RecordBatch, expected: Offset) -> Result<Ack, WriteError> {
+        self.append_at(batch, Some(expected))
+    }
+
+    fn append_at(&self, batch: &RecordBatch, expected: Option<Offset>) -> Result<Ack, WriteError> {
+        check_batch(batch)?;
+        check_outcome_known(expected.is_some(), self.db.durability())?;
+        self.propose(Purpose::Data, |out| encode_append(out, self.id, expected, batch))
+    }
+
+    /// Records from `from` on: at most `max_records` of them and about `max_bytes` bytes, but at least
+    /// one batch if there is any; none at the end.
+    ///
+    /// # Errors
+    /// `Trimmed` if `from` is below the start, `BeyondEnd` if it is above the end.
+    pub fn read(&self, from: Offset, max_records: u64, max_bytes: u64) -> Result<StreamPage, ReadError> {
+        loop {
+            match self.read_once(from, max_records, max_bytes) {
+                // A batch was moved or trimmed between the lookup and the read: look again. It ends,
+                // because a moved batch is found at its new place and a trimmed one answers `Trimmed`.
+                Err(ReadError::ViewExpired) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn read_once(&self, from: Offset, max_records: u64, max_bytes: u64) -> Result<StreamPage, ReadError> {
+        let open = &self.db.inner.open;
+        let max_batches = usize::try_from(max_records.min(MAX_BATCHES_PER_READ)).unwrap_or(usize::MAX);
+        let found = open
+            .machine
+            .batches_from(self.id, from, max_batches, max_bytes)
+            .map_err(|error| ReadError::of_stream(error, from))?;
+        let mut page =
+            StreamPage { batches: Vec::with_capacity(found.batches.len()), next: from, high_watermark: found.next };
+        let mut left = max_records;
+        for batch in found.batches {
+            if left == 0 {
+                break;
+            }
+            let bytes = open.log.read_blob(&batch.blob)?;
+            let cut = cut(&batch, page.next, left, bytes);
+            left -= u64::from(cut.count);
+            page.next = cut.first.plus(u64::from(cut.count));
+            page.batches.push(cut);
+        }
+        Ok(page)
+    }
+
+    /// The first offset whose record is not older than `time`; the next offset if all are older.
+    pub fn offset_at(&self, time: SpaceTime) -> Result<Offset, ReadError> {
+        let found = self.db.inner.open.machine.offset_at_or_after(self.id, time);
+        found.map_err(|error| ReadError::of_stream(error, Offset::ZERO))
+    }
+
+    /// Blocks until the stream holds a record at `offset` (then true), or it is deleted, the database
+    /// closes, or the time is up (then false).
+    #[must_use]
+    pub fn wait_for(&self, offset: Offset, timeout: Duration) -> bool {
+        let tails = &self.db.inner.open.tails;
+        let deadline = Instant::now().checked_add(timeout);
+        let ticket = tails.ticket();
+        let reached = loop {
+            tails.register(self.id, ticket, Waiter::Thread(thread::current()));
+            if let Some(reached) = self.reached(offset) {
+                break reached;
+            }
+            match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => break false,
+                Some(left) => thread::park_timeout(left),
+                None => thread::park(),
+            }
+        };
+        tails.unregister(self.id, ticket);
+        reached
+    }
+
+    /// Whether waiting for `offset` is over, and how.
+    pub(crate) fn reached(&self, offset: Offset) -> Option<bool> {
+        let open = &self.db.inner.open;
+        match open.machine.stream(self.id) {
+            Some(info) if info.next > offset => Some(true),
+            Some(_) if !open.tails.is_closed() => None,
+            _ => Some(false),
+        }
+    }
+
+    /// Raises the log start offset: records below `before` are gone.
+    pub fn trim(&self, before: Offset) -> Result<Ack, WriteError> {
+        self.propose(Purpose::Reclaim, |out| encode_trim_stream(out, self.id, before))
+    }
+
+    /// Replaces what the stream keeps; enforced in the background.
+    pub fn configure(&self, config: &StreamConfig) -> Result<Ack, WriteError> {
+        self.propose(Purpose::Reclaim, |out| encode_configure_stream(out, self.id, config))
+    }
+
+    /// Deletes the stream with all its records. A new one of the same name starts at offset 0.
+    pub fn delete(&self) -> Result<Ack, WriteError> {
+        self.propose(Purpose::Reclaim, |out| encode_delete_stream(out, self.id))
+    }
+
+    fn propose(&self, purpose: Purpose, encode: impl FnOnce(&mut Vec<u8>)) -> Result<Ack, WriteError> {
+        let encode = |out: &mut Vec<u8>| {
+            encode(out);
+            Ok::<_, CommandError>(())
+        };
+        ack(self.db.inner.propose(self.db.durability(), purpose, encode)?)
+    }
+}
+
+/// An append needs records.
+pub(crate) fn check_batch(batch: &RecordBatch) -> Result<(), WriteError> {
+    if batch.is_empty() { Err(WriteError::EmptyBatch) } else { Ok(()) }
+}
+
+/// The part of a batch from `from` on, at most `left` records of it.
+fn cut(batch: &BatchRef, from: Offset, left: u64, bytes: Bytes) -> StreamBatch {
+    let skip = u32::try_from(from.0.saturating_sub(batch.first.0)).unwrap_or(u32::MAX).min(batch.count);
+    let count = (batch.count - skip).min(u32::try_from(left).unwrap_or(u32::MAX));
+    StreamBatch { first: batch.first.plus(u64::from(skip)), count, skip, time: batch.time, bytes }
+}
+
+/// Part of a stream as read: encoded batches, decoded as they are iterated.
+#[derive(Clone, Debug, Default)]
+pub struct StreamPage {
+    /// In order, without gaps.
+    pub batches: Vec<StreamBatch>,
+    /// Read on from here.
+    pub next: Offset,
+    /// The stream's next offset at the time of reading.
+    pub high_watermark: Offset,
+}
+
+/// Consecutive records of one append: they share a timestamp.
+#[derive(Clone, Debug)]
+pub struct StreamBatch {
+    /// Offset of the first wanted record.
+    pub first: Offset,
+    /// How many are wanted.
+    pub count: u32,
+    /// Records in `bytes` before the first wanted one.
+    pub skip: u32,
+    /// When they were appended.
+    pub time: SpaceTime,
+    /// The encoded batch, see [`thalweg_types::record`].
+    pub bytes: Bytes,
+}
+
+impl StreamBatch {
+    /// The wanted records with their offsets.
+    pub fn records(&self) -> impl Iterator<Item = Result<(Offset, Record<'_>), ReadError>> {
+        let mut records = Records::new(&self.bytes);
+        for _ in 0..self.skip {
+            if !matches!(records.skip_one(), Some(Ok(()))) {
+                break;
+            }
+        }
+        let offsets = (self.first.0..).map(Offset);
+        records.take(self.count as usize).zip(offsets).map(|(record, offset)| match record {
+            Ok(record) => Ok((offset, record)),
+            Err(malformed) => Err(ReadError::Corrupt(format!("record at offset {offset}: {malformed}"))),
+        })
+    }
+}
+
+impl StreamPage {
+    /// Calls `visit` with each record in order until it breaks.
+    pub fn for_each(
+        &self,
+        visit: &mut dyn FnMut(Offset, SpaceTime, &Record<'_>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        for batch in &self.batches {
+            for record in batch.records() {
+                let (offset, record) = record?;
+                if visit(offset, batch.time, &record).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many records it holds.
+    #[must_use]
+    pub fn record_count(&self) -> u64 {
+        self.batches.iter().map(|batch| u64::from(batch.count)).sum()
+    }
+}

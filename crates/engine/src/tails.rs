@@ -1,0 +1,116 @@
+//! Who waits for a stream to grow.
+//!
+//! Owns a table of waiters per stream. The applier pays one atomic load when nobody waits.
+//! Bound: one row per waiting caller; callers bound themselves (the server by its admission).
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Waker,
+    thread::Thread,
+};
+
+use thalweg_replica::Observer;
+use thalweg_types::{StreamId, command::Outcome};
+
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    Thread(Thread),
+    Task(Waker),
+}
+
+impl Waiter {
+    fn wake(self) {
+        match self {
+            Self::Thread(thread) => thread.unpark(),
+            Self::Task(waker) => waker.wake(),
+        }
+    }
+}
+
+/// The table. A waiter is woken at least once after any change to its stream that follows its
+/// registration; it then looks for itself and registers again if it still wants to wait.
+#[derive(Debug, Default)]
+pub(crate) struct Tails {
+    waiting: AtomicUsize,
+    tickets: AtomicU64,
+    closed: AtomicBool,
+    by_stream: Mutex<HashMap<StreamId, HashMap<u64, Waiter>>>,
+}
+
+impl Tails {
+    pub(crate) fn ticket(&self) -> u64 {
+        self.tickets.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Registers, replacing an earlier registration of the same ticket. The caller must look at the
+    /// stream again afterwards.
+    pub(crate) fn register(&self, stream: StreamId, ticket: u64, waiter: Waiter) {
+        let mut by_stream = self.lock();
+        if by_stream.entry(stream).or_default().insert(ticket, waiter).is_none() {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn unregister(&self, stream: StreamId, ticket: u64) {
+        let mut by_stream = self.lock();
+        let Some(waiters) = by_stream.get_mut(&stream) else { return };
+        if waiters.remove(&ticket).is_some() {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+        if waiters.is_empty() {
+            by_stream.remove(&stream);
+        }
+    }
+
+    /// Wakes all and makes [`is_closed`](Self::is_closed) true.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        let all = std::mem::take(&mut *self.lock());
+        self.waiting.store(0, Ordering::SeqCst);
+        all.into_values().flat_map(HashMap::into_values).for_each(Waiter::wake);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    fn wake(&self, stream: StreamId) {
+        let waiters = self.lock().remove(&stream);
+        if let Some(waiters) = waiters {
+            self.waiting.fetch_sub(waiters.len(), Ordering::SeqCst);
+            waiters.into_values().for_each(Waiter::wake);
+        }
+    }
+
+    fn wake_all(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        for waiters in all.into_values() {
+            self.waiting.fetch_sub(waiters.len(), Ordering::SeqCst);
+            waiters.into_values().for_each(Waiter::wake);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<StreamId, HashMap<u64, Waiter>>> {
+        self.by_stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Tails {
+    fn applied(&self, outcomes: &[Outcome]) {
+        if self.waiting.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Committed { appends, .. } => appends.iter().for_each(|append| self.wake(append.stream)),
+                // Rare and without a stream id: a delete or a trim. Everyone looks for himself.
+                Outcome::Done => self.wake_all(),
+                _ => {}
+            }
+        }
+    }
+}
