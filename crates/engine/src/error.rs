@@ -166,6 +166,12 @@ pub enum WriteError {
         /// Bytes free.
         free_bytes: u64,
     },
+    /// The disk is too slow in preparing log segments. Nothing happened.
+    #[error("{reason}: retry later")]
+    NoSegment {
+        /// What the log says.
+        reason: String,
+    },
     /// The log has failed; whether the write survives is unknown.
     #[error("the log has failed and takes no more writes: {reason}; restart the node")]
     LogFailed {
@@ -203,6 +209,7 @@ impl Classified for WriteError {
             Self::Malformed(_) => "malformed",
             Self::Overloaded { .. } => "overloaded",
             Self::DiskFull { .. } => "disk_full",
+            Self::NoSegment { .. } => "no_segment",
             Self::LogFailed { .. } => "log_failed",
             Self::StateFailed { .. } => "state_failed",
             Self::Closed => "closed",
@@ -211,7 +218,7 @@ impl Classified for WriteError {
 
     fn action(&self) -> Action {
         match self {
-            Self::Overloaded { .. } | Self::DiskFull { .. } => Action::Retry,
+            Self::Overloaded { .. } | Self::DiskFull { .. } | Self::NoSegment { .. } => Action::Retry,
             Self::LogFailed { .. } | Self::StateFailed { .. } | Self::Closed => Action::Stop,
             _ => Action::Fix,
         }
@@ -234,6 +241,8 @@ impl From<AppendError> for WriteError {
         match error {
             AppendError::DiskFull { free_bytes, .. } => Self::DiskFull { free_bytes },
             AppendError::Closed => Self::Closed,
+            AppendError::TooLarge { .. } => Self::Command(CommandError::CommitTooLarge),
+            AppendError::NoSegment { .. } => Self::NoSegment { reason: error.to_string() },
             other => Self::LogFailed { reason: other.to_string() },
         }
     }

@@ -425,11 +425,16 @@ impl Shared {
         let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);
         match self.commit_all(role, taken, if all_reclaim { Purpose::Reclaim } else { Purpose::Data }) {
             Ok(answers) => answers,
-            // New data is refused on a full disk, but what frees space must not fail with it.
-            Err(ProposeError::Append(AppendError::DiskFull { .. })) if taken.len() > 1 => taken
-                .iter()
-                .map(|pending| self.commit_one(role, pending.command.bytes(), pending.level, pending.purpose))
-                .collect(),
+            // Refused whole, with nothing written. New data is refused on a full disk, but what frees space
+            // must not fail with it; and what is too large together may fit one by one.
+            Err(ProposeError::Append(AppendError::DiskFull { .. } | AppendError::TooLarge { .. }))
+                if taken.len() > 1 =>
+            {
+                taken
+                    .iter()
+                    .map(|pending| self.commit_one(role, pending.command.bytes(), pending.level, pending.purpose))
+                    .collect()
+            }
             Err(error) => taken.iter().map(|_| Err(error.clone())).collect(),
         }
     }
