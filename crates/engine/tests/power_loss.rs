@@ -1,0 +1,130 @@
+//! Power loss at every operation of a workload, and again during the recovery that follows.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Model, Rng, batch, check, clock, read_all, seed, small};
+use thalweg_disk::{PowerLoss, SimDisk};
+use thalweg_engine::{
+    BackendKind, Database, OpenError,
+    types::{Durability, command::CommitBuilder},
+};
+
+/// What was acknowledged, in order: each commit writes one key and one stream record, both saying which.
+#[derive(Clone, Copy, Debug)]
+struct Acked {
+    number: u64,
+    durability: Durability,
+}
+
+/// Runs commits until the power goes, and says which were acknowledged. Every fourth is `disk`, the
+/// others are weaker.
+fn workload(disk: &SimDisk, commits: u64, seed: u64) -> Vec<Acked> {
+    let mut acked = Vec::new();
+    let Ok(db) = open(disk, seed) else { return acked };
+    let Ok(keyspace) = db.keyspace("keys") else { return acked };
+    let Ok(stream) = db.stream("records") else { return acked };
+    for number in 0..commits {
+        let level = match number % 4 {
+            0 => Durability::Os,
+            1 => Durability::Interval,
+            2 => Durability::None,
+            _ => Durability::Disk,
+        };
+        // Every fifth value is long enough to stay in the log.
+        let value = value(number);
+        let mut commit = CommitBuilder::new();
+        commit.put(keyspace.id(), &number.to_be_bytes(), &value).unwrap();
+        commit.append(stream.id(), None, &batch(&[value])).unwrap();
+        if let Ok(ack) = db.with_durability(level).commit(&commit) {
+            acked.push(Acked { number, durability: ack.durability });
+        }
+        if number % 7 == 6 {
+            let _ = db.maintain();
+        }
+        if number % 11 == 10 {
+            let _ = db.flush();
+        }
+    }
+    let _ = db.close();
+    acked
+}
+
+fn value(number: u64) -> Vec<u8> {
+    Rng(number).bytes(if number % 5 == 0 { 700 } else { 40 })
+}
+
+fn open(disk: &SimDisk, seed: u64) -> Result<Database, OpenError> {
+    Database::open_on(Arc::new(disk.clone()), clock(), seed, small(BackendKind::Memory))
+}
+
+/// After recovery: a prefix of the commits, at least as long as the last one acknowledged at `disk`.
+fn check_recovered(db: &Database, acked: &[Acked], context: &str) {
+    let must =
+        acked.iter().filter(|ack| ack.durability >= Durability::Disk).map(|ack| ack.number + 1).max().unwrap_or(0);
+    let payloads = match db.find_stream("records") {
+        Some(_) => read_all(db, "records").unwrap_or_else(|error| panic!("{context}: {error}")).1,
+        None => Vec::new(),
+    };
+    let kept = payloads.len() as u64;
+    assert!(kept >= must, "{context}: {must} commits were acknowledged at disk, {kept} are there");
+    let mut model = Model::default();
+    for number in 0..kept {
+        model.keys.insert(("keys".to_owned(), number.to_be_bytes().to_vec()), value(number));
+        model.streams.entry("records".to_owned()).or_default().records.push(value(number));
+    }
+    check(db, &model);
+    let stats = db.stats();
+    assert!(stats.applied_lsn <= stats.durable_lsn, "{context}: the state is ahead of the log");
+}
+
+fn crash_everywhere(commits: u64, seed: u64, second_crashes: u64) {
+    let total = {
+        let disk = SimDisk::new(seed);
+        workload(&disk, commits, seed);
+        disk.operations()
+    };
+    println!("{total} operations");
+    for after in 0..total {
+        let disk = SimDisk::new(seed);
+        disk.power_off_after(after);
+        let acked = workload(&disk, commits, seed);
+        for loss in
+            [PowerLoss::drawn(seed ^ after, disk.unsynced_changes()), PowerLoss::drawn(!after, disk.unsynced_changes())]
+        {
+            let context = format!("seed {seed}, power off after {after} of {total}, {loss:?}");
+            let crashed = disk.power_loss_as(loss);
+            // Crash during the recovery, at a few places, then recover for good.
+            let mut rng = Rng(seed ^ after);
+            for _ in 0..second_crashes {
+                let again = crashed.kill_process();
+                let recovery_operations = {
+                    let counted = again.kill_process();
+                    let before = counted.operations();
+                    let _ = open(&counted, seed);
+                    counted.operations() - before
+                };
+                let second = rng.below(recovery_operations.max(1));
+                again.power_off_after(second);
+                let _ = open(&again, seed);
+                let twice = again.power_loss(rng.next());
+                let context = format!("{context}, then after {second} of the recovery's {recovery_operations}");
+                let db = open(&twice, seed).unwrap_or_else(|error| panic!("{context}: {error}"));
+                check_recovered(&db, &acked, &context);
+            }
+            let db = open(&crashed, seed).unwrap_or_else(|error| panic!("{context}: {error}"));
+            check_recovered(&db, &acked, &context);
+            drop(db);
+            // What recovery showed stays: another power loss right after it changes nothing.
+            let settled = crashed.power_loss(after);
+            let db = open(&settled, seed).unwrap_or_else(|error| panic!("{context}, reopened: {error}"));
+            check_recovered(&db, &acked, &context);
+        }
+    }
+}
+
+#[test]
+fn power_loss_at_every_operation_of_a_short_workload() {
+    crash_everywhere(24, seed(11), 1);
+}

@@ -1,0 +1,196 @@
+//! Getting space back: retention, reclaiming, moving, freeing, and the history floor.
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use common::{Rng, batch, check, clock, read_all, seed, small};
+use thalweg_disk::SimDisk;
+use thalweg_engine::{
+    BackendKind, Database, Maintenance, Options, ReadError,
+    types::{Durability, Offset, command::StreamConfig},
+};
+
+fn settle(db: &Database) -> Maintenance {
+    let mut total = Maintenance::default();
+    loop {
+        db.flush().unwrap();
+        let done = db.maintain().unwrap();
+        total.trimmed_streams += done.trimmed_streams;
+        total.reclaimed_entries += done.reclaimed_entries;
+        total.moved_bytes += done.moved_bytes;
+        total.freed_segments += done.freed_segments;
+        if done == Maintenance::default() {
+            return total;
+        }
+    }
+}
+
+fn open(disk: &SimDisk, options: Options) -> Database {
+    Database::open_on(Arc::new(disk.clone()), clock(), 5, options).unwrap()
+}
+
+#[test]
+fn small_values_leave_nothing_in_the_log_to_keep() {
+    let disk = SimDisk::new(1);
+    let db = open(&disk, small(BackendKind::Memory)).with_durability(Durability::Os);
+    let keyspace = db.keyspace("k").unwrap();
+    for number in 0..5000_u32 {
+        keyspace.put(&(number % 100).to_be_bytes(), &[7; 100]).unwrap();
+    }
+    assert!(db.stats().log.segments > 5);
+    let done = settle(&db);
+    assert!(done.freed_segments > 5, "{done:?}");
+    assert_eq!(done.moved_bytes, 0);
+    assert!(db.stats().log.segments <= 2);
+    drop(db);
+    let db = open(&disk.kill_process(), small(BackendKind::Memory));
+    assert_eq!(db.find_keyspace("k").unwrap().get(&7_u32.to_be_bytes()).unwrap().unwrap().value, vec![7; 100]);
+}
+
+#[test]
+fn live_values_are_moved_and_survive() {
+    let seed = seed(3);
+    let mut rng = Rng(seed);
+    let disk = SimDisk::new(seed);
+    let mut options = small(BackendKind::Memory);
+    options.durability = Durability::Os;
+    let db = open(&disk, options.clone());
+    let keyspace = db.keyspace("k").unwrap();
+    let mut model = common::Model::default();
+    // A few long values that stay, among many that are overwritten.
+    for number in 0..1500_u64 {
+        let key = if number % 50 == 0 { format!("keep{number}") } else { format!("hot{}", number % 7) };
+        let value = rng.bytes(600);
+        keyspace.put(key.as_bytes(), &value).unwrap();
+        model.keys.insert(("k".to_owned(), key.into_bytes()), value);
+    }
+    let before = db.stats().log.segments;
+    let snapshot = keyspace.iter(thalweg_engine::ScanRange::default());
+    let done = settle(&db);
+    assert!(done.freed_segments > 0 && done.moved_bytes > 0, "{done:?}");
+    assert!(db.stats().log.segments < before / 2, "{before} segments, then {}", db.stats().log.segments);
+    check(&db, &model);
+    assert_eq!(snapshot.count(), model.keys.len(), "a view from before the move still reads moved values");
+    drop((keyspace, db));
+    let crashed = disk.power_loss(seed);
+    check(&open(&crashed, options), &model);
+}
+
+#[test]
+fn a_view_whose_values_are_gone_says_so() {
+    let disk = SimDisk::new(1);
+    let mut options = small(BackendKind::Memory);
+    options.durability = Durability::Os;
+    let db = open(&disk, options);
+    let keyspace = db.keyspace("k").unwrap();
+    keyspace.put(b"long", &[1; 1000]).unwrap();
+    let mut old = keyspace.iter(thalweg_engine::ScanRange::default());
+    for _ in 0..200 {
+        keyspace.put(b"long", &[2; 1000]).unwrap();
+    }
+    settle(&db);
+    assert_eq!(old.next().unwrap().unwrap_err(), ReadError::ViewExpired);
+    assert!(old.next().is_none());
+    assert_eq!(keyspace.get(b"long").unwrap().unwrap().value, vec![2; 1000]);
+}
+
+#[test]
+fn live_batches_are_moved_and_read_on() {
+    let seed = seed(4);
+    let mut rng = Rng(seed);
+    let disk = SimDisk::new(seed);
+    let mut options = small(BackendKind::Memory);
+    options.durability = Durability::Os;
+    let db = open(&disk, options.clone());
+    let (keep, drop_) = (db.stream("keep").unwrap(), db.stream("drop").unwrap());
+    let mut kept = Vec::new();
+    for number in 0..800_u64 {
+        let payload = rng.bytes(400);
+        if number % 20 == 0 {
+            keep.append(&batch(std::slice::from_ref(&payload))).unwrap();
+            kept.push(payload);
+        } else {
+            drop_.append(&batch(&[payload])).unwrap();
+        }
+    }
+    drop_.trim(drop_.info().unwrap().next).unwrap();
+    let done = settle(&db);
+    assert!(done.freed_segments > 0 && done.moved_bytes > 0 && done.reclaimed_entries > 0, "{done:?}");
+    assert_eq!(read_all(&db, "keep").unwrap(), (0, kept.clone()));
+    drop((keep, drop_, db));
+    let db = open(&disk.power_loss(seed), options);
+    assert_eq!(read_all(&db, "keep").unwrap(), (0, kept));
+}
+
+#[test]
+fn retention_by_count_bytes_and_age() {
+    let disk = SimDisk::new(1);
+    let clock = clock();
+    let db = Database::open_on(Arc::new(disk), clock.clone(), 5, small(BackendKind::Memory)).unwrap();
+    let count = StreamConfig { max_records: Some(3), ..StreamConfig::default() };
+    let bytes = StreamConfig { max_bytes: Some(500), ..StreamConfig::default() };
+    let age = StreamConfig { max_age: Some(Duration::from_secs(10)), ..StreamConfig::default() };
+    for (name, config) in [("count", count), ("bytes", bytes), ("age", age)] {
+        let (stream, created) = db.create_stream(name, &config).unwrap();
+        assert!(created);
+        for number in 0..10_u8 {
+            stream.append(&batch(&[vec![number; 100]])).unwrap();
+            clock.advance(Duration::from_millis(100));
+        }
+    }
+    assert_eq!(db.maintain().unwrap().trimmed_streams, 2);
+    assert_eq!(db.find_stream("count").unwrap().info().unwrap().start, Offset(7));
+    assert_eq!(db.find_stream("bytes").unwrap().info().unwrap().start, Offset(6));
+    assert_eq!(db.find_stream("age").unwrap().info().unwrap().start, Offset(0));
+    clock.advance(Duration::from_millis(9_550));
+    db.maintain().unwrap();
+    assert_eq!(db.find_stream("age").unwrap().info().unwrap().start, Offset(5));
+    let stream = db.find_stream("count").unwrap();
+    assert_eq!(
+        stream.read(Offset(0), 10, 1000).unwrap_err(),
+        ReadError::Trimmed { requested: Offset(0), start: Offset(7) }
+    );
+    assert_eq!(
+        stream.read(Offset(11), 10, 1000).unwrap_err(),
+        ReadError::BeyondEnd { requested: Offset(11), next: Offset(10) }
+    );
+    assert!(stream.read(Offset(10), 10, 1000).unwrap().batches.is_empty());
+}
+
+#[test]
+fn the_history_floor_keeps_what_the_state_no_longer_needs() {
+    let disk = SimDisk::new(1);
+    let clock = clock();
+    let mut options = small(BackendKind::Memory);
+    options.durability = Durability::Os;
+    options.history_bytes = u64::MAX;
+    options.history_age = Duration::from_secs(60);
+    let db = Database::open_on(Arc::new(disk), clock.clone(), 5, options).unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    for number in 0..3000_u32 {
+        keyspace.put(&number.to_be_bytes(), &[7; 100]).unwrap();
+    }
+    assert_eq!(settle(&db).freed_segments, 0);
+    clock.advance(Duration::from_secs(61));
+    assert!(settle(&db).freed_segments > 3);
+}
+
+#[test]
+fn a_deleted_stream_gives_its_space_back_and_its_name() {
+    let disk = SimDisk::new(1);
+    let mut options = small(BackendKind::Memory);
+    options.durability = Durability::Os;
+    let db = open(&disk, options);
+    let stream = db.stream("s").unwrap();
+    for _ in 0..500 {
+        stream.append(&batch(&[vec![1; 500]])).unwrap();
+    }
+    stream.delete().unwrap();
+    assert!(db.find_stream("s").is_none());
+    assert_eq!(stream.read(Offset(0), 1, 1).unwrap_err(), ReadError::NoSuchStream(stream.id()));
+    assert!(settle(&db).freed_segments > 2);
+    let again = db.stream("s").unwrap();
+    assert_ne!(again.id(), stream.id());
+    assert_eq!(again.append(&batch(&[vec![2]])).unwrap().appends[0].first, Offset(0));
+}
