@@ -9,7 +9,7 @@ use std::{
 };
 
 use thalweg_log::Purpose;
-use thalweg_replica::Committed;
+use thalweg_replica::Proposal;
 use thalweg_types::{
     Durability, KeyspaceId, Offset, StreamId,
     command::{
@@ -53,7 +53,7 @@ impl AsyncDatabase {
         level: Durability,
     ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
         let known = check_outcome_known(commit.is_conditional(), level);
-        let proposed = known.map(|()| {
+        let proposed = known.and_then(|()| {
             self.propose(level, Purpose::Data, |out| {
                 commit.encode(out);
                 Ok::<_, CommandError>(())
@@ -71,7 +71,7 @@ impl AsyncDatabase {
         level: Durability,
     ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
         let proposed = self.propose(level, Purpose::Data, |out| encode_put(out, keyspace, key, value));
-        async move { ack(proposed.await?) }
+        async move { ack(proposed?.await?) }
     }
 
     /// Removes a key.
@@ -82,7 +82,7 @@ impl AsyncDatabase {
         level: Durability,
     ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
         let proposed = self.propose(level, Purpose::Reclaim, |out| encode_delete(out, keyspace, key));
-        async move { ack(proposed.await?) }
+        async move { ack(proposed?.await?) }
     }
 
     /// Appends records, with `expected` only if that is the next offset.
@@ -94,8 +94,9 @@ impl AsyncDatabase {
         level: Durability,
     ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
         let checked = check_batch(batch).and_then(|()| check_outcome_known(expected.is_some(), level));
-        let proposed = checked
-            .map(|()| self.propose_infallible(level, Purpose::Data, |out| encode_append(out, stream, expected, batch)));
+        let proposed = checked.and_then(|()| {
+            self.propose_infallible(level, Purpose::Data, |out| encode_append(out, stream, expected, batch))
+        });
         async move { ack(proposed?.await?) }
     }
 
@@ -110,7 +111,7 @@ impl AsyncDatabase {
         async move {
             match created {
                 Ok(found) => Ok(found),
-                Err(proposed) => db.created_keyspace(proposed.await?),
+                Err(proposed) => db.created_keyspace(proposed?.await?),
             }
         }
     }
@@ -131,7 +132,7 @@ impl AsyncDatabase {
         async move {
             match created {
                 Ok(found) => Ok(found),
-                Err(proposed) => db.created_stream(proposed.await?),
+                Err(proposed) => db.created_stream(proposed?.await?),
             }
         }
     }
@@ -145,7 +146,7 @@ impl AsyncDatabase {
         let proposed = self.propose_infallible(self.db.durability(), Purpose::Reclaim, |out| {
             encode_configure_stream(out, stream, config);
         });
-        async move { ack(proposed.await?) }
+        async move { ack(proposed?.await?) }
     }
 
     /// Raises a stream's log start offset.
@@ -157,7 +158,7 @@ impl AsyncDatabase {
         let proposed = self.propose_infallible(self.db.durability(), Purpose::Reclaim, |out| {
             encode_trim_stream(out, stream, before);
         });
-        async move { ack(proposed.await?) }
+        async move { ack(proposed?.await?) }
     }
 
     /// Deletes a stream.
@@ -165,7 +166,7 @@ impl AsyncDatabase {
         let proposed = self.propose_infallible(self.db.durability(), Purpose::Reclaim, |out| {
             encode_delete_stream(out, stream);
         });
-        async move { ack(proposed.await?) }
+        async move { ack(proposed?.await?) }
     }
 
     /// Resolves when the stream holds a record at `offset` (then true), or is deleted, or the database
@@ -189,16 +190,13 @@ impl AsyncDatabase {
         level: Durability,
         purpose: Purpose,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
-    ) -> impl Future<Output = Result<Committed, WriteError>> + Send + use<E>
+    ) -> Result<Proposal, WriteError>
     where
         WriteError: From<E>,
     {
         let mut command = Framed::new();
-        let proposed = match command.encode(encode) {
-            Ok(()) => self.db.inner.open.solo.propose_async(command, level, purpose).map_err(WriteError::from),
-            Err(error) => Err(error.into()),
-        };
-        async move { Ok(proposed?.await?) }
+        command.encode(encode)?;
+        Ok(self.db.inner.open.solo.propose_async(command, level, purpose)?)
     }
 
     fn propose_infallible(
@@ -206,7 +204,7 @@ impl AsyncDatabase {
         level: Durability,
         purpose: Purpose,
         encode: impl FnOnce(&mut Vec<u8>),
-    ) -> impl Future<Output = Result<Committed, WriteError>> + Send + use<> {
+    ) -> Result<Proposal, WriteError> {
         self.propose(level, purpose, |out| {
             encode(out);
             Ok::<_, CommandError>(())

@@ -352,7 +352,7 @@ impl From<thalweg_log::ReadError> for ReadError {
     fn from(error: thalweg_log::ReadError) -> Self {
         match error {
             thalweg_log::ReadError::Gone { .. } => Self::ViewExpired,
-            thalweg_log::ReadError::Io { .. } => Self::Io(error.to_string()),
+            thalweg_log::ReadError::Disk(_) => Self::Io(error.to_string()),
             other => Self::Corrupt(other.to_string()),
         }
     }

@@ -61,7 +61,7 @@ pub struct OpenReport {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) lock: Box<dyn LockGuard>,
+    pub(crate) _lock: Box<dyn LockGuard>,
     pub(crate) log: Log,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) machine: Arc<Machine>,
@@ -122,7 +122,7 @@ pub(crate) fn on(
         took: clock.monotonic().saturating_sub(started),
         repaired: recovery.repaired,
     };
-    Ok(Opened { disk, lock, log, backend, machine, solo, tails, report })
+    Ok(Opened { disk, _lock: lock, log, backend, machine, solo, tails, report })
 }
 
 fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> Result<(Identity, bool), OpenError> {

@@ -86,7 +86,7 @@ pub struct Options {
     /// Block cache of the LSM backend, in memory.
     pub cache_bytes: u64,
     /// Memtable of the LSM backend; up to four may be in memory.
-    pub memtable_bytes: u64,
+    pub memtable_bytes: usize,
     /// Bytes of commands that may wait for the writer, in memory.
     pub max_queue_bytes: usize,
     /// The state is flushed once so much log would have to be replayed. Larger: longer opens after a crash.

@@ -12,7 +12,10 @@ use std::{
 };
 
 use common::{batch, clock, simulated, small};
-use thalweg_disk::{Disk, Errno, Fault, Operation, SimDisk};
+use thalweg_disk::{
+    Disk, SimDisk,
+    sim::{Errno, Fault, Operation},
+};
 use thalweg_engine::{
     BackendKind, Create, Database, Health, OpenError, Options, WriteError,
     types::{
@@ -27,7 +30,7 @@ fn a_failed_fsync_stops_writes_and_keeps_reads() {
     let db = simulated(&disk, 1);
     let keyspace = db.keyspace("k").unwrap();
     keyspace.put(b"before", b"1").unwrap();
-    disk.fail(Fault::new(Operation::Sync, 1, Errno::Eio));
+    disk.fail(Fault::new(Operation::Sync, 1, Errno::Io));
     let error = keyspace.put(b"during", b"2").unwrap_err();
     assert!(matches!(error, WriteError::LogFailed { .. }), "{error}");
     assert_eq!(error.action(), Action::Stop);

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{Model, Rng, batch, check, clock, read_all, seed, small};
-use thalweg_disk::{PowerLoss, SimDisk};
+use thalweg_disk::{SimDisk, sim::PowerLoss};
 use thalweg_engine::{
     BackendKind, Database, OpenError,
     types::{Durability, command::CommitBuilder},

@@ -42,7 +42,7 @@ impl LogBarrier for Barrier {
 fn open_with(disk: &SimDisk, max_queue_bytes: usize) -> Node {
     let clock = Arc::new(ManualClock::at(SpaceTime(1_000_000)));
     let options =
-        LogOptions { segment_bytes: 256 * 1024, spare_segments: 1, reserve_bytes: 0, ..LogOptions::default() };
+        LogOptions { segment_bytes: 256 * 1024, spare_segments: 2, reserve_bytes: 0, ..LogOptions::default() };
     let (log, _) = Log::open(Arc::new(disk.clone()), "log", options, clock.clone(), 3).unwrap();
     let barrier = Arc::new(Barrier(log.clone()));
     let backend = MemoryBackend::open(Arc::new(disk.clone()), MemoryOptions::default(), barrier).unwrap();

@@ -49,7 +49,7 @@ pub fn small(backend: BackendKind) -> Options {
     Options {
         backend: Some(backend),
         segment_bytes: 64 * 1024,
-        spare_segments: 1,
+        spare_segments: 2,
         reserve_bytes: 0,
         history_bytes: 0,
         history_age: Duration::ZERO,
