@@ -6,6 +6,7 @@
 
 use std::{
     cell::RefCell,
+    fmt,
     path::Path,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
@@ -79,7 +80,7 @@ pub enum Health {
 ///
 /// Dropping the last handle stops the background and releases the directory; nothing acknowledged is
 /// lost, but the next open replays. [`close`](Self::close) makes the next open fast.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Database {
     pub(crate) inner: Arc<Inner>,
     level: Durability,
@@ -295,6 +296,15 @@ impl Database {
         }
         let free_bytes = inner.open.disk.free_bytes().unwrap_or(u64::MAX);
         if free_bytes < inner.options.reserve_bytes { Health::DiskFull { free_bytes } } else { Health::Good }
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.report();
+        let mut debug = f.debug_struct("Database");
+        debug.field("node", &report.node).field("backend", &report.backend).field("level", &self.level);
+        debug.finish_non_exhaustive()
     }
 }
 

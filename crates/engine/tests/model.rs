@@ -205,7 +205,7 @@ fn random_operations(backend: BackendKind, seed: u64, rounds: u64, steps: u64) {
         check(&db, &run.model);
         if round % 2 == 0 {
             db.close().unwrap();
-            assert_eq!(db.keyspace("a").unwrap_err(), WriteError::Closed);
+            assert_eq!(db.keyspace("a").unwrap().put(b"", b"").unwrap_err(), WriteError::Closed);
         }
     }
 }

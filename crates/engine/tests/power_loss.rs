@@ -79,52 +79,69 @@ fn check_recovered(db: &Database, acked: &[Acked], context: &str) {
     assert!(stats.applied_lsn <= stats.durable_lsn, "{context}: the state is ahead of the log");
 }
 
-fn crash_everywhere(commits: u64, seed: u64, second_crashes: u64) {
-    let total = {
-        let disk = SimDisk::new(seed);
-        workload(&disk, commits, seed);
-        disk.operations()
-    };
-    println!("{total} operations");
-    for after in 0..total {
-        let disk = SimDisk::new(seed);
-        disk.power_off_after(after);
-        let acked = workload(&disk, commits, seed);
-        for loss in
-            [PowerLoss::drawn(seed ^ after, disk.unsynced_changes()), PowerLoss::drawn(!after, disk.unsynced_changes())]
-        {
-            let context = format!("seed {seed}, power off after {after} of {total}, {loss:?}");
-            let crashed = disk.power_loss_as(loss);
-            // Crash during the recovery, at a few places, then recover for good.
-            let mut rng = Rng(seed ^ after);
-            for _ in 0..second_crashes {
-                let again = crashed.kill_process();
-                let recovery_operations = {
-                    let counted = again.kill_process();
-                    let before = counted.operations();
-                    let _ = open(&counted, seed);
-                    counted.operations() - before
-                };
-                let second = rng.below(recovery_operations.max(1));
-                again.power_off_after(second);
-                let _ = open(&again, seed);
-                let twice = again.power_loss(rng.next());
-                let context = format!("{context}, then after {second} of the recovery's {recovery_operations}");
-                let db = open(&twice, seed).unwrap_or_else(|error| panic!("{context}: {error}"));
-                check_recovered(&db, &acked, &context);
-            }
-            let db = open(&crashed, seed).unwrap_or_else(|error| panic!("{context}: {error}"));
-            check_recovered(&db, &acked, &context);
-            drop(db);
-            // What recovery showed stays: another power loss right after it changes nothing.
-            let settled = crashed.power_loss(after);
-            let db = open(&settled, seed).unwrap_or_else(|error| panic!("{context}, reopened: {error}"));
-            check_recovered(&db, &acked, &context);
-        }
+/// Cuts the power after `after` operations, twice with different losses; each time also during the
+/// recovery, and once more right after it.
+fn crash_at(after: u64, total: u64, commits: u64, seed: u64) {
+    let disk = SimDisk::new(seed);
+    disk.power_off_after(after);
+    let acked = workload(&disk, commits, seed);
+    for draw in [seed ^ after, !after] {
+        let loss = PowerLoss::drawn(draw, disk.unsynced_changes());
+        let context = format!("seed {seed}, power off after {after} of {total}, {loss:?}");
+        let crashed = disk.power_loss_as(loss);
+        crash_in_recovery(&crashed, &acked, seed, draw, &context);
+        let db = open(&crashed, seed).unwrap_or_else(|error| panic!("{context}: {error}"));
+        check_recovered(&db, &acked, &context);
+        drop(db);
+        // What recovery showed stays: another power loss right after it changes nothing.
+        let settled = crashed.power_loss(after);
+        let db = open(&settled, seed).unwrap_or_else(|error| panic!("{context}, reopened: {error}"));
+        check_recovered(&db, &acked, &context);
     }
+}
+
+fn crash_in_recovery(crashed: &SimDisk, acked: &[Acked], seed: u64, draw: u64, context: &str) {
+    let recovery = {
+        let counted = crashed.kill_process();
+        let before = counted.operations();
+        drop(open(&counted, seed));
+        counted.operations() - before
+    };
+    let mut rng = Rng(draw);
+    let again = crashed.kill_process();
+    let second = rng.below(recovery.max(1));
+    again.power_off_after(second);
+    drop(open(&again, seed));
+    let twice = again.power_loss(rng.next());
+    let context = format!("{context}, then after {second} of the recovery's {recovery}");
+    let db = open(&twice, seed).unwrap_or_else(|error| panic!("{context}: {error}"));
+    check_recovered(&db, acked, &context);
+}
+
+fn operations(commits: u64, seed: u64) -> u64 {
+    let disk = SimDisk::new(seed);
+    workload(&disk, commits, seed);
+    disk.operations()
 }
 
 #[test]
 fn power_loss_at_every_operation_of_a_short_workload() {
-    crash_everywhere(24, seed(11), 1);
+    let seed = seed(11);
+    let total = operations(24, seed);
+    println!("{total} operations");
+    assert!(total > 100, "the workload writes");
+    (0..total).for_each(|after| crash_at(after, total, 24, seed));
+}
+
+/// Longer workloads roll segments, flush, move and free. `THALWEG_TEST_CRASHES` raises the number of
+/// crashes for a soak.
+#[test]
+fn power_loss_at_drawn_operations_of_longer_workloads() {
+    let crashes = std::env::var("THALWEG_TEST_CRASHES").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
+    let mut rng = Rng(seed(12));
+    for _ in 0..crashes {
+        let (commits, seed) = (100 + rng.below(400), rng.next());
+        let total = operations(commits, seed);
+        crash_at(rng.below(total), total, commits, seed);
+    }
 }
