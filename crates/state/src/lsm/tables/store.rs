@@ -23,9 +23,10 @@ use std::{
 };
 
 use lsm_tree::{
-    AbstractTree, AnyTree, Cache, Config, InternalValue, SequenceNumberCounter, Tree, ValueType,
+    AbstractTree, AnyTree, Cache, CompressionType, Config, InternalValue, SequenceNumberCounter, Tree, ValueType,
     compaction::Leveled,
-    config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, HashRatioPolicy},
+    config::HashRatioPolicy,
+    config::{BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry},
     config::{PartitioningPolicy, PinningPolicy, RestartIntervalPolicy},
 };
 use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
@@ -193,6 +194,10 @@ fn config(dir: &Path, cache: &Arc<Cache>) -> Config {
         .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
         .data_block_restart_interval_policy(RestartIntervalPolicy::all(1))
         .data_block_hash_ratio_policy(HashRatioPolicy::all(BUCKETS_PER_ITEM))
+        // Said although it is our build's default: another crate in the same build may turn on the crate's
+        // compression, and with it another default.
+        .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
+        .index_block_compression_policy(CompressionPolicy::all(CompressionType::None))
         .filter_policy(FilterPolicy::all(bloom))
         .filter_block_pinning_policy(PinningPolicy::all(true))
         .filter_block_partitioning_policy(PartitioningPolicy::all(false))

@@ -10,7 +10,7 @@ use std::{fs::File, sync::Arc};
 
 use bytes::Bytes;
 use lsm_tree::{
-    Cache, CompressionType, GlobalTableId, TreeId,
+    Cache, GlobalTableId, TreeId,
     table::{Block, BlockHandle, BlockOffset, IndexBlock, block::BlockType, filter::standard_bloom::Builder},
 };
 
@@ -129,12 +129,16 @@ impl Table {
     #[cold]
     fn load_block(&self, offset: u64, size: u32) -> Result<DataBlock, BackendError> {
         let handle = BlockHandle::new(BlockOffset(offset), size);
-        let block = Block::from_file(&self.file, handle, CompressionType::None).map_err(|error| match error {
-            lsm_tree::Error::Io(error) => {
-                BackendError::Io { operation: "read table", message: format!("{}: {error}", self.inner.path.display()) }
-            }
-            error => corrupt(&self.inner, &format!("block at {offset}: {error}")),
-        })?;
+        let block =
+            Block::from_file(&self.file, handle, self.inner.metadata.data_block_compression).map_err(|error| {
+                match error {
+                    lsm_tree::Error::Io(error) => BackendError::Io {
+                        operation: "read table",
+                        message: format!("{}: {error}", self.inner.path.display()),
+                    },
+                    error => corrupt(&self.inner, &format!("block at {offset}: {error}")),
+                }
+            })?;
         if block.header.block_type != BlockType::Data {
             return Err(corrupt(&self.inner, &format!("no data block at {offset}")));
         }
