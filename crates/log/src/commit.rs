@@ -27,7 +27,7 @@ use std::{
 
 use thalweg_types::Lsn;
 
-use crate::{errors::AppendError, format::BatchKind, log::Shared, segment::Segment, writer::Core};
+use crate::{errors::AppendError, log::Shared, segment::Segment, writer::Core};
 
 /// Every so many syncs the free room of the disk is looked at.
 const SYNCS_PER_LOOK: u64 = 64;
@@ -169,8 +169,8 @@ impl Shared {
         debug_assert!(reach >= lsn);
         let handed_over = self.hand_on(&mut core, number);
         let followers = std::mem::take(&mut core.role.followers[parity(number)]);
-        if !handed_over && core.next == reach && core.has_idle_room() {
-            core.mark(BatchKind::Idle, reach);
+        if !handed_over && core.next == reach {
+            core.mark_idle();
         }
         let look = core.counters.syncs.is_multiple_of(SYNCS_PER_LOOK);
         drop(core);

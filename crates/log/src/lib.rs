@@ -15,6 +15,7 @@ pub mod format;
 mod inventory;
 mod log;
 mod mend;
+pub mod offline;
 mod options;
 mod prepare;
 mod reader;

@@ -176,7 +176,7 @@ impl Log {
         clock: Arc<dyn Clock>,
         seed: u64,
     ) -> Result<(Self, Recovery), OpenError> {
-        let (shared, recovery) = recovery::open(&disk, dir, options, clock, seed)?;
+        let (shared, recovery) = recovery::open(disk, dir, options, clock, seed)?;
         Ok((Self { handle: Arc::new(Handle::start(shared)?) }, recovery))
     }
 

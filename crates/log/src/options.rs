@@ -77,7 +77,7 @@ pub enum Repair {
     /// Refuse to open.
     #[default]
     Refuse,
-    /// Cut the log at the first corrupt byte and lose what follows.
+    /// Read all of the log, cut it at the first corrupt byte and lose what follows.
     CutAtCorruption,
 }
 

@@ -97,7 +97,6 @@ pub(crate) struct Spares {
     work: Condvar,
     /// Less free than the reserve when last looked at.
     low: AtomicBool,
-    free_bytes: AtomicU64,
     pub counters: PrepareCounters,
 }
 
@@ -138,7 +137,6 @@ impl Spares {
             ready: Condvar::new(),
             work: Condvar::new(),
             low: AtomicBool::new(false),
-            free_bytes: AtomicU64::new(0),
             counters: PrepareCounters::default(),
         }
     }
@@ -218,14 +216,8 @@ impl Spares {
     pub fn look(&self) -> (u64, bool) {
         let free = self.disk.free_bytes().unwrap_or(0);
         let low = free < self.reserve_bytes;
-        self.free_bytes.store(free, Ordering::Relaxed);
         self.low.store(low, Ordering::Relaxed);
         (free, low)
-    }
-
-    /// Free bytes when last looked at.
-    pub fn free_bytes(&self) -> u64 {
-        self.free_bytes.load(Ordering::Relaxed)
     }
 
     pub fn stop(&self) {

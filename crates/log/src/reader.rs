@@ -70,7 +70,7 @@ impl Records {
     }
 
     /// The next record, if the batch in hand has one.
-    fn from_batch(&mut self) -> Option<LogRecord> {
+    fn next_in_batch(&mut self) -> Option<LogRecord> {
         let from = self.from;
         let record = self.batch.as_mut()?.find(|record| record.lsn >= from);
         if record.is_none() {
@@ -85,7 +85,7 @@ impl Iterator for Records {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(record) = self.from_batch() {
+            if let Some(record) = self.next_in_batch() {
                 return Some(Ok(record));
             }
             let place = self.place.as_mut()?;

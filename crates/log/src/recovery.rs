@@ -17,27 +17,31 @@ use crate::{
     options::{LogOptions, Recovery, Repair},
     prepare::{Prepared, Slot, Spares},
     segment::{Extent, Segment, SegmentKey, Table},
-    survey::Survey,
+    survey::{Depth, Survey},
     writer::{Core, write_live_header},
 };
 
 /// Opens the log in `dir`; the background threads are not started.
 pub(crate) fn open(
-    disk: &Arc<dyn Disk>,
+    disk: Arc<dyn Disk>,
     dir: &str,
     options: LogOptions,
     clock: Arc<dyn Clock>,
     seed: u64,
 ) -> Result<(Shared, Recovery), OpenError> {
     options.check()?;
-    make_dir(&**disk, dir)?;
+    make_dir(&*disk, dir)?;
     let guard = disk.lock(&format!("{dir}/LOCK")).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
         _ => crate::errors::DiskFault::new("lock", dir, &error).into(),
     })?;
-    let inventory = Inventory::take(&**disk, dir)?;
+    let inventory = Inventory::take(&*disk, dir)?;
     let mut given_up = unreadable(&inventory, options.repair)?;
-    let survey = if inventory.live.is_empty() { None } else { Some(Survey::of(&inventory)?) };
+    let depth = match options.repair {
+        Repair::Refuse => Depth::Tail,
+        Repair::CutAtCorruption => Depth::Whole,
+    };
+    let survey = if inventory.live.is_empty() { None } else { Some(Survey::of(&inventory, depth)?) };
     if let Some(corruption) = survey.as_ref().and_then(|survey| survey.corruption.clone()) {
         if options.repair == Repair::Refuse {
             return Err(corruption.into());
@@ -53,7 +57,7 @@ pub(crate) fn open(
         generation = mend(survey, seed, generation)?;
     }
     let slots = inventory.slots.clone();
-    let spares = Arc::new(Spares::new(Arc::clone(disk), dir, &options, seed, generation, slots));
+    let spares = Arc::new(Spares::new(disk, dir, &options, seed, generation, slots));
     let mut unused: Vec<Slot> = inventory.spares.into_iter().map(|found| found.slot).collect();
     let (table, core, mut recovery) = match survey {
         Some(survey) => {

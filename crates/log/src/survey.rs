@@ -44,16 +44,28 @@ pub(crate) struct Survey {
     pub corruption: Option<Corruption>,
 }
 
+/// How much of a log a survey reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// What may not be durable: from the segment that holds the attested LSN on.
+    Tail,
+    /// Everything: for a repair, which must find the first bad place.
+    Whole,
+}
+
 impl Survey {
     pub fn end(&self) -> Lsn {
         self.kept.last().map_or(Lsn::ZERO, |last| last.extent.next)
     }
 
     /// Surveys a directory that has live segments.
-    pub fn of(inventory: &Inventory) -> Result<Self, DiskFault> {
+    pub fn of(inventory: &Inventory, depth: Depth) -> Result<Self, DiskFault> {
         let live = &inventory.live;
         let mut attested = newest_attestation(live)?;
-        let start = live.iter().rposition(|found| found.header.base <= attested).unwrap_or(0);
+        let start = match depth {
+            Depth::Tail => live.iter().rposition(|found| found.header.base <= attested).unwrap_or(0),
+            Depth::Whole => 0,
+        };
         let mut kept = Vec::with_capacity(live.len());
         for (at, found) in live[..start].iter().enumerate() {
             match settled(found)? {

@@ -59,6 +59,8 @@ pub(crate) struct Core {
     offset: u32,
     pub next: Lsn,
     chain: u32,
+    /// What the last batch attests.
+    attested: Lsn,
     /// Sealed segments that need a sync, oldest first.
     pub unsynced: Vec<Arc<Segment>>,
     pub role: SyncRole,
@@ -80,6 +82,7 @@ impl Core {
             offset: extent.written,
             next: extent.next,
             chain,
+            attested: Lsn::ZERO,
             unsynced: Vec::new(),
             role: SyncRole::default(),
             interval_since: None,
@@ -125,6 +128,7 @@ impl Core {
         self.offset = at + total;
         self.next = header.next();
         self.chain = crc;
+        self.attested = attested;
         self.counters.bytes += u64::from(total);
         self.active.publish(at, self.offset, first, self.next, batch.times);
         Ok((at, first))
@@ -147,9 +151,11 @@ impl Core {
         self.write(batch, kind, attested).is_ok()
     }
 
-    /// Whether an idle marker may be written: the last room is for open and close.
-    pub fn has_idle_room(&self) -> bool {
-        self.offset + MARKER_ROOM / 2 <= self.active.key.limit
+    /// The log is idle and durable: attests it, unless the last batch does. The last room is for open and close.
+    pub fn mark_idle(&mut self) {
+        if self.attested < self.next && self.offset + MARKER_ROOM / 2 <= self.active.key.limit {
+            self.mark(BatchKind::Idle, self.next);
+        }
     }
 
     /// Seals the active segment and goes on in a prepared one.

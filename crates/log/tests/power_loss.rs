@@ -133,7 +133,8 @@ fn power_loss_at_every_operation_and_again_during_recovery() {
             }
             drop(log);
             let again = whole.power_loss(seed + 17 * crash);
-            let (log, recovery) = open_still(&as_disk(&again), options()).unwrap_or_else(|e| panic!("{context}, again: {e}"));
+            let (log, recovery) =
+                open_still(&as_disk(&again), options()).unwrap_or_else(|e| panic!("{context}, again: {e}"));
             later.check(&log, &recovery, &format!("{context}, again"));
             drop(log);
             // The power fails during recovery.
@@ -149,7 +150,8 @@ fn power_loss_at_every_operation_and_again_during_recovery() {
                 }
                 drop(opened);
                 let found = interrupted.power_loss(seed + 31 * second);
-                let (log, recovery) = open_still(&as_disk(&found), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
+                let (log, recovery) =
+                    open_still(&as_disk(&found), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
                 told.check(&log, &recovery, &context);
             }
         }

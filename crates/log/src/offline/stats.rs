@@ -1,0 +1,99 @@
+//! What a log's directory holds, without reading all of it.
+
+use serde::Serialize;
+use thalweg_disk::Disk;
+
+use super::{OfflineError, inventory};
+use crate::{
+    format::DATA_START,
+    survey::{Depth, Survey},
+};
+
+/// A live segment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SegmentStats {
+    /// Its file, relative to the disk's root.
+    pub file: String,
+    /// Its generation.
+    pub generation: u64,
+    /// LSN of its first record.
+    pub first_lsn: u64,
+    /// Exclusive.
+    pub next_lsn: u64,
+    /// Space time of its first record, in microseconds.
+    pub first_time: u64,
+    /// Highest space time of a record.
+    pub last_time: u64,
+    /// Bytes of its batches.
+    pub bytes: u64,
+    /// Size of the file.
+    pub file_bytes: u64,
+}
+
+/// A log's directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Live segments, oldest first.
+    pub segments: Vec<SegmentStats>,
+    /// Prepared segments.
+    pub spare_segments: u64,
+    /// Segment files without a valid header.
+    pub unreadable_segments: u64,
+    /// First LSN of the oldest segment.
+    pub first_lsn: u64,
+    /// Exclusive bound of the records.
+    pub end_lsn: u64,
+    /// Exclusive bound of what is attested as durable.
+    pub attested_lsn: u64,
+    /// Whether the log was closed cleanly.
+    pub clean: bool,
+    /// Bytes of batches.
+    pub bytes: u64,
+    /// Bytes of all segment files.
+    pub file_bytes: u64,
+}
+
+/// Reads the headers and footers, and the newest segment.
+pub fn stats(disk: &dyn Disk, dir: &str) -> Result<Stats, OfflineError> {
+    let inventory = inventory(disk, dir)?;
+    let mut stats = Stats {
+        segments: Vec::new(),
+        spare_segments: inventory.spares.len() as u64,
+        unreadable_segments: inventory.unreadable.len() as u64,
+        first_lsn: 0,
+        end_lsn: 0,
+        attested_lsn: 0,
+        clean: inventory.live.is_empty(),
+        bytes: 0,
+        file_bytes: inventory
+            .live
+            .iter()
+            .chain(&inventory.spares)
+            .map(|found| u64::from(found.header.segment_bytes))
+            .sum(),
+    };
+    if inventory.live.is_empty() {
+        return Ok(stats);
+    }
+    let survey = Survey::of(&inventory, Depth::Tail)?;
+    stats.first_lsn = inventory.live[0].header.base.0;
+    stats.end_lsn = survey.end().0;
+    stats.attested_lsn = survey.attested.0.min(stats.end_lsn);
+    stats.clean = survey.clean;
+    stats.segments = survey
+        .kept
+        .iter()
+        .map(|kept| SegmentStats {
+            file: kept.found.path().to_owned(),
+            generation: kept.found.header.generation.0,
+            first_lsn: kept.found.header.base.0,
+            next_lsn: kept.extent.next.0,
+            first_time: kept.extent.first_time.0,
+            last_time: kept.extent.last_time.0,
+            bytes: u64::from(kept.extent.written - DATA_START),
+            file_bytes: kept.found.header.segment_bytes.into(),
+        })
+        .collect();
+    stats.bytes = stats.segments.iter().map(|segment| segment.bytes).sum();
+    Ok(stats)
+}
