@@ -10,7 +10,7 @@
 //! Invariant: a segment is freed only if a walk found nothing live in it, or the state's figures say that
 //! it never held anything to point at; new pointers into a sealed segment cannot appear.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
 use thalweg_state::{keyspaces::StoredValue, liveness::Liveness, machine::StreamReadError, streams::BatchRef};
@@ -56,7 +56,7 @@ impl Mover {
         if freeable.is_empty() {
             return Ok(());
         }
-        let liveness: BTreeMap<Generation, Liveness> = inner.open.machine.liveness().into_iter().collect();
+        let liveness = current_liveness(inner);
         self.seen.retain(|generation, _| freeable.iter().any(|segment| segment.generation == *generation));
         let mut walks = 0;
         let mut freed = false;
@@ -117,6 +117,15 @@ impl Mover {
         self.seen.insert(segment.generation, seen);
         Ok(())
     }
+}
+
+/// The state's figures by segment. A segment freed just before a crash may have kept its row: it goes now.
+fn current_liveness(inner: &Inner) -> BTreeMap<Generation, Liveness> {
+    let there: HashSet<_> = inner.open.log.segments().into_iter().map(|segment| segment.generation).collect();
+    let rows = inner.open.machine.liveness().into_iter();
+    let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = rows.partition(|(generation, _)| there.contains(generation));
+    gone.into_keys().for_each(|generation| inner.open.machine.forget_segment(generation));
+    kept
 }
 
 /// Everything live in a segment; `None` if it is more than `most` bytes.

@@ -1,0 +1,100 @@
+//! Figures that need minutes and gigabytes: replay, open, memory. Not part of a normal run:
+//! `cargo test --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1`.
+
+use std::{path::Path, time::Instant};
+
+use thalweg_engine::{
+    Database, Options,
+    types::{Durability, record::RecordBatch},
+};
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a resident size");
+    let kib: u64 = line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number");
+    kib * 1024
+}
+
+fn open(path: &Path) -> (Database, f64) {
+    let started = Instant::now();
+    let db = Database::open(path, Options { durability: Durability::Os, ..Options::default() }).expect("opens");
+    (db, started.elapsed().as_secs_f64())
+}
+
+fn append(path: &Path, gib: u64) {
+    let (db, _) = open(path);
+    let stream = db.stream("s").unwrap();
+    let mut batch = RecordBatch::new();
+    (0..100).for_each(|_| batch.push_payload(&[7; 1024]).unwrap());
+    for _ in 0..gib * 1024 * 1024 / 100 {
+        stream.append(&batch).unwrap();
+    }
+    db.close().unwrap();
+}
+
+#[test]
+#[ignore = "writes 1 GiB; see the command above"]
+fn a_gibibyte_of_one_kilobyte_records_is_replayed_within_ten_seconds() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let options = Options {
+            durability: Durability::Os,
+            max_replay_bytes: u64::MAX,
+            memtable_bytes: 4 << 30,
+            maintenance_interval: std::time::Duration::ZERO,
+            ..Options::default()
+        };
+        let db = Database::open(dir.path(), options).unwrap();
+        let keyspace = db.keyspace("k").unwrap();
+        for number in 0..1024 * 1024_u64 {
+            keyspace.put(&number.to_be_bytes(), &[7; 1000]).unwrap();
+        }
+        db.sync().unwrap();
+    }
+    let (db, seconds) = open(dir.path());
+    let report = db.report();
+    println!(
+        "replayed {} records, {} MiB in {seconds:.2} s; resident {} MiB",
+        report.replayed_records,
+        report.replayed_bytes >> 20,
+        resident_bytes() >> 20
+    );
+    assert!(report.replayed_records > 1024 * 1024);
+    assert!(seconds < 10.0);
+    assert!(resident_bytes() < 1 << 30);
+    assert_eq!(db.find_keyspace("k").unwrap().get(&77_u64.to_be_bytes()).unwrap().unwrap().value.len(), 1000);
+}
+
+#[test]
+#[ignore = "writes 10 GiB; see the command above"]
+fn ten_gibibytes_closed_cleanly_open_within_a_second() {
+    let dir = tempfile::tempdir().unwrap();
+    append(dir.path(), 10);
+    let (db, seconds) = open(dir.path());
+    let stats = db.stats();
+    println!("{} segments, opened in {seconds:.3} s; resident {} MiB", stats.log.segments, resident_bytes() >> 20);
+    assert!(db.report().clean);
+    assert!(stats.log.segments >= 150);
+    assert!(seconds < 1.0);
+    assert!(resident_bytes() < 256 << 20);
+}
+
+#[test]
+#[ignore = "writes 10 million keys; see the command above"]
+fn ten_million_keys_stay_under_a_gibibyte_of_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (db, _) = open(dir.path());
+    let keyspace = db.keyspace("k").unwrap();
+    let (mut peak, started) = (0, Instant::now());
+    for number in 0..10_000_000_u64 {
+        // A multiplicative permutation: random order, every key once.
+        let key = format!("key_{:010}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 10_000_000_019);
+        keyspace.put(key.as_bytes(), &[7; 100]).unwrap();
+        if number % 100_000 == 0 {
+            peak = peak.max(resident_bytes());
+        }
+    }
+    let rate = 1e7 / started.elapsed().as_secs_f64();
+    println!("{rate:.0} puts/s; peak resident {} MiB; {:?}", peak >> 20, db.stats().state);
+    assert!(peak < 1 << 30);
+}
