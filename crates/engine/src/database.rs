@@ -109,7 +109,7 @@ impl Database {
     /// Opens on any disk, clock and seed. The LSM backend needs a disk with a path of the operating
     /// system; everything else works on a simulated one.
     pub fn open_on(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, seed: u64, options: Options) -> Result<Self, OpenError> {
-        let opened = open::on(disk, clock, seed, &options)?;
+        let opened = open::on(disk, &clock, seed, &options)?;
         Ok(Self::start(opened, options))
     }
 

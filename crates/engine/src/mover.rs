@@ -177,7 +177,7 @@ impl Walk<'_> {
                 let Ok(moved) = Move::decode(&record.payload) else { return Ok(()) };
                 match moved.target {
                     MoveTarget::Value { keyspace, key } => {
-                        self.value(keyspace, key, moved.bytes, at(moved.bytes_at))?
+                        self.value(keyspace, key, moved.bytes, at(moved.bytes_at))?;
                     }
                     MoveTarget::Batch { stream, first } => {
                         self.batch_at(stream, first, moved.bytes, at(moved.bytes_at))?;

@@ -85,12 +85,13 @@ pub(crate) fn real(path: &Path, options: &Options) -> Result<Opened, OpenError> 
         return Err(OpenError::Missing { path: path.to_owned() });
     }
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
-    on(Arc::new(disk), Arc::new(SystemClock::default()), RandomState::new().build_hasher().finish(), options)
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    on(Arc::new(disk), &clock, RandomState::new().build_hasher().finish(), options)
 }
 
 pub(crate) fn on(
     disk: Arc<dyn Disk>,
-    clock: Arc<dyn Clock>,
+    clock: &Arc<dyn Clock>,
     seed: u64,
     options: &Options,
 ) -> Result<Opened, OpenError> {

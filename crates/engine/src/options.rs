@@ -134,7 +134,6 @@ impl Options {
                 Repair::Refuse => thalweg_log::Repair::Refuse,
                 Repair::CutAtCorruption => thalweg_log::Repair::CutAtCorruption,
             },
-            ..LogOptions::default()
         }
     }
 }

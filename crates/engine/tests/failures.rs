@@ -1,4 +1,5 @@
 //! Failed fsyncs, full disks, two openers, missing directories, closed handles.
+#![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Random operations against a plain model, with closes, crashes and maintenance in between.
+#![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Power loss at every operation of a workload, and again during the recovery that follows.
+#![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
 mod common;
 
@@ -52,7 +53,7 @@ fn workload(disk: &SimDisk, commits: u64, seed: u64) -> Vec<Acked> {
 }
 
 fn value(number: u64) -> Vec<u8> {
-    Rng(number).bytes(if number % 5 == 0 { 700 } else { 40 })
+    Rng(number).bytes(if number.is_multiple_of(5) { 700 } else { 40 })
 }
 
 fn open(disk: &SimDisk, seed: u64) -> Result<Database, OpenError> {

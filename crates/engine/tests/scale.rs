@@ -1,5 +1,6 @@
 //! Figures that need minutes and gigabytes: replay, open, memory. Not part of a normal run:
 //! `cargo test --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1`.
+#![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
 use std::{path::Path, time::Instant};
 

@@ -1,4 +1,5 @@
 //! Getting space back: retention, reclaiming, moving, freeing, and the history floor.
+#![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
 mod common;
 

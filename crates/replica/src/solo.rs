@@ -168,13 +168,13 @@ impl Solo {
         if level == Durability::None {
             return self.propose_unseen(command.clone(), purpose, WhenFull::Wait);
         }
-        if shared.queue.is_empty() {
-            if let Some(mut role) = shared.try_role() {
-                let committed = shared.commit_one(&mut role, command.bytes(), level, purpose);
-                drop(role);
-                shared.hand_over();
-                return committed;
-            }
+        if shared.queue.is_empty()
+            && let Some(mut role) = shared.try_role()
+        {
+            let committed = shared.commit_one(&mut role, command.bytes(), level, purpose);
+            drop(role);
+            shared.hand_over();
+            return committed;
         }
         let slot = Slot::for_this_thread();
         let pending = Pending { command: command.clone(), level, purpose, slot: Some(slot.clone()) };

@@ -1,4 +1,5 @@
 //! `Solo` at its public face: order, levels, replay, bounds, and the records of a one-voter group.
+#![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
 use std::{
     sync::{Arc, Mutex},
