@@ -17,6 +17,8 @@ pub struct Machine {
     pub kernel: String,
     /// Filesystem type under the benchmark's directory.
     pub filesystem: String,
+    /// Runnable tasks in the minute before the run: above 1, others shared the machine.
+    pub load_before: Option<f64>,
 }
 
 /// What was measured.
@@ -45,6 +47,9 @@ impl Machine {
             kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
                 .map_or_else(|_| unknown(), |text| text.trim().to_owned()),
             filesystem: filesystem_of(dir).unwrap_or_else(unknown),
+            load_before: std::fs::read_to_string("/proc/loadavg")
+                .ok()
+                .and_then(|text| text.split(' ').next()?.parse().ok()),
         }
     }
 }

@@ -226,6 +226,9 @@ impl Serialize for Table {
     }
 }
 
+/// Load above which a report warns.
+const BUSY: f64 = 1.5;
+
 impl Report {
     /// A report to be filled; `dir` is on the measured disk.
     #[must_use]
@@ -234,9 +237,15 @@ impl Report {
         if cfg!(debug_assertions) {
             notes.push("this is a debug build: its figures mean nothing, measure with --release".to_owned());
         }
+        let machine = Machine::detect(dir);
+        if machine.load_before.is_some_and(|load| load > BUSY) {
+            notes.push(
+                "others were using the machine: trust the ratios more than the rates, and neither much".to_owned(),
+            );
+        }
         Self {
             suite,
-            machine: Machine::detect(dir),
+            machine,
             build: Build::detect(),
             conditions: Vec::new(),
             tables: Vec::new(),
@@ -314,12 +323,13 @@ impl Report {
         );
         let _ = writeln!(
             out,
-            "machine: {}, {} cores, {:.1} GiB, Linux {}, {}",
+            "machine: {}, {} cores, {:.1} GiB, Linux {}, {}, load before the run {}",
             machine.cpu,
             machine.cores,
             machine.memory_bytes as f64 / f64::from(1 << 30),
             machine.kernel,
             machine.filesystem,
+            Cell::from(machine.load_before).text(),
         );
         for condition in &self.conditions {
             let _ = writeln!(out, "{}: {}", condition.name, condition.value);

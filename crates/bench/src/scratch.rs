@@ -55,7 +55,6 @@ impl Drop for Scratch {
 }
 
 /// Bytes that the files below `dir` occupy on disk (allocated blocks, so holes cost nothing).
-#[allow(dead_code, reason = "the engine suite follows")]
 pub(crate) fn allocated_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };

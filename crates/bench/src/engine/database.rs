@@ -1,0 +1,147 @@
+//! Our own engine as a contender.
+
+use std::{
+    ops::{Bound, ControlFlow},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use thalweg_engine::{BackendKind, Database, Keyspace, Options, ScanRange};
+use thalweg_types::{Durability, command::CommitBuilder};
+
+use super::subject::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Visit};
+use crate::BenchError;
+
+/// The engine with one of its backends.
+#[derive(Clone, Copy, Debug)]
+pub struct Thalweg {
+    /// Which.
+    pub backend: BackendKind,
+}
+
+const NAME: &str = "thalweg";
+
+impl Contender for Thalweg {
+    fn name(&self) -> &str {
+        match self.backend {
+            BackendKind::Lsm => NAME,
+            BackendKind::Memory => "thalweg memory",
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("{}: engine {}, backend {}", self.name(), env!("CARGO_PKG_VERSION"), self.backend.name())
+    }
+
+    fn open(&self, dir: &Path, options: &StoreOptions) -> Result<Box<dyn KvSubject>, BenchError> {
+        let options = engine_options(self.backend, options);
+        let database = Database::open(dir, options).map_err(BenchError::subject(NAME, "opening"))?;
+        let keyspace = database.keyspace("bench").map_err(BenchError::subject(NAME, "creating a keyspace"))?;
+        Ok(Box::new(Store { database, keyspace }))
+    }
+}
+
+/// The engine's options for a benchmark; all else is the default.
+pub(super) fn engine_options(backend: BackendKind, options: &StoreOptions) -> Options {
+    let defaults = Options::default();
+    Options {
+        backend: Some(backend),
+        durability: match options.level {
+            Level::Interval => Durability::Interval,
+            Level::Disk => Durability::Disk,
+        },
+        sync_interval: Duration::from_secs(1),
+        cache_bytes: options.cache_bytes,
+        memtable_bytes: options.memtable_bytes.map_or(defaults.memtable_bytes, |bytes| bytes as usize),
+        ..defaults
+    }
+}
+
+struct Store {
+    database: Database,
+    keyspace: Keyspace,
+}
+
+/// Compaction has ended when nothing changed for so long.
+const QUIET: Duration = Duration::from_millis(200);
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
+
+impl KvSubject for Store {
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<(), BenchError> {
+        self.keyspace.put(key, value).map(drop).map_err(BenchError::subject(NAME, "putting"))
+    }
+
+    fn put_batch(&self, pairs: &[Pair<'_>]) -> Result<(), BenchError> {
+        let mut commit = CommitBuilder::new();
+        for (key, value) in pairs {
+            commit.put(self.keyspace.id(), key, value).map_err(BenchError::subject(NAME, "building a batch"))?;
+        }
+        self.database.commit(&commit).map(drop).map_err(BenchError::subject(NAME, "committing a batch"))
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<(), BenchError> {
+        self.keyspace.delete(key).map(drop).map_err(BenchError::subject(NAME, "deleting"))
+    }
+
+    fn get(&self, key: &[u8], expected: &[u8]) -> Result<Found, BenchError> {
+        let entry = self.keyspace.get(key).map_err(BenchError::subject(NAME, "getting"))?;
+        Ok(match entry {
+            None => Found::Missing,
+            Some(entry) if entry.value == expected => Found::Right,
+            Some(_) => Found::Wrong,
+        })
+    }
+
+    fn range(&self, start: &[u8], end: &[u8], visit: &mut Visit<'_>) -> Result<(), BenchError> {
+        let range = ScanRange {
+            start: Bound::Included(start.to_vec()),
+            end: Bound::Excluded(end.to_vec()),
+            ..ScanRange::default()
+        };
+        let mut each = |item: thalweg_engine::ScanItem<'_>| {
+            visit(item.key, item.value);
+            ControlFlow::Continue(())
+        };
+        self.keyspace.scan(&range, &mut each).map_err(BenchError::subject(NAME, "scanning"))
+    }
+
+    fn flush(&self) -> Result<(), BenchError> {
+        self.database.flush().map_err(BenchError::subject(NAME, "flushing"))
+    }
+
+    fn compact(&self) -> Result<(), BenchError> {
+        // Compaction goes by the engine's own schedule: here it is only waited for.
+        let (begun, mut last, mut since) = (Instant::now(), None, Instant::now());
+        while begun.elapsed() < LONGEST_WAIT {
+            let state = self.database.stats().state;
+            let now = Some((state.compactions, state.flushes, state.tables, state.sealed_memtables));
+            if now != last {
+                (last, since) = (now, Instant::now());
+            } else if since.elapsed() > QUIET {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let message = format!("it was still busy after {LONGEST_WAIT:?}");
+        Err(BenchError::Subject { subject: NAME.to_owned(), doing: "compacting", message })
+    }
+
+    fn tables(&self) -> Option<u64> {
+        Some(self.database.stats().state.tables)
+    }
+
+    fn data_bytes(&self) -> Option<u64> {
+        Some(self.database.stats().state.disk_bytes)
+    }
+
+    fn fsyncs(&self) -> Option<u64> {
+        Some(self.database.stats().log.syncs)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // The directory is deleted next; a failure to close has been reported by the operation before.
+        let _ = self.database.close();
+    }
+}

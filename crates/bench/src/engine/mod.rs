@@ -1,0 +1,330 @@
+//! The engine suite: row P's whole suite and what DESIGN.md promises beyond it, for our engine and,
+//! with the same code in the same process, for other stores (`peers/`).
+//!
+//! Owns: the workloads ([`workloads`], [`compaction`], [`stream`]) and the order of rounds.
+//! Stores are reached through [`KvSubject`] alone. Within a round the contenders take turns test group
+//! by test group, the first one last in every second round; ratios are medians over rounds.
+
+mod compaction;
+mod database;
+mod results;
+mod stream;
+mod subject;
+mod timing;
+mod workloads;
+
+use std::{path::PathBuf, time::Duration};
+
+use thalweg_engine::BackendKind;
+
+pub use self::{
+    database::Thalweg,
+    results::{Results, Row, Space, Test},
+    subject::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Visit},
+    timing::{FAST_STRIDE, Measure, timed},
+};
+use self::{
+    stream::StreamRound,
+    workloads::{Context, SMALL_VALUE_BYTES},
+};
+use crate::{
+    BenchError, Progress, Report, Scratch,
+    data::KEY_BYTES,
+    probe::{Probe, Sync},
+    report::{Check, Table, mebibytes, number},
+    stats::{Summary, ratio},
+    usage::{self, Cost, Usage, Whose},
+};
+
+/// Which part of the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Mode {
+    /// Row P's reads, writes, ranges and mixes, in memory and flushed.
+    #[default]
+    Quick,
+    /// As quick, then 2 million pairs in random order, stream appends, and compaction.
+    Full,
+    /// Only compaction, before and after.
+    Compaction,
+}
+
+/// Options of the engine suite.
+#[derive(Clone, Debug, clap::Args)]
+pub struct EngineOptions {
+    /// Which part of the suite.
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: Mode,
+    /// Durability of the writes.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Level::Interval, Level::Disk])]
+    pub level: Vec<Level>,
+    /// Directory below which the stores are made; decides which disk is measured.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Rounds of each test; medians are reported.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Multiplies all counts: 1 is row P's suite, less is a quick look.
+    #[arg(long, default_value_t = 1.0)]
+    pub scale: f64,
+    /// Block cache of each store, MiB.
+    #[arg(long, default_value_t = 1024)]
+    pub cache_mib: u64,
+    /// MiB of memory touched before, so that the machine's first touch is not measured.
+    #[arg(long, default_value_t = 2048)]
+    pub warm_mib: u64,
+    /// Also run the memory backend.
+    #[arg(long)]
+    pub memory_backend: bool,
+    /// Feeds keys, values and orders.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl EngineOptions {
+    fn check(&self) -> Result<(), BenchError> {
+        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
+        if self.rounds == 0 || self.level.is_empty() {
+            return wrong("--rounds, --level", "must be at least one");
+        }
+        if !(self.scale > 0.0 && self.scale <= 100.0) {
+            return wrong("--scale", "must be above 0 and at most 100");
+        }
+        Ok(())
+    }
+}
+
+/// Batches of the stream test: 2 GB.
+const STREAM_BATCHES: u64 = 20_000;
+const PROBE_BYTES: u64 = 64 << 20;
+/// The raw probe's name among the contenders.
+pub const PROBE: &str = "raw probe (pwrite + fdatasync)";
+
+/// Runs the suite for our engine.
+pub fn run(options: &EngineOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    let lsm = Thalweg { backend: BackendKind::Lsm };
+    let memory = Thalweg { backend: BackendKind::Memory };
+    let mut contenders: Vec<&dyn Contender> = vec![&lsm];
+    if options.memory_backend {
+        contenders.push(&memory);
+    }
+    run_all("engine", options, &contenders, progress).map(|(report, _)| report)
+}
+
+/// Runs the suite for all contenders in turn; ratios are those of the first to the others.
+pub fn run_all(
+    suite: &'static str,
+    options: &EngineOptions,
+    contenders: &[&dyn Contender],
+    progress: &mut dyn Progress,
+) -> Result<(Report, Results), BenchError> {
+    options.check()?;
+    let (begun, before) = (std::time::Instant::now(), Usage::read(Whose::Own));
+    let scratch = Scratch::below(options.dir.as_deref())?;
+    let mut report = Report::begin(suite, scratch.path());
+    let warmed = usage::warm_memory(options.warm_mib << 20);
+    for contender in contenders {
+        report.condition("backend", contender.describe());
+    }
+    report.condition("concurrency", "1 thread");
+    report.condition("payload", format!("keys of {KEY_BYTES} B, values of {SMALL_VALUE_BYTES} or 200 B, random bytes"));
+    report.condition("cache", format!("{} MiB each", options.cache_mib));
+    report.condition("rounds", format!("{}, in turn; counts × {}", options.rounds, options.scale));
+    report.condition("memory", format!("{} MiB touched before", warmed >> 20));
+    let mut results = Results::default();
+    let mut streams = Vec::new();
+    for round in 1..=options.rounds {
+        progress.step(&format!("round {round} of {}", options.rounds));
+        one_round(options, contenders, round, &scratch, &mut results, progress)?;
+        if options.mode == Mode::Full && options.level.contains(&Level::Interval) {
+            streams.push(stream_round(options, &scratch, progress)?);
+        }
+    }
+    let first = contenders.first().map_or("", |contender| contender.name()).to_owned();
+    report.tables.extend(results.tables(&first));
+    if !streams.is_empty() {
+        report.tables.push(stream_table(&streams));
+        report.checks.extend(stream_checks(&streams));
+    }
+    report.checks.extend(probe_check(&results, &first));
+    report.notes.push(
+        "every get's value was compared while the clock ran; ranges were summed while it ran and compared pair by \
+         pair afterwards; fsyncs of the log only, - where the store does not count them"
+            .to_owned(),
+    );
+    report.cost = Usage::read(Whose::Own).since(&before);
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok((report, results))
+}
+
+type Group = fn(&mut Context<'_>) -> Result<(), BenchError>;
+
+fn one_round(
+    options: &EngineOptions,
+    contenders: &[&dyn Contender],
+    round: u32,
+    scratch: &Scratch,
+    results: &mut Results,
+    progress: &mut dyn Progress,
+) -> Result<(), BenchError> {
+    let mut order: Vec<&dyn Contender> = contenders.to_vec();
+    if round.is_multiple_of(2) {
+        order.reverse();
+    }
+    for &level in &options.level {
+        if level == Level::Disk && options.mode != Mode::Compaction {
+            probe_round(options, scratch, results, progress)?;
+        }
+        for group in groups(options.mode, level) {
+            for contender in &order {
+                let dir = scratch.fresh("store")?;
+                let mut context = Context {
+                    scale: options.scale,
+                    seed: options.seed.wrapping_add(u64::from(round) * 1000),
+                    cache_bytes: options.cache_mib << 20,
+                    level,
+                    contender: *contender,
+                    dir: &dir,
+                    results,
+                    progress,
+                };
+                group(&mut context)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a mode runs at a level: reads are the same at both, so `disk` repeats only what writes.
+fn groups(mode: Mode, level: Level) -> Vec<Group> {
+    match (mode, level) {
+        (Mode::Compaction, Level::Interval) => vec![compaction::run],
+        (Mode::Compaction, Level::Disk) => vec![],
+        (Mode::Quick, _) | (Mode::Full, Level::Disk) => vec![workloads::small, workloads::flushed, workloads::mixed],
+        (Mode::Full, Level::Interval) => {
+            vec![workloads::small, workloads::flushed, workloads::mixed, workloads::large, compaction::run]
+        }
+    }
+}
+
+/// The disk's own rate for the bytes of one small put, as a contender of the sequential write.
+fn probe_round(
+    options: &EngineOptions,
+    scratch: &Scratch,
+    results: &mut Results,
+    progress: &mut dyn Progress,
+) -> Result<(), BenchError> {
+    let dir = scratch.fresh("probe")?;
+    let mut probe = Probe::create(&dir, PROBE_BYTES)?;
+    let data = [7; KEY_BYTES + SMALL_VALUE_BYTES];
+    let before = Usage::read(Whose::Own);
+    let probed = probe.run(&data, Sync::Each, Duration::from_secs_f64(options.scale.min(1.0)))?;
+    let operations = probed.times.count();
+    let cost = Cost { fsyncs: Some(operations), ..Usage::read(Whose::Own).since(&before) };
+    let measure = Measure {
+        operations,
+        seconds: operations as f64 / probed.rate,
+        longest: probed.times.max(),
+        times: probed.times,
+        payload_bytes: operations * data.len() as u64,
+        hits: None,
+        cost,
+    };
+    let line = results.record(workloads::SEQUENTIAL_WRITE, Level::Disk, PROBE, measure);
+    progress.step(&line);
+    Ok(())
+}
+
+fn probe_check(results: &Results, first: &str) -> Option<Check> {
+    let rows = || results.rows.iter().filter(|row| row.test == workloads::SEQUENTIAL_WRITE && row.level == Level::Disk);
+    let own = rows().find(|row| row.contender == first)?;
+    let probe = rows().find(|row| row.contender == PROBE)?;
+    let of_probe = ratio(&own.rates(), &probe.rates());
+    Some(Check::at_least("puts of 100 B at disk, 1 thread: rate of the raw probe's", of_probe, 0.85, " ×"))
+}
+
+fn stream_round(
+    options: &EngineOptions,
+    scratch: &Scratch,
+    progress: &mut dyn Progress,
+) -> Result<StreamRound, BenchError> {
+    let dir = scratch.fresh("stream")?;
+    let batches = ((STREAM_BATCHES as f64 * options.scale) as u64).max(1);
+    let round = stream::run(&dir, batches, options.cache_mib << 20, options.seed)?;
+    scratch.fresh("stream")?;
+    progress.step(&format!(
+        "thalweg interval 1s: stream append (100 × 1 KB): {} MB/s, p50 {} µs, p99 {} µs",
+        number(round.bytes_per_second / 1e6),
+        number(round.quantiles.p50_us),
+        number(round.quantiles.p99_us),
+    ));
+    Ok(round)
+}
+
+fn written_per_payload(round: &StreamRound) -> (f64, f64) {
+    let Some(written) = round.cost.written_bytes else { return (f64::NAN, f64::NAN) };
+    let payload = round.payload_bytes as f64;
+    (written as f64 / payload, written.saturating_sub(round.zeroed_bytes) as f64 / payload)
+}
+
+fn stream_table(rounds: &[StreamRound]) -> Table {
+    let mut table = Table::new(
+        "stream append, 1 writer, batches of 100 × 1 KB, durability interval 1s, backend lsm",
+        &[
+            "payload MB/s",
+            "until synced MB/s",
+            "p50 µs",
+            "p99 µs",
+            "max µs",
+            "payload MiB",
+            "log B/payload B",
+            "written B/payload B",
+            "without prewritten zeroes",
+            "zeroed MiB",
+            "fsyncs",
+            "CPU s",
+            "peak RSS MiB",
+        ],
+    );
+    for round in rounds {
+        let (all, without_zeroes) = written_per_payload(round);
+        table.row(vec![
+            (round.bytes_per_second / 1e6).into(),
+            (round.synced_bytes_per_second / 1e6).into(),
+            round.quantiles.p50_us.into(),
+            round.quantiles.p99_us.into(),
+            round.quantiles.max_us.into(),
+            mebibytes(Some(round.payload_bytes)),
+            (round.log_bytes as f64 / round.payload_bytes as f64).into(),
+            all.into(),
+            without_zeroes.into(),
+            mebibytes(Some(round.zeroed_bytes)),
+            round.cost.fsyncs.into(),
+            round.cost.cpu_seconds.into(),
+            mebibytes(round.cost.peak_rss_bytes),
+        ]);
+    }
+    table
+}
+
+fn stream_checks(rounds: &[StreamRound]) -> Vec<Check> {
+    let over =
+        |figure: &dyn Fn(&StreamRound) -> f64| Summary::of(&rounds.iter().map(figure).collect::<Vec<_>>()).median;
+    vec![
+        Check::at_least("stream append: payload", over(&|round| round.bytes_per_second / 1e6), 1000.0, " MB/s"),
+        Check::below(
+            "stream append: written ÷ payload, without prewritten zeroes",
+            over(&|round| written_per_payload(round).1),
+            1.2,
+            " ×",
+        ),
+        Check::below(
+            "stream append: written ÷ payload, with them",
+            over(&|round| written_per_payload(round).0),
+            2.2,
+            " ×",
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! What was measured, by test, level and contender; and the tables made of it.
+
+use super::{subject::Level, timing::Measure};
+use crate::{
+    latency::{Latencies, micros},
+    report::{Table, duration, mebibytes, number},
+    stats::{Summary, ratio},
+};
+
+/// A line of the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Test {
+    /// What is done.
+    pub name: &'static str,
+    /// How often, and how large.
+    pub parameters: &'static str,
+    /// What row P's system published / what it did on a machine like ours; empty if it has no such test.
+    pub published: &'static str,
+}
+
+impl Test {
+    /// A test of row P.
+    #[must_use]
+    pub const fn new(name: &'static str, parameters: &'static str, published: &'static str) -> Self {
+        Self { name, parameters, published }
+    }
+}
+
+/// All rounds of a test for one contender.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The test.
+    pub test: Test,
+    /// The level.
+    pub level: Level,
+    /// Who.
+    pub contender: String,
+    /// One per round, in order.
+    pub rounds: Vec<Measure>,
+}
+
+impl Row {
+    /// Rates of the rounds.
+    #[must_use]
+    pub fn rates(&self) -> Vec<f64> {
+        self.rounds.iter().map(Measure::rate).collect()
+    }
+}
+
+/// Space used after a group of tests.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// After what.
+    pub after: &'static str,
+    /// Who.
+    pub contender: String,
+    /// Bytes of keys and values that are alive.
+    pub payload_bytes: u64,
+    /// Bytes of tables or of the data file.
+    pub data_bytes: Option<u64>,
+    /// Bytes of all files, journals and prepared segments included.
+    pub allocated_bytes: u64,
+    /// Number of tables.
+    pub tables: Option<u64>,
+}
+
+/// Everything measured so far.
+#[derive(Clone, Debug, Default)]
+pub struct Results {
+    /// In the order of first measurement.
+    pub rows: Vec<Row>,
+    /// One per group and contender: the last round's.
+    pub space: Vec<Space>,
+}
+
+impl Results {
+    /// Adds a round; returns a line for the progress.
+    pub fn record(&mut self, test: Test, level: Level, contender: &str, measure: Measure) -> String {
+        let line = format!(
+            "{contender} {level}: {} ({}): {}/s, p50 {}, p99 {}",
+            test.name,
+            test.parameters,
+            number(measure.rate()),
+            duration(measure.times.percentile(50.0)),
+            duration(measure.times.percentile(99.0)),
+        );
+        match self.rows.iter_mut().find(|row| row.test == test && row.level == level && row.contender == contender) {
+            Some(row) => row.rounds.push(measure),
+            None => {
+                let row = Row { test, level, contender: contender.to_owned(), rounds: vec![measure] };
+                self.rows.push(row);
+            }
+        }
+        line
+    }
+
+    /// Replaces what an earlier round said about space.
+    pub fn record_space(&mut self, space: Space) {
+        self.space.retain(|other| (other.after, &other.contender) != (space.after, &space.contender));
+        self.space.push(space);
+    }
+
+    /// The rows of a test at a level.
+    #[must_use]
+    pub fn find(&self, name: &str, level: Level, contender: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| {
+            row.test.name == name && row.level == level && row.contender.split(' ').next() == Some(contender)
+        })
+    }
+
+    /// The tables of figures and of space. `first` is whom the others are compared with.
+    #[must_use]
+    pub fn tables(&self, first: &str) -> Vec<Table> {
+        let mut tables = Vec::new();
+        for level in [Level::Interval, Level::Disk] {
+            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.level == level).collect();
+            if !rows.is_empty() {
+                tables.push(self.figures(level, &rows, first));
+                tables.push(costs(level, &rows));
+            }
+        }
+        if !self.space.is_empty() {
+            tables.push(self.space_table());
+        }
+        tables
+    }
+
+    fn figures(&self, level: Level, rows: &[&Row], first: &str) -> Table {
+        let title = format!("durability {level}, 1 thread: rates and times (of fast operations one in 16 is timed)");
+        let mut table = Table::new(
+            title,
+            &[
+                "test",
+                "parameters",
+                "backend",
+                "operations/s",
+                "± MAD",
+                "p50 µs",
+                "p90 µs",
+                "p99 µs",
+                "p99.9 µs",
+                "longest µs",
+                "hits",
+                "thalweg ÷ this",
+                "published / here",
+            ],
+        );
+        let mut done: Vec<(&str, &str)> = Vec::new();
+        for row in rows {
+            // One test's contenders stand together, whenever they were first measured.
+            if done.contains(&(row.test.name, row.test.parameters)) {
+                continue;
+            }
+            done.push((row.test.name, row.test.parameters));
+            let together = rows.iter().filter(|other| other.test == row.test);
+            let own = rows.iter().find(|other| other.test == row.test && other.contender == first);
+            for row in together {
+                table.row(figure_cells(row, own.copied()));
+            }
+        }
+        table
+    }
+
+    fn space_table(&self) -> Table {
+        let mut table = Table::new(
+            "space",
+            &[
+                "after",
+                "backend",
+                "payload MiB",
+                "tables MiB",
+                "tables ÷ payload",
+                "number of tables",
+                "all files MiB (journal, prepared segments)",
+            ],
+        );
+        for space in &self.space {
+            let per_payload = space.data_bytes.map(|bytes| bytes as f64 / space.payload_bytes as f64);
+            table.row(vec![
+                space.after.into(),
+                space.contender.as_str().into(),
+                mebibytes(Some(space.payload_bytes)),
+                mebibytes(space.data_bytes),
+                per_payload.into(),
+                space.tables.into(),
+                mebibytes(Some(space.allocated_bytes)),
+            ]);
+        }
+        table
+    }
+}
+
+fn merged(row: &Row) -> Latencies {
+    let mut times = Latencies::default();
+    row.rounds.iter().for_each(|round| times.merge(&round.times));
+    times
+}
+
+fn figure_cells(row: &Row, own: Option<&Row>) -> Vec<crate::report::Cell> {
+    let (rates, times) = (Summary::of(&row.rates()), merged(row));
+    let at = |percentile| micros(times.percentile(percentile));
+    let longest = row.rounds.iter().map(|round| round.longest).max().unwrap_or_default();
+    let reads = row.rounds.iter().filter_map(|round| Some((round.hits?, round.operations)));
+    let hits: Vec<f64> = reads.map(|(hits, operations)| hits as f64 / operations as f64).collect();
+    vec![
+        row.test.name.into(),
+        row.test.parameters.into(),
+        row.contender.as_str().into(),
+        rates.median.into(),
+        rates.mad.into(),
+        at(50.0).into(),
+        at(90.0).into(),
+        at(99.0).into(),
+        at(99.9).into(),
+        micros(longest).into(),
+        hits.last().map(|share| format!("{:.1} %", share * 100.0)).into(),
+        own.filter(|own| own.contender != row.contender).map(|own| ratio(&own.rates(), &row.rates())).into(),
+        row.test.published.into(),
+    ]
+}
+
+fn costs(level: Level, rows: &[&Row]) -> Table {
+    let mut table = Table::new(
+        format!("durability {level}, 1 thread: cost"),
+        &[
+            "test",
+            "backend",
+            "operations",
+            "rounds",
+            "payload B/operation",
+            "CPU µs/operation",
+            "fsyncs",
+            "written B/payload B",
+            "peak RSS MiB",
+        ],
+    );
+    for row in rows {
+        let over =
+            |figure: &dyn Fn(&Measure) -> f64| Summary::of(&row.rounds.iter().map(figure).collect::<Vec<_>>()).median;
+        let Some(last) = row.rounds.last() else { continue };
+        table.row(vec![
+            row.test.name.into(),
+            row.contender.as_str().into(),
+            last.operations.into(),
+            row.rounds.len().into(),
+            (last.payload_bytes as f64 / last.operations as f64).into(),
+            over(&|round| round.cost.cpu_seconds * 1e6 / round.operations as f64).into(),
+            last.cost.fsyncs.into(),
+            over(&|round| round.cost.written_bytes.map_or(f64::NAN, |bytes| bytes as f64) / round.payload_bytes as f64)
+                .into(),
+            mebibytes(last.cost.peak_rss_bytes),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,88 @@
+//! What the engine suite needs of a key-value store, so that others can run the very same workloads.
+
+use std::{fmt, path::Path};
+
+use serde::Serialize;
+
+use crate::BenchError;
+
+/// When a put is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// In the kernel, with an fsync at most a second later.
+    Interval,
+    /// After its fsync.
+    Disk,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Interval => "interval 1s",
+            Self::Disk => "disk",
+        })
+    }
+}
+
+/// How to open a store.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreOptions {
+    /// Level of every write.
+    pub level: Level,
+    /// Block or page cache.
+    pub cache_bytes: u64,
+    /// Memtable; `None` for the store's default. Stores without one ignore it.
+    pub memtable_bytes: Option<u64>,
+}
+
+/// How a get went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The key has no value.
+    Missing,
+    /// It has the expected one.
+    Right,
+    /// It has another one.
+    Wrong,
+}
+
+/// Something that can be measured.
+pub trait Contender: Sync {
+    /// Its name in reports, with its version if it is not ours.
+    fn name(&self) -> &str;
+    /// What it is made of, for the report's head.
+    fn describe(&self) -> String;
+    /// Opens a new store in an empty directory.
+    fn open(&self, dir: &Path, options: &StoreOptions) -> Result<Box<dyn KvSubject>, BenchError>;
+}
+
+/// A pair to be written.
+pub type Pair<'a> = (&'a [u8], &'a [u8]);
+
+/// What a range calls for each pair, in order.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
+
+/// An open store with one map. Its files go away with the directory, not with it.
+pub trait KvSubject: Send + Sync {
+    /// Writes one pair at the store's level.
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<(), BenchError>;
+    /// Writes pairs atomically.
+    fn put_batch(&self, pairs: &[Pair<'_>]) -> Result<(), BenchError>;
+    /// Removes a key.
+    fn delete(&self, key: &[u8]) -> Result<(), BenchError>;
+    /// Reads a key and compares its value.
+    fn get(&self, key: &[u8], expected: &[u8]) -> Result<Found, BenchError>;
+    /// Visits the pairs with `start <= key < end` in order.
+    fn range(&self, start: &[u8], end: &[u8], visit: &mut Visit<'_>) -> Result<(), BenchError>;
+    /// Puts everything written so far into tables on disk.
+    fn flush(&self) -> Result<(), BenchError>;
+    /// Waits until nothing is left to be compacted; stores that only do so when asked do it now.
+    fn compact(&self) -> Result<(), BenchError>;
+    /// Number of tables, where there are such.
+    fn tables(&self) -> Option<u64>;
+    /// Bytes of the tables or of the data file.
+    fn data_bytes(&self) -> Option<u64>;
+    /// fsyncs since it was opened, where the store counts them.
+    fn fsyncs(&self) -> Option<u64>;
+}

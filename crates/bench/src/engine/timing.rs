@@ -1,0 +1,76 @@
+//! The timed loop.
+//!
+//! An operation of 200 ns is not timed by clocks that take 25 ns each: of fast operations one in
+//! [`FAST_STRIDE`] is timed, and the rate comes from the whole loop. The longest time is that of a
+//! stride, so no stall is missed between two samples.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    BenchError,
+    latency::Latencies,
+    usage::{self, Cost, Usage, Whose},
+};
+
+use super::subject::KvSubject;
+
+/// Of operations that take well below 10 µs, one in so many is timed by itself.
+pub const FAST_STRIDE: u64 = 16;
+
+/// One round of one test.
+#[derive(Clone, Debug)]
+pub struct Measure {
+    /// How many operations.
+    pub operations: u64,
+    /// How long all of them took.
+    pub seconds: f64,
+    /// Times of the sampled ones.
+    pub times: Latencies,
+    /// The longest time of a stride of operations.
+    pub longest: Duration,
+    /// Bytes of keys and values written, or of values read.
+    pub payload_bytes: u64,
+    /// Reads that found their key, if any were reads.
+    pub hits: Option<u64>,
+    /// What it cost.
+    pub cost: Cost,
+}
+
+impl Measure {
+    /// Operations per second.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 / self.seconds
+    }
+}
+
+/// Runs `operation` for `0..operations` and times it.
+pub fn timed(
+    subject: &dyn KvSubject,
+    operations: u64,
+    stride: u64,
+    mut operation: impl FnMut(u64) -> Result<(), BenchError>,
+) -> Result<Measure, BenchError> {
+    usage::reset_peak();
+    let before = (Usage::read(Whose::Own), subject.fsyncs());
+    let mut times = Latencies::default();
+    let mut longest = Duration::ZERO;
+    let begun = Instant::now();
+    let mut stride_began = begun;
+    for number in 0..operations {
+        if number % stride == 0 {
+            let began = Instant::now();
+            longest = longest.max(began - stride_began);
+            stride_began = began;
+            operation(number)?;
+            times.record(began.elapsed());
+        } else {
+            operation(number)?;
+        }
+    }
+    longest = longest.max(stride_began.elapsed());
+    let seconds = begun.elapsed().as_secs_f64();
+    let mut cost = Usage::read(Whose::Own).since(&before.0);
+    cost.fsyncs = subject.fsyncs().zip(before.1).map(|(now, then)| now - then);
+    Ok(Measure { operations, seconds, times, longest, payload_bytes: 0, hits: None, cost })
+}
