@@ -305,4 +305,4 @@ macro_rules! suite {
 }
 
 suite!(memory, MemoryHarness, 12, 300);
-suite!(lsm, LsmHarness, 12, 300);
+suite!(lsm, LsmHarness, 8, 300);

@@ -6,6 +6,7 @@
 
 mod block;
 mod cursor;
+mod filter;
 mod set;
 mod store;
 mod table;

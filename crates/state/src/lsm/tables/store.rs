@@ -199,9 +199,9 @@ fn config(dir: &Path, cache: &Arc<Cache>) -> Config {
         .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
         .index_block_compression_policy(CompressionPolicy::all(CompressionType::None))
         .filter_policy(FilterPolicy::all(bloom))
-        .filter_block_pinning_policy(PinningPolicy::all(true))
         .filter_block_partitioning_policy(PartitioningPolicy::all(false))
-        // Tables keep an index of their own; the crate needs its one only while it opens a table.
+        // Tables keep an index and a filter of their own; the crate needs its ones only while it opens a table.
+        .filter_block_pinning_policy(PinningPolicy::all(false))
         .index_block_pinning_policy(PinningPolicy::all(false))
         .index_block_partitioning_policy(PartitioningPolicy::all(false))
 }

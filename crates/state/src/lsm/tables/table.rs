@@ -10,11 +10,14 @@ use std::{fs::File, sync::Arc};
 
 use bytes::Bytes;
 use lsm_tree::{
-    Cache, GlobalTableId, TreeId,
+    Cache, CompressionType, GlobalTableId, TreeId,
     table::{Block, BlockHandle, BlockOffset, IndexBlock, block::BlockType, filter::standard_bloom::Builder},
 };
 
-use super::block::{DataBlock, Malformed};
+use super::{
+    block::{DataBlock, Malformed},
+    filter::Filter,
+};
 use crate::backend::BackendError;
 
 /// Values up to this length are copied out of their block; longer ones share its memory, so that a
@@ -31,12 +34,13 @@ pub enum Found {
 
 /// See the module.
 pub struct Table {
-    /// Keeps the file from being deleted, and holds the filter.
+    /// Keeps the file from being deleted.
     inner: lsm_tree::Table,
     file: File,
     cache: Arc<Cache>,
     cache_id: GlobalTableId,
     index: BlockIndex,
+    filter: Option<Filter>,
 }
 
 impl std::fmt::Debug for Table {
@@ -59,15 +63,26 @@ impl Table {
         if inner.regions.index.is_some() || inner.regions.filter_tli.is_some() {
             return Err(corrupt("its index or filter is partitioned, which this version never writes"));
         }
-        let block = Block::from_file(&file, inner.regions.tli, inner.metadata.index_block_compression)
-            .map_err(|error| corrupt(&error.to_string()))?;
-        if block.header.block_type != BlockType::Index {
-            return Err(corrupt("no index block where the index belongs"));
-        }
+        let part = |what: &str, handle, compression, kind| {
+            let block = Block::from_file(&file, handle, compression).map_err(|error| corrupt(&error.to_string()))?;
+            if block.header.block_type == kind {
+                Ok(block)
+            } else {
+                Err(corrupt(&format!("no {what} where it belongs")))
+            }
+        };
+        let block = part("index", inner.regions.tli, inner.metadata.index_block_compression, BlockType::Index)?;
         let index = BlockIndex::new(&IndexBlock::new(block), inner.metadata.key_range.min());
         let index = index.ok_or_else(|| corrupt("its index is malformed"))?;
+        let filter = match inner.regions.filter {
+            Some(handle) => {
+                let block = part("filter", handle, CompressionType::None, BlockType::Filter)?;
+                Some(Filter::new(&block.data.into()).map_err(|_| corrupt("its filter is malformed"))?)
+            }
+            None => None,
+        };
         let cache_id = (tree, inner.id()).into();
-        Ok(Self { inner, file, cache, cache_id, index })
+        Ok(Self { inner, file, cache, cache_id, index, filter })
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -100,11 +115,8 @@ impl Table {
     /// What this table says of a key.
     #[inline]
     pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>, BackendError> {
-        if let Some(filter) = &self.inner.pinned_filter_block {
-            let may_contain = filter.maybe_contains_hash(hash);
-            if !may_contain.map_err(|error| corrupt(&self.inner, &format!("its filter can't be read: {error}")))? {
-                return Ok(None);
-            }
+        if self.filter.as_ref().is_some_and(|filter| !filter.may_contain(hash)) {
+            return Ok(None);
         }
         let Some(number) = self.index.first_ending_at_or_after(key) else { return Ok(None) };
         let block = self.block(number)?;
