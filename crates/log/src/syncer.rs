@@ -44,16 +44,16 @@ impl Syncer {
         self.change(|due| due.stop = true);
     }
 
-    /// Sleeps until a sync is due; false if told to stop.
-    fn wait(&self, shared: &Shared) -> bool {
+    /// Sleeps until a sync is due.
+    fn wait(&self, shared: &Shared) -> Wanted {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if due.stop {
-                return false;
+                return Wanted::Stop;
             }
             if due.now {
                 due.now = false;
-                return true;
+                return Wanted::Everything;
             }
             let Some(at) = due.at else {
                 due = self.changed.wait(due).unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +62,7 @@ impl Syncer {
             let left = at.saturating_sub(shared.clock.monotonic());
             if left.is_zero() {
                 due.at = None;
-                return true;
+                return Wanted::Interval;
             }
             due = self.changed.wait_timeout(due, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -70,23 +70,39 @@ impl Syncer {
 
     /// The thread's life. A failed sync fails the log and is seen there.
     pub fn run(&self, shared: &Shared) {
-        while self.wait(shared) {
-            let core = shared.core();
-            if core.unsynced.is_empty() {
-                // A sync has covered what this thread was set for; later `interval` writes have their own time.
-                let Some(since) = core.interval_since else { continue };
-                let due = since + shared.options.sync_interval;
-                if due > shared.clock.monotonic() {
-                    drop(core);
-                    self.due_at(due);
-                    continue;
+        loop {
+            let core = match self.wait(shared) {
+                Wanted::Stop => return,
+                Wanted::Everything => shared.core(),
+                Wanted::Interval => {
+                    let core = shared.core();
+                    // A sync has covered what this thread was set for; later `interval` writes have their own time.
+                    let Some(since) = core.interval_since else { continue };
+                    let due = since + shared.options.sync_interval;
+                    if due > shared.clock.monotonic() {
+                        drop(core);
+                        self.due_at(due);
+                        continue;
+                    }
+                    core
                 }
-            }
+            };
             let next = core.next;
+            if shared.durable() >= next && core.unsynced.is_empty() {
+                continue;
+            }
             if shared.sync_files(core, next).is_err() {
                 return;
             }
             shared.spares.look();
         }
     }
+}
+
+enum Wanted {
+    Stop,
+    /// All that is written now.
+    Everything,
+    /// `interval` writes that have waited long enough.
+    Interval,
 }
