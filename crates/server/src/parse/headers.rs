@@ -1,0 +1,134 @@
+//! Preconditions and media types.
+
+use thalweg_types::{Revision, command::Expect};
+
+use super::ParseError;
+
+/// What a conditional write wants: `If-Match: "7"` the key at revision 7, `If-Match: *` any value,
+/// `If-None-Match: *` no value. `None`: the write is unconditional.
+pub fn write_condition(if_match: Option<&[u8]>, if_none_match: Option<&[u8]>) -> Result<Option<Expect>, ParseError> {
+    match (if_match.map(<[u8]>::trim_ascii), if_none_match.map(<[u8]>::trim_ascii)) {
+        (None, None) => Ok(None),
+        (Some(b"*"), None) => Ok(Some(Expect::Present)),
+        (Some(tag), None) => match strong_tag(tag) {
+            Some(revision) => Ok(Some(Expect::Revision(revision))),
+            None => Err(ParseError::BadHeader { name: "If-Match", expected: "one revision as \"17\", or *" }),
+        },
+        (None, Some(b"*")) => Ok(Some(Expect::Absent)),
+        (None, Some(_)) => Err(ParseError::BadHeader { name: "If-None-Match", expected: "* on a write" }),
+        (Some(_), Some(_)) => Err(ParseError::BadHeader { name: "If-Match", expected: "given without If-None-Match" }),
+    }
+}
+
+/// Whether a conditional read shall be answered with the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// Send it.
+    Send,
+    /// The client has this revision: 304.
+    NotModified,
+    /// The client wanted another revision: 412.
+    Failed,
+}
+
+/// Evaluates `If-Match` and `If-None-Match` of a read against the key's revision. Tags that are not
+/// ours match nothing, as HTTP wants.
+#[must_use]
+pub fn read_freshness(if_match: Option<&[u8]>, if_none_match: Option<&[u8]>, actual: Revision) -> Freshness {
+    let any = |list: &[u8]| {
+        list.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).any(|tag| {
+            let tag = tag.strip_prefix(b"W/").unwrap_or(tag);
+            tag == b"*" || strong_tag(tag) == Some(actual)
+        })
+    };
+    match (if_match, if_none_match) {
+        (Some(list), _) if !any(list) => Freshness::Failed,
+        (_, Some(list)) if any(list) => Freshness::NotModified,
+        _ => Freshness::Send,
+    }
+}
+
+fn strong_tag(tag: &[u8]) -> Option<Revision> {
+    let digits = tag.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    plain.then(|| std::str::from_utf8(digits).ok()?.parse().ok().map(Revision)).flatten()
+}
+
+/// The media types that the API speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Media {
+    /// `application/octet-stream`: raw bytes; for records, the length-prefixed binary format.
+    Binary,
+    /// `application/x-ndjson`: one JSON value a line.
+    Ndjson,
+    /// `application/json`.
+    Json,
+    /// `text/event-stream`.
+    Events,
+}
+
+impl Media {
+    /// The type as in a `Content-Type` header.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Binary => "application/octet-stream",
+            Self::Ndjson => "application/x-ndjson",
+            Self::Json => "application/json",
+            Self::Events => "text/event-stream",
+        }
+    }
+
+    const ALL: [Self; 4] = [Self::Binary, Self::Ndjson, Self::Json, Self::Events];
+}
+
+/// The media type of a request body; parameters such as `charset` are ignored. `None`: none of ours.
+#[must_use]
+pub fn request_media(content_type: &[u8]) -> Option<Media> {
+    let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
+    Media::ALL.into_iter().find(|media| essence.eq_ignore_ascii_case(media.name().as_bytes()))
+}
+
+/// Picks what to answer from an `Accept` header: the offer with the highest quality, the earlier offer
+/// if several have it; without a header the first. `None`: nothing acceptable.
+#[must_use]
+pub fn negotiate(accept: Option<&[u8]>, offers: &[Media]) -> Option<Media> {
+    let Some(accept) = accept else { return offers.first().copied() };
+    let mut best: Option<(u16, Media)> = None;
+    for &offer in offers {
+        let quality = quality_of(accept, offer);
+        if quality > best.map_or(0, |(quality, _)| quality) {
+            best = Some((quality, offer));
+        }
+    }
+    best.map(|(_, offer)| offer)
+}
+
+/// In thousandths; the most specific range that matches decides.
+fn quality_of(accept: &[u8], offer: Media) -> u16 {
+    let name = offer.name().as_bytes();
+    let family = &name[..=name.iter().position(|&byte| byte == b'/').unwrap_or(0)];
+    let mut found = (0, 0);
+    for range in accept.split(|&byte| byte == b',') {
+        let mut parts = range.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        let essence = parts.next().unwrap_or_default();
+        let specificity = if essence.eq_ignore_ascii_case(name) {
+            3
+        } else if essence.strip_suffix(b"*").is_some_and(|start| start.eq_ignore_ascii_case(family)) {
+            2
+        } else {
+            u8::from(essence == b"*/*")
+        };
+        if specificity > found.0 {
+            let quality = parts.find_map(|part| part.strip_prefix(b"q=")).map_or(1000, thousandths);
+            found = (specificity, quality);
+        }
+    }
+    found.1
+}
+
+/// `0.25` is 250; what cannot be read counts as 1.
+fn thousandths(text: &[u8]) -> u16 {
+    let value = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f32>().ok()).unwrap_or(1.0);
+    (value.clamp(0.0, 1.0) * 1000.0) as u16
+}
