@@ -1,0 +1,101 @@
+//! `serve --explain`: every value, where it came from, and the memory that the bounds add up to; and
+//! the example file.
+
+use std::fmt::Write as _;
+
+use super::{ByteSize, Config, KNOBS, Resolved};
+use crate::limits::{CONNECTION_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, TAIL_PAGE_BYTES};
+
+impl Config {
+    /// What each bound can cost in memory at worst, with the sum last. Not in it: the page cache, which
+    /// the kernel gives back, and about 20 MiB for the program itself.
+    #[must_use]
+    pub fn memory(&self) -> Vec<(String, ByteSize)> {
+        let times = |count: u32, bytes: u64| u64::from(count).saturating_mul(bytes);
+        let mut parts = vec![
+            ("block cache: cache_bytes".to_owned(), self.cache_bytes.0),
+            ("memtables: 4 x memtable_bytes".to_owned(), self.memtable_bytes.0.saturating_mul(4)),
+            ("commands that wait: max_queue_bytes".to_owned(), self.max_queue_bytes.0),
+            (
+                "request bodies: 3 x max_body_bytes_in_flight".to_owned(),
+                self.max_body_bytes_in_flight.0.saturating_mul(3),
+            ),
+            (
+                format!("connections: max_connections x {}", ByteSize(CONNECTION_BYTES)),
+                times(self.max_connections, CONNECTION_BYTES),
+            ),
+            (
+                format!("requests: max_requests_in_flight x {}", ByteSize(REQUEST_BYTES)),
+                times(self.max_requests_in_flight, REQUEST_BYTES),
+            ),
+            (
+                format!("scans: max_scans x 2 x {}", ByteSize(SCAN_PAGE_BYTES as u64)),
+                times(self.max_scans, 2 * SCAN_PAGE_BYTES as u64),
+            ),
+            (
+                format!("tails: max_tails x 2 x {}", ByteSize(TAIL_PAGE_BYTES as u64)),
+                times(self.max_tails, 2 * TAIL_PAGE_BYTES as u64),
+            ),
+        ];
+        let sum = parts.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        parts.push(("sum".to_owned(), sum));
+        parts.into_iter().map(|(what, bytes)| (what, ByteSize(bytes))).collect()
+    }
+}
+
+impl Resolved {
+    /// The text that `serve --explain` prints.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        let mut out = String::new();
+        for (knob, source) in KNOBS.iter().zip(&self.sources) {
+            let value = self.config.get(knob.name).unwrap_or_default();
+            let _ = writeln!(out, "{:<26} {:<22} {source}", knob.name, value);
+        }
+        out.push_str("\nmemory at worst, without the page cache:\n");
+        for (what, bytes) in self.config.memory() {
+            let _ = writeln!(out, "  {:>10.1} MiB  {what}", bytes.0 as f64 / (1024.0 * 1024.0));
+        }
+        if matches!(self.config.backend.0, thalweg_engine::BackendKind::Memory) {
+            out.push_str("  and everything stored: the memory backend keeps it all\n");
+        }
+        out
+    }
+}
+
+/// The example file: every knob with its default, commented with what it does and costs.
+#[must_use]
+pub fn example(defaults: &Config) -> String {
+    let mut out = String::from(
+        "# Every key of a server's configuration, with its default. Flags (--max-scans 10) win over the\n\
+         # environment (THALWEG_MAX_SCANS=10), which wins over this file, which wins over the defaults.\n\
+         # A key that is not listed here is an error.\n",
+    );
+    for knob in KNOBS {
+        out.push('\n');
+        for line in wrap(knob.help, 100) {
+            let _ = writeln!(out, "# {line}");
+        }
+        let value = defaults.get(knob.name).unwrap_or_default();
+        let bare = value == "true" || value == "false" || value.bytes().all(|byte| byte.is_ascii_digit());
+        let _ =
+            if bare { writeln!(out, "{} = {value}", knob.name) } else { writeln!(out, "{} = {value:?}", knob.name) };
+    }
+    out
+}
+
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("never empty");
+        if !line.is_empty() && line.len() + 1 + word.len() > width {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}

@@ -1,0 +1,146 @@
+//! Flags over environment over file over defaults.
+
+use std::path::{Path, PathBuf};
+
+use super::{Config, ConfigError, Given, KNOBS};
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Nobody gave one.
+    Default,
+    /// The configuration file.
+    File(PathBuf),
+    /// The environment variable.
+    Environment(String),
+    /// The command line.
+    Flag(String),
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Environment(name) => f.write_str(name),
+            Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Collects the layers; order of calls does not matter.
+#[derive(Clone, Debug, Default)]
+pub struct Layers {
+    file: Option<(PathBuf, Given)>,
+    environment: Given,
+    flags: Given,
+}
+
+/// Environment variables of this prefix are knobs, except those that the command itself reads.
+const PREFIX: &str = "THALWEG_";
+
+impl Layers {
+    /// Without any layer: the defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads the configuration file.
+    pub fn file(self, path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::File { path: path.to_owned(), reason: error.to_string() })?;
+        self.file_text(path, &text)
+    }
+
+    /// As [`file`](Self::file), from text that is already read.
+    pub fn file_text(mut self, path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| ConfigError::Syntax {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })?;
+        let mut given = Given::default();
+        for (name, value) in &table {
+            let text = match value {
+                toml::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            given.set(name, &text).map_err(|error| at(path.display(), error))?;
+        }
+        self.file = Some((path.to_owned(), given));
+        Ok(self)
+    }
+
+    /// Takes the variables that name a knob, such as `THALWEG_MAX_SCANS`. Others with the prefix are
+    /// not ours to judge: the command and its scripts have some.
+    pub fn environment<I, N, V>(mut self, variables: I) -> Result<Self, ConfigError>
+    where
+        I: IntoIterator<Item = (N, V)>,
+        N: AsRef<str>,
+        V: AsRef<str>,
+    {
+        for (variable, value) in variables {
+            let Some(name) = variable.as_ref().strip_prefix(PREFIX) else { continue };
+            let name = name.to_ascii_lowercase();
+            if KNOBS.iter().any(|knob| knob.name == name) {
+                self.environment.set(&name, value.as_ref()).map_err(|error| at(variable.as_ref(), error))?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// What the command line gives.
+    #[must_use]
+    pub fn flags(mut self, flags: Given) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    /// Puts the layers on one another and checks the result.
+    pub fn resolve(self) -> Result<Resolved, ConfigError> {
+        let mut config = Config::default();
+        if let Some((_, given)) = &self.file {
+            config.take(given);
+        }
+        config.take(&self.environment);
+        config.take(&self.flags);
+        config.check()?;
+        let sources = KNOBS.iter().map(|knob| self.source(knob.name)).collect();
+        Ok(Resolved { config, sources })
+    }
+
+    fn source(&self, name: &str) -> Source {
+        if self.flags.get(name).is_some() {
+            return Source::Flag(format!("--{}", name.replace('_', "-")));
+        }
+        if self.environment.get(name).is_some() {
+            return Source::Environment(format!("{PREFIX}{}", name.to_ascii_uppercase()));
+        }
+        match &self.file {
+            Some((path, given)) if given.get(name).is_some() => Source::File(path.clone()),
+            _ => Source::Default,
+        }
+    }
+}
+
+fn at(place: impl std::fmt::Display, error: ConfigError) -> ConfigError {
+    ConfigError::At { place: place.to_string(), error: Box::new(error) }
+}
+
+/// A checked configuration, and where each value of it came from.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// The values.
+    pub config: Config,
+    /// Parallel to [`KNOBS`].
+    pub(super) sources: Vec<Source>,
+}
+
+impl Resolved {
+    /// Where a knob's value came from; `None` if there is no such knob.
+    #[must_use]
+    pub fn source(&self, name: &str) -> Option<&Source> {
+        let at = KNOBS.iter().position(|knob| knob.name == name)?;
+        self.sources.get(at)
+    }
+}

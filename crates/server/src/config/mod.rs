@@ -1,0 +1,338 @@
+//! Configuration of a server: what was given, and what follows from it.
+//!
+//! Owns: the knobs (one table, [`KNOBS`], from which flags, environment variables and the example file
+//! follow), layering, defaults ([`DEFAULTS`]), validation, the explanation of every value.
+//! Does not own: reading the command line (the command does, and passes a [`Given`]).
+//! Invariants: a key that is not a knob is an error in every layer; [`Config`] holds no value that
+//! has not been checked; every knob has an effect.
+
+mod explain;
+mod layers;
+mod units;
+
+use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
+
+use thalweg_engine::{BackendKind, Options};
+use thalweg_types::{Action, Classified, Durability};
+
+pub use explain::example;
+pub use layers::{Layers, Resolved, Source};
+pub use units::{Backend, ByteSize, LogFormat, Setting, Span};
+
+/// A knob: what the help, the example file and the explanation say about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Knob {
+    /// Its name in the file; `--name-with-dashes` as a flag, `THALWEG_NAME` in the environment.
+    pub name: &'static str,
+    /// What it does, and what it costs.
+    pub help: &'static str,
+}
+
+macro_rules! knobs {
+    ($($(#[doc = $help:literal])+ $name:ident: $type:ty = $default:expr;)+) => {
+        /// Configuration as one layer gives it: what is `None` is left to the layer below.
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct Given {
+            $($(#[doc = $help])+ pub $name: Option<$type>,)+
+        }
+
+        /// Configuration as a server uses it: every value present and checked.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Config {
+            $($(#[doc = $help])+ pub $name: $type,)+
+        }
+
+        /// Every knob, in the order of the example file.
+        pub const KNOBS: &[Knob] = &[$(Knob { name: stringify!($name), help: concat!($($help),+) },)+];
+
+        impl Given {
+            /// Sets a knob from text, as a flag, a variable or the file has it.
+            pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
+                match name {
+                    $(stringify!($name) => self.$name = Some(Setting::parse(text).map_err(|expected| {
+                        ConfigError::Value { name: stringify!($name), got: text.to_owned(), expected }
+                    })?),)+
+                    _ => return Err(ConfigError::Unknown { name: name.to_owned() }),
+                }
+                Ok(())
+            }
+
+            /// The text of a knob, if it is given.
+            #[must_use]
+            pub fn get(&self, name: &str) -> Option<String> {
+                match name {
+                    $(stringify!($name) => self.$name.as_ref().map(Setting::show),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl Config {
+            /// The text of a knob; `None` if there is none of that name.
+            #[must_use]
+            pub fn get(&self, name: &str) -> Option<String> {
+                match name {
+                    $(stringify!($name) => Some(Setting::show(&self.$name)),)+
+                    _ => None,
+                }
+            }
+
+            /// Takes over what `given` has.
+            fn take(&mut self, given: &Given) {
+                $(if let Some(value) = &given.$name {
+                    self.$name = value.clone();
+                })+
+            }
+        }
+
+        fn defaults(engine: &Options) -> Config {
+            Config { $($name: {
+                let default: fn(&Options) -> $type = $default;
+                default(engine)
+            },)+ }
+        }
+    };
+}
+
+/// The defaults of every knob; those of the engine's knobs are the engine's own.
+pub static DEFAULTS: LazyLock<Config> = LazyLock::new(|| defaults(&Options::default()));
+
+impl Default for Config {
+    fn default() -> Self {
+        DEFAULTS.clone()
+    }
+}
+
+const MIB: u64 = 1024 * 1024;
+
+knobs! {
+    /// Directory of the database, created if missing. Costs what you store, plus the segments below.
+    data: PathBuf = |_| PathBuf::from("thalweg-data");
+    /// Address and port of HTTP. Port 0 lets the system choose. Costs one listening socket.
+    http: SocketAddr = |_| SocketAddr::from(([127, 0, 0, 1], 7070));
+    /// Permit an address that other machines reach, although there is no TLS and no authentication:
+    /// costs the confidentiality of everything stored unless the network is trusted.
+    allow_unprotected: bool = |_| false;
+    /// Level of writes that name none: none, os, interval, disk or quorum. The stronger, the longer an
+    /// ack takes: `disk` costs a shared fsync, about 0.1 ms here.
+    durability: Durability = |engine| engine.durability;
+    /// State backend of a new directory: lsm or memory. memory costs RAM for everything stored.
+    backend: Backend = |engine| Backend(engine.backend.unwrap_or_default());
+    /// Bytes of a log segment file. Costs that much disk per segment; larger ones are freed later.
+    segment_bytes: ByteSize = |engine| ByteSize(u64::from(engine.segment_bytes));
+    /// Prepared, zero-filled segments kept ready. Each costs `segment_bytes` of disk; too few stall writes.
+    spare_segments: u32 = |engine| engine.spare_segments;
+    /// Longest time until an `interval` write is fsynced: what a power loss may cost at that level.
+    sync_interval: Span = |engine| Span(engine.sync_interval);
+    /// Free disk bytes below which new data is refused, kept for deletes and trims. Costs that much disk.
+    reserve_bytes: ByteSize = |engine| ByteSize(engine.reserve_bytes);
+    /// History kept for watches and snapshots, at most so many bytes of log. Costs that much disk.
+    history_bytes: ByteSize = |engine| ByteSize(engine.history_bytes);
+    /// History kept, at most so old. Costs disk for what was written in that time.
+    history_age: Span = |engine| Span(engine.history_age);
+    /// Wait before an fsync for more writers to join. Costs its length in every durable ack; 0s is off.
+    commit_delay: Span = |engine| Span(engine.commit_delay);
+    /// Values up to this size live in the state, larger ones stay in the log. Larger costs write
+    /// amplification in compaction, smaller an extra read per get.
+    inline_value_bytes: ByteSize = |engine| ByteSize(engine.inline_value_bytes as u64);
+    /// Block cache of the state. Costs that much memory; less costs disk reads.
+    cache_bytes: ByteSize = |engine| ByteSize(engine.cache_bytes);
+    /// Memtable size of the state. Costs up to four times that in memory while flushes catch up.
+    memtable_bytes: ByteSize = |engine| ByteSize(engine.memtable_bytes as u64);
+    /// Bytes of commands that may wait for the writer; beyond it requests are shed. Costs that much memory.
+    max_queue_bytes: ByteSize = |engine| ByteSize(engine.max_queue_bytes as u64);
+    /// Log that a crash may have to replay before the state is flushed. More costs a longer start after a
+    /// crash, less costs more and smaller flushes.
+    max_replay_bytes: ByteSize = |engine| ByteSize(engine.max_replay_bytes);
+    /// How often retention, moving and freeing run. Shorter costs CPU, longer disk.
+    maintenance_interval: Span = |engine| Span(engine.maintenance_interval);
+    /// Open connections; one more is answered 503 and closed. Each costs up to 160 KiB of buffers.
+    max_connections: u32 = |_| 4096;
+    /// Requests being worked on; beyond it requests are shed with 503. Each costs about 4 KiB.
+    max_requests_in_flight: u32 = |_| 4096;
+    /// Largest request body; larger is 413. Costs nothing by itself.
+    max_body_bytes: ByteSize = |_| ByteSize(16 * MIB);
+    /// Bytes of request bodies held at a time; beyond it requests are shed with 503. Costs up to three
+    /// times that in memory: the body, its decoded form and the encoded command.
+    max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
+    /// Scans and record reads being streamed; beyond it they are shed. Each costs up to two pages of
+    /// 256 KiB, more only when a single value is larger.
+    max_scans: u32 = |_| 64;
+    /// Open event-stream tails; beyond it they are shed. Each costs up to two pages of 64 KiB.
+    max_tails: u32 = |_| 1024;
+    /// Longest time for a request's head to arrive. Shorter costs slow clients, longer lets them hold
+    /// connections.
+    header_timeout: Span = |_| Span::seconds(10);
+    /// Longest time for a request's body to arrive.  Shorter costs slow clients, longer lets them hold
+    /// admitted bytes.
+    body_timeout: Span = |_| Span::seconds(30);
+    /// A connection on which nothing happens for so long is closed. Longer costs memory for idle clients.
+    idle_timeout: Span = |_| Span::seconds(75);
+    /// A client that accepts no byte of a reply for so long is cut off. Longer costs the view and pages that it holds meanwhile.
+    write_timeout: Span = |_| Span::seconds(30);
+    /// Silence after which a tail sends a comment, so that proxies keep it open. Shorter costs traffic.
+    tail_keep_alive: Span = |_| Span::seconds(15);
+    /// Longest wait at a stop for requests in progress; then they are cut. At most 8s, so that a stop
+    /// ends within 10 s. Costs its length in restarts under load.
+    drain_timeout: Span = |_| Span::seconds(5);
+    /// Format of log lines on standard error: text or json. Costs nothing measurable.
+    log_format: LogFormat = |_| LogFormat::Text;
+    /// Least severe log level shown: error, warn, info, debug or trace. debug costs about 2 us a request.
+    log_level: units::LogLevel = |_| units::LogLevel::Info;
+}
+
+pub use units::LogLevel;
+
+impl Config {
+    /// The engine's options. `create` and `repair` are the command's, because they are for one start only.
+    #[must_use]
+    pub fn engine_options(&self) -> Options {
+        Options {
+            backend: Some(self.backend.0),
+            durability: self.durability,
+            segment_bytes: u32::try_from(self.segment_bytes.0).unwrap_or(u32::MAX),
+            spare_segments: self.spare_segments,
+            sync_interval: self.sync_interval.0,
+            reserve_bytes: self.reserve_bytes.0,
+            history_bytes: self.history_bytes.0,
+            history_age: self.history_age.0,
+            commit_delay: self.commit_delay.0,
+            inline_value_bytes: usize::try_from(self.inline_value_bytes.0).unwrap_or(usize::MAX),
+            cache_bytes: self.cache_bytes.0,
+            memtable_bytes: usize::try_from(self.memtable_bytes.0).unwrap_or(usize::MAX),
+            max_queue_bytes: usize::try_from(self.max_queue_bytes.0).unwrap_or(usize::MAX),
+            max_replay_bytes: self.max_replay_bytes.0,
+            maintenance_interval: self.maintenance_interval.0,
+            ..Options::default()
+        }
+    }
+
+    /// Whether the values fit together; the first that does not is named.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
+        if !self.http.ip().is_loopback() && !self.allow_unprotected {
+            return Err(ConfigError::Unprotected { http: self.http });
+        }
+        if u32::try_from(self.segment_bytes.0).is_err() {
+            return wrong("segment_bytes", "below 4GiB");
+        }
+        for (name, value) in [
+            ("max_connections", u64::from(self.max_connections)),
+            ("max_requests_in_flight", u64::from(self.max_requests_in_flight)),
+            ("max_body_bytes", self.max_body_bytes.0),
+            ("max_scans", u64::from(self.max_scans)),
+        ] {
+            if value == 0 {
+                return wrong(name, "at least 1");
+            }
+        }
+        for (name, value) in [
+            ("header_timeout", self.header_timeout),
+            ("body_timeout", self.body_timeout),
+            ("write_timeout", self.write_timeout),
+            ("tail_keep_alive", self.tail_keep_alive),
+        ] {
+            if value.0.is_zero() {
+                return wrong(name, "above 0s");
+            }
+        }
+        if self.max_body_bytes_in_flight < self.max_body_bytes {
+            return wrong("max_body_bytes_in_flight", "at least max_body_bytes, or the largest body is never admitted");
+        }
+        if self.idle_timeout.0 < self.tail_keep_alive.0 * 2 {
+            return wrong("idle_timeout", "at least twice tail_keep_alive, or quiet tails are taken for idle");
+        }
+        if self.drain_timeout > Span::seconds(8) {
+            return wrong("drain_timeout", "at most 8s: a stop ends within 10s");
+        }
+        Ok(())
+    }
+}
+
+impl From<BackendKind> for Backend {
+    fn from(kind: BackendKind) -> Self {
+        Self(kind)
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read {path}: {reason}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// The file is not TOML.
+    #[error("{path} is not TOML: {reason}")]
+    Syntax {
+        /// Which.
+        path: PathBuf,
+        /// Where and why.
+        reason: String,
+    },
+    /// No knob of that name.
+    #[error("unknown configuration key {name:?}: `serve --explain` lists all keys")]
+    Unknown {
+        /// As given.
+        name: String,
+    },
+    /// The value cannot be read.
+    #[error("configuration key {name}: {got:?} is not {expected}")]
+    Value {
+        /// The knob.
+        name: &'static str,
+        /// As given.
+        got: String,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// The value is outside its range, or does not fit another.
+    #[error("configuration key {name} must be {expected}")]
+    Range {
+        /// The knob.
+        name: &'static str,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// An address that other machines reach, without the permission.
+    #[error(
+        "http = {http} can be reached by other machines, and there is no TLS or authentication yet: \
+         use a loopback address, or set allow_unprotected = true if the network is trusted"
+    )]
+    Unprotected {
+        /// The address.
+        http: SocketAddr,
+    },
+    /// A value came from somewhere; says where.
+    #[error("{place}: {error}")]
+    At {
+        /// The file or variable.
+        place: String,
+        /// What is wrong.
+        error: Box<ConfigError>,
+    },
+}
+
+impl Classified for ConfigError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::At { error, .. } => error.code(),
+            Self::File { .. } => "config_file",
+            Self::Syntax { .. } => "config_syntax",
+            Self::Unknown { .. } => "config_unknown_key",
+            Self::Value { .. } | Self::Range { .. } => "config_value",
+            Self::Unprotected { .. } => "config_unprotected",
+        }
+    }
+
+    fn action(&self) -> Action {
+        Action::Fix
+    }
+}
+
+#[cfg(test)]
+mod tests;

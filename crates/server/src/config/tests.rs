@@ -1,0 +1,105 @@
+use std::{path::Path, time::Duration};
+
+use super::*;
+
+#[test]
+fn the_documented_file_holds_every_knob_at_its_default() {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/thalweg.toml"));
+    if std::env::var_os("THALWEG_BLESS").is_some() {
+        std::fs::write(path, example(&DEFAULTS)).unwrap();
+    }
+    let text = std::fs::read_to_string(path).expect("docs/thalweg.toml");
+    assert_eq!(text, example(&DEFAULTS), "run this test with THALWEG_BLESS=1 to rewrite docs/thalweg.toml");
+    let resolved = Layers::new().file_text(path, &text).unwrap().resolve().unwrap();
+    assert_eq!(resolved.config, *DEFAULTS);
+    for knob in KNOBS {
+        assert_eq!(resolved.source(knob.name), Some(&Source::File(path.to_owned())), "{}", knob.name);
+        assert!(knob.help.to_ascii_lowercase().contains("cost"), "{} does not state its cost", knob.name);
+    }
+}
+
+#[test]
+fn flags_win_over_environment_over_file_over_defaults() {
+    let mut flags = Given::default();
+    flags.set("max_scans", "4").unwrap();
+    let layers = Layers::new()
+        .flags(flags)
+        .environment([("THALWEG_MAX_SCANS", "3"), ("THALWEG_MAX_TAILS", "3"), ("PATH", "x"), ("THALWEG_SERVER", "x")])
+        .unwrap()
+        .file_text(Path::new("t.toml"), "max_scans = 2\nmax_tails = 2\nmax_connections = 2")
+        .unwrap();
+    let resolved = layers.resolve().unwrap();
+    let config = &resolved.config;
+    assert_eq!((config.max_scans, config.max_tails, config.max_connections), (4, 3, 2));
+    assert_eq!(config.max_body_bytes, DEFAULTS.max_body_bytes);
+    assert_eq!(resolved.source("max_scans"), Some(&Source::Flag("--max-scans".into())));
+    assert_eq!(resolved.source("max_tails"), Some(&Source::Environment("THALWEG_MAX_TAILS".into())));
+    assert_eq!(resolved.source("max_connections"), Some(&Source::File("t.toml".into())));
+    assert_eq!(resolved.source("max_body_bytes"), Some(&Source::Default));
+    let text = resolved.explain();
+    for knob in KNOBS {
+        assert!(text.contains(knob.name), "{} is not explained", knob.name);
+    }
+    assert!(text.contains("--max-scans") && text.contains("sum"));
+}
+
+#[test]
+fn unknown_keys_and_bad_values_say_where() {
+    let file = |text| Layers::new().file_text(Path::new("t.toml"), text);
+    let error = file("max_scan = 2").unwrap_err().to_string();
+    assert!(error.contains("t.toml") && error.contains("max_scan"), "{error}");
+    assert!(matches!(file("max_scans = "), Err(ConfigError::Syntax { .. })));
+    assert!(file("max_scans = -1").is_err());
+    assert!(file("[max_scans]").is_err());
+    let error = Layers::new().environment([("THALWEG_MAX_SCANS", "many")]).unwrap_err().to_string();
+    assert!(error.contains("THALWEG_MAX_SCANS"), "{error}");
+    assert!(matches!(Layers::new().file(Path::new("/no/such/file")), Err(ConfigError::File { .. })));
+}
+
+#[test]
+fn an_address_others_reach_needs_permission() {
+    let resolve = |text| Layers::new().file_text(Path::new("t.toml"), text).unwrap().resolve();
+    assert!(matches!(resolve("http = \"0.0.0.0:7070\""), Err(ConfigError::Unprotected { .. })));
+    assert!(resolve("http = \"0.0.0.0:7070\"\nallow_unprotected = true").is_ok());
+    assert!(resolve("http = \"[::1]:0\"").is_ok());
+}
+
+#[test]
+fn values_that_do_not_fit_each_other_are_refused() {
+    let resolve = |text| Layers::new().file_text(Path::new("t.toml"), text).unwrap().resolve();
+    for text in [
+        "max_body_bytes = \"1GiB\"",
+        "idle_timeout = \"1s\"",
+        "drain_timeout = \"1m\"",
+        "max_connections = 0",
+        "header_timeout = \"0s\"",
+        "segment_bytes = \"4GiB\"",
+    ] {
+        assert!(matches!(resolve(text), Err(ConfigError::Range { .. })), "{text}");
+    }
+}
+
+#[test]
+fn units_are_read_as_they_are_shown() {
+    for bytes in [0, 1, 1000, 1024, 1536, 64 << 20, 1 << 30, 3 << 40] {
+        assert_eq!(ByteSize::parse(&ByteSize(bytes).show()), Ok(ByteSize(bytes)));
+    }
+    for micros in [0, 1, 250, 1000, 1_500_000, 60_000_000, 86_400_000_000] {
+        let span = Span(Duration::from_micros(micros));
+        assert_eq!(Span::parse(&span.show()), Ok(span));
+    }
+    assert_eq!(ByteSize::parse("1_000"), Ok(ByteSize(1000)));
+    for text in ["", "x", "-1", "1.5MiB", "1MB", "99999999999TiB"] {
+        assert!(ByteSize::parse(text).is_err(), "{text}");
+    }
+    for text in ["", "5", "5 parsecs", "s", "99999999999999d"] {
+        assert!(Span::parse(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn the_memory_sum_is_the_sum() {
+    let parts = Config::default().memory();
+    let (sum, parts) = parts.split_last().unwrap();
+    assert_eq!(sum.1.0, parts.iter().map(|(_, bytes)| bytes.0).sum::<u64>());
+}

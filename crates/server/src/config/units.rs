@@ -1,0 +1,192 @@
+//! Values of knobs as text: sizes with units, spans of time, names.
+
+use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
+
+use thalweg_engine::BackendKind;
+use thalweg_types::Durability;
+
+/// A value that can be written in a file, a variable or a flag.
+pub trait Setting: Sized {
+    /// Reads it; the error says what would have done.
+    fn parse(text: &str) -> Result<Self, &'static str>;
+    /// Writes it so that [`parse`](Self::parse) reads the same.
+    fn show(&self) -> String;
+}
+
+/// A number of bytes: `4096`, `64KiB`, `16MiB`, `1GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+impl Setting for ByteSize {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let expected = "a number of bytes such as 4096, 64KiB, 16MiB or 1GiB";
+        let (digits, factor) = UNITS
+            .iter()
+            .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))
+            .unwrap_or((text.strip_suffix('B').unwrap_or(text), 1));
+        let number: u64 = whole(digits.trim_end()).ok_or(expected)?;
+        number.checked_mul(factor).map(Self).ok_or(expected)
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match UNITS.iter().find(|(_, factor)| self.0 != 0 && self.0.is_multiple_of(*factor)) {
+            Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// A span of time: `250us`, `10ms`, `5s`, `1m`, `1h`, `1d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+const SPANS: [(&str, u64); 6] =
+    [("us", 1), ("ms", 1000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("d", 86_400_000_000)];
+
+impl Span {
+    /// So many seconds.
+    #[must_use]
+    pub const fn seconds(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds))
+    }
+}
+
+impl Setting for Span {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let expected = "a span of time with its unit, such as 250us, 10ms, 5s, 1m, 1h or 1d";
+        let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+        let (_, factor) = SPANS.iter().find(|(unit, _)| *unit == &text[digits.len()..]).ok_or(expected)?;
+        let number: u64 = whole(digits.trim_end()).ok_or(expected)?;
+        number.checked_mul(*factor).map(|micros| Self(Duration::from_micros(micros))).ok_or(expected)
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
+        match SPANS.iter().rev().find(|(_, factor)| micros != 0 && micros.is_multiple_of(*factor)) {
+            Some((unit, factor)) => write!(f, "{}{unit}", micros / factor),
+            None => write!(f, "0s"),
+        }
+    }
+}
+
+/// A name of a set, as text.
+macro_rules! names {
+    ($type:ty, $expected:literal, $($name:literal => $value:pat => $build:expr),+) => {
+        impl Setting for $type {
+            fn parse(text: &str) -> Result<Self, &'static str> {
+                match text {
+                    $($name => Ok($build),)+
+                    _ => Err($expected),
+                }
+            }
+
+            fn show(&self) -> String {
+                match self {
+                    $($value => $name,)+
+                }
+                .to_owned()
+            }
+        }
+    };
+}
+
+/// The state backend of a new directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backend(pub BackendKind);
+
+names!(Backend, "lsm or memory",
+    "lsm" => Self(BackendKind::Lsm) => Self(BackendKind::Lsm),
+    "memory" => Self(BackendKind::Memory) => Self(BackendKind::Memory));
+
+/// Format of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs: one object a line.
+    Json,
+}
+
+names!(LogFormat, "text or json",
+    "text" => Self::Text => Self::Text,
+    "json" => Self::Json => Self::Json);
+
+/// Least severe level shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+names!(LogLevel, "error, warn, info, debug or trace",
+    "error" => Self::Error => Self::Error,
+    "warn" => Self::Warn => Self::Warn,
+    "info" => Self::Info => Self::Info,
+    "debug" => Self::Debug => Self::Debug,
+    "trace" => Self::Trace => Self::Trace);
+
+names!(bool, "true or false", "true" => true => true, "false" => false => false);
+
+impl Setting for Durability {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        text.parse().map_err(|_| "none, os, interval, disk or quorum")
+    }
+
+    fn show(&self) -> String {
+        self.name().to_owned()
+    }
+}
+
+impl Setting for u32 {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        whole(text).and_then(|number| Self::try_from(number).ok()).ok_or("a whole number below 2^32")
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for SocketAddr {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        text.parse().map_err(|_| "an address and port such as 127.0.0.1:7070 or [::1]:7070")
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for PathBuf {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        if text.is_empty() { Err("a path") } else { Ok(Self::from(text)) }
+    }
+
+    fn show(&self) -> String {
+        self.display().to_string()
+    }
+}
+
+/// Digits only; underscores may separate them, as in TOML.
+fn whole(text: &str) -> Option<u64> {
+    let digits: String = text.chars().filter(|letter| *letter != '_').collect();
+    (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
+}

@@ -1,0 +1,32 @@
+//! The server's own bounds. Those that a user may turn are in [`crate::config`].
+
+/// Bytes of JSON or records that a scan prepares at a time; a single larger pair makes a larger page.
+pub const SCAN_PAGE_BYTES: usize = 256 * 1024;
+/// Pairs or records of a page, so that a page of tiny ones does not hold a thread for long.
+pub const SCAN_PAGE_ITEMS: usize = 4096;
+/// A scan for at most so many pairs is read on the spot, without a blocking thread.
+pub const INLINE_SCAN_ITEMS: u64 = 128;
+/// Bytes that a tail reads at a time.
+pub const TAIL_PAGE_BYTES: usize = 64 * 1024;
+/// Records that a tail reads at a time.
+pub const TAIL_PAGE_ITEMS: u64 = 1024;
+/// Records that a read without `limit` answers.
+pub const DEFAULT_RECORDS: u64 = 1000;
+/// Bytes that a record read without `max_bytes` answers, about.
+pub const DEFAULT_RECORD_BYTES: u64 = 1024 * 1024;
+/// Pairs that a `/keys/range` without `limit` answers.
+pub const DEFAULT_RANGE_ITEMS: u64 = 1000;
+/// Size of a connection's read buffer; a request head above it is answered 431 (HTTP/1).
+pub const READ_BUFFER_BYTES: usize = 64 * 1024;
+/// Header fields of a request; more is answered 431.
+pub const MAX_HEADER_FIELDS: usize = 64;
+/// Bytes of an HTTP/2 request's header list.
+pub const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
+/// Requests at a time on one HTTP/2 connection.
+pub const MAX_H2_STREAMS: u32 = 128;
+/// Longest `x-request-id` taken over from a client; a longer one is replaced.
+pub const MAX_REQUEST_ID_BYTES: usize = 64;
+/// What an open connection can hold: read buffer, write buffer and bookkeeping.
+pub const CONNECTION_BYTES: u64 = 160 * 1024;
+/// What a request in flight holds beside its body.
+pub const REQUEST_BYTES: u64 = 4 * 1024;
