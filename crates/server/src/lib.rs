@@ -1,1 +1,36 @@
-//! stub
+//! The HTTP server over the engine: configuration, listening, admission, routes, metrics.
+//!
+//! Owns: everything between a socket and [`thalweg_engine::AsyncDatabase`].
+//! Does not own: the tokio runtime, signals, and where log lines go: the command sets those up.
+//!
+//! A request passes: socket ([`connection`]) → router ([`routes`]) → [`app::App::handle`] (id,
+//! admission) → its handler → reply or [`error::ApiError`] → metrics. `docs/http.md` describes the API.
+
+pub mod admission;
+pub mod app;
+mod batch;
+mod body;
+mod commit;
+pub mod config;
+pub mod connection;
+mod entity;
+pub mod error;
+mod json;
+mod keys;
+mod kv;
+pub mod limits;
+pub mod metrics;
+mod pages;
+pub mod parse;
+mod records;
+mod reply;
+pub mod routes;
+mod scan;
+mod server;
+mod status;
+mod streams;
+mod tail;
+
+pub use config::{Config, ConfigError, Given, Layers, Resolved};
+pub use server::{Server, ServerError};
+pub use status::OPENAPI;

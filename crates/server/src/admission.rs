@@ -1,0 +1,127 @@
+//! Who may come in: bounds on requests and bytes held at a time.
+//!
+//! Owns: the counters behind every bound of the configuration, and the guards that give back.
+//! Does not own: waiting. Beyond a bound a request is shed at once, because a queue in front of a
+//! full server only adds latency to work that will be shed later.
+//! Invariant: `used <= limit` for every [`Bound`]; a guard gives back what it took exactly once.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use crate::config::Config;
+
+/// A bounded amount of something.
+#[derive(Debug)]
+pub struct Bound {
+    used: AtomicU64,
+    shed: AtomicU64,
+    limit: u64,
+}
+
+impl Bound {
+    /// With room for `limit`.
+    #[must_use]
+    pub fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self { used: AtomicU64::new(0), shed: AtomicU64::new(0), limit })
+    }
+
+    /// Takes `amount`, or counts a shed request.
+    pub fn take(self: &Arc<Self>, amount: u64) -> Option<Held> {
+        let mut held = Held { bound: Arc::clone(self), amount: 0 };
+        held.grow(amount).then_some(held)
+    }
+
+    /// How much is taken.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// How often there was no room.
+    #[must_use]
+    pub fn shed(&self) -> u64 {
+        self.shed.load(Ordering::Relaxed)
+    }
+
+    /// How much there is.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+}
+
+/// What was taken; dropping it gives it back.
+#[derive(Debug)]
+pub struct Held {
+    bound: Arc<Bound>,
+    amount: u64,
+}
+
+impl Held {
+    /// Takes more; `false`, and nothing taken, if there is no room.
+    pub fn grow(&mut self, amount: u64) -> bool {
+        let before = self.bound.used.fetch_add(amount, Ordering::Relaxed);
+        if before.saturating_add(amount) > self.bound.limit {
+            self.bound.used.fetch_sub(amount, Ordering::Relaxed);
+            self.bound.shed.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        self.amount += amount;
+        true
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.bound.used.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+/// All bounds of a server.
+#[derive(Debug)]
+pub struct Admission {
+    /// Requests whose handler runs.
+    pub requests: Arc<Bound>,
+    /// Bytes of request bodies.
+    pub body_bytes: Arc<Bound>,
+    /// Scans and record reads that are being streamed.
+    pub scans: Arc<Bound>,
+    /// Event-stream tails.
+    pub tails: Arc<Bound>,
+    /// Connections.
+    pub connections: Arc<Bound>,
+}
+
+impl Admission {
+    /// As configured.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self {
+            requests: Bound::new(u64::from(config.max_requests_in_flight)),
+            body_bytes: Bound::new(config.max_body_bytes_in_flight.0),
+            scans: Bound::new(u64::from(config.max_scans)),
+            tails: Bound::new(u64::from(config.max_tails)),
+            connections: Bound::new(u64::from(config.max_connections)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_holds_and_gives_back() {
+        let bound = Bound::new(10);
+        let mut first = bound.take(6).unwrap();
+        assert!(bound.take(5).is_none());
+        assert!(first.grow(4));
+        assert!(!first.grow(1));
+        assert_eq!((bound.used(), bound.shed()), (10, 2));
+        drop(first);
+        assert_eq!(bound.used(), 0);
+        assert!(bound.take(10).is_some());
+    }
+}

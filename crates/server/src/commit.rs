@@ -1,0 +1,203 @@
+//! `POST /v1/commit`: conditions and writes across keyspaces and streams, all or nothing.
+
+use std::{collections::HashMap, sync::Arc};
+
+use axum::http::{StatusCode, header};
+use serde::Deserialize;
+use serde_json::json;
+use thalweg_engine::Ack;
+use thalweg_types::{
+    Action, Durability, KeyspaceId, Offset, Revision, StreamId,
+    command::{CommitBuilder, Expect},
+    record::RecordBatch,
+};
+
+use crate::{
+    app::{Answer, App, Call},
+    batch::{JsonRecord, push_records},
+    body,
+    error::ApiError,
+    json::{self, required_bytes},
+    parse::{Media, request_media},
+    reply, streams,
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonCommit {
+    #[serde(default)]
+    conditions: Vec<JsonCondition>,
+    writes: Vec<JsonWrite>,
+    durability: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonCondition {
+    keyspace: String,
+    key: Option<String>,
+    key_base64: Option<String>,
+    expect: JsonExpect,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum JsonExpect {
+    Absent,
+    Present,
+    Revision(u64),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+enum JsonWrite {
+    Put {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+        value: Option<String>,
+        value_base64: Option<String>,
+    },
+    Delete {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+    },
+    Append {
+        stream: String,
+        expected: Option<u64>,
+        records: Vec<JsonRecord>,
+    },
+}
+
+/// Ids of the names in a commit. Keyspaces and streams that do not exist are created before it: that is
+/// not part of what is atomic, and harmless if the commit then fails.
+#[derive(Default)]
+struct Names {
+    keyspaces: HashMap<String, KeyspaceId>,
+    streams: HashMap<String, StreamId>,
+}
+
+impl Names {
+    async fn keyspace(&mut self, app: &App, name: &str) -> Result<KeyspaceId, ApiError> {
+        if let Some(id) = self.keyspaces.get(name) {
+            return Ok(*id);
+        }
+        let id = app.keyspace(name).await?.id();
+        self.keyspaces.insert(name.to_owned(), id);
+        Ok(id)
+    }
+
+    async fn stream(&mut self, app: &App, name: &str) -> Result<StreamId, ApiError> {
+        if let Some(id) = self.streams.get(name) {
+            return Ok(*id);
+        }
+        let id = app.stream(name).await?.id();
+        self.streams.insert(name.to_owned(), id);
+        Ok(id)
+    }
+}
+
+/// `POST /v1/commit`
+pub async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    require_json(call)?;
+    let asked = app.level(call)?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    let sent: JsonCommit = json::parse(&body)?;
+    let level = match &sent.durability {
+        None => asked,
+        Some(name) => {
+            name.parse::<Durability>().map_err(|error| ApiError::bad_request("bad_json", error.to_string()))?
+        }
+    };
+    if sent.writes.is_empty() {
+        return Err(ApiError::bad_request("bad_json", "a commit has at least one write"));
+    }
+    let mut names = Names::default();
+    let mut builder = CommitBuilder::new();
+    for condition in &sent.conditions {
+        add_condition(app, &mut names, &mut builder, condition).await?;
+    }
+    let mut appends = Vec::new();
+    for write in &sent.writes {
+        add_write(app, &mut names, &mut builder, write, &mut appends).await?;
+    }
+    let committed = app.db.commit(&builder, level);
+    drop((builder, sent, body));
+    let ack = committed.await?;
+    Ok(answer(&ack, &appends))
+}
+
+/// 415 unless the body says that it is JSON, or says nothing.
+pub fn require_json(call: &Call) -> Result<(), ApiError> {
+    match call.header(&header::CONTENT_TYPE) {
+        Some(given) if request_media(given) != Some(Media::Json) => Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            Action::Fix,
+            "Content-Type must be application/json",
+        )),
+        _ => Ok(()),
+    }
+}
+
+async fn add_condition(
+    app: &App,
+    names: &mut Names,
+    builder: &mut CommitBuilder,
+    condition: &JsonCondition,
+) -> Result<(), ApiError> {
+    let id = names.keyspace(app, &condition.keyspace).await?;
+    let key = required_bytes("key", condition.key.as_ref(), condition.key_base64.as_ref())?;
+    let expect = match condition.expect {
+        JsonExpect::Absent => Expect::Absent,
+        JsonExpect::Present => Expect::Present,
+        JsonExpect::Revision(revision) => Expect::Revision(Revision(revision)),
+    };
+    builder.expect(id, &key, expect)?;
+    Ok(())
+}
+
+async fn add_write(
+    app: &App,
+    names: &mut Names,
+    builder: &mut CommitBuilder,
+    write: &JsonWrite,
+    appends: &mut Vec<String>,
+) -> Result<(), ApiError> {
+    match write {
+        JsonWrite::Put { keyspace, key, key_base64, value, value_base64 } => {
+            let id = names.keyspace(app, keyspace).await?;
+            let key = required_bytes("key", key.as_ref(), key_base64.as_ref())?;
+            let value = required_bytes("value", value.as_ref(), value_base64.as_ref())?;
+            builder.put(id, &key, &value)?;
+        }
+        JsonWrite::Delete { keyspace, key, key_base64 } => {
+            let id = names.keyspace(app, keyspace).await?;
+            builder.delete(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
+        }
+        JsonWrite::Append { stream, expected, records } => {
+            let id = names.stream(app, stream).await?;
+            let mut batch = RecordBatch::new();
+            push_records(&mut batch, records)?;
+            if batch.is_empty() {
+                return Err(ApiError::bad_request("no_records", "an append has at least one record"));
+            }
+            builder.append(id, expected.map(Offset), &batch)?;
+            appends.push(stream.clone());
+        }
+    }
+    Ok(())
+}
+
+fn answer(ack: &Ack, names: &[String]) -> axum::http::Response<axum::body::Body> {
+    let appends: Vec<_> = names
+        .iter()
+        .zip(&ack.appends)
+        .map(|(name, at)| {
+            json!({ "stream": name, "first": at.first.0, "last": streams::last(at.first, at.count), "count": at.count })
+        })
+        .collect();
+    reply::acked_json(ack, StatusCode::OK, json!({ "appends": appends }))
+}

@@ -1,0 +1,221 @@
+//! What goes wrong with a request, as status and JSON.
+//!
+//! Owns: the mapping from typed errors of the layers below to HTTP statuses; the error body
+//! `{code, message, retry, request_id, ...}`.
+//! Invariant: every error answer of a handler is made here, so every one has a code and says what to
+//! do next. (Only what hyper refuses before there is a request, such as a head that is not HTTP, has
+//! an empty body.)
+
+use std::borrow::Cow;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use serde_json::{Map, Value};
+use thalweg_engine::{ReadError, WriteError};
+use thalweg_types::{
+    Action, Classified, Durability,
+    command::CommandError,
+    limits::{MAX_RECORD_BYTES, MAX_VALUE_BYTES},
+    record::RecordError,
+};
+
+use crate::{
+    parse::ParseError,
+    reply::{DURABILITY, level_value},
+};
+
+/// An error as the client will see it.
+#[derive(Clone, Debug)]
+pub struct ApiError {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Stable code.
+    pub code: &'static str,
+    /// What happened and what to do, for people.
+    pub message: Cow<'static, str>,
+    /// What to do, for programs.
+    pub action: Action,
+    /// A figure that helps to go on, such as the stream's next offset.
+    pub detail: Option<(&'static str, u64)>,
+    /// The level of what the error reveals of the data, for errors that do.
+    pub shown: Option<Durability>,
+}
+
+impl ApiError {
+    /// An error without details.
+    #[must_use]
+    pub fn new(status: StatusCode, code: &'static str, action: Action, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, code, message: message.into(), action, detail: None, shown: None }
+    }
+
+    /// 400: the request as such is wrong.
+    #[must_use]
+    pub fn bad_request(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, Action::Fix, message)
+    }
+
+    /// 404.
+    #[must_use]
+    pub fn not_found(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, code, Action::Fix, message)
+    }
+
+    /// 503: too much at a time.
+    #[must_use]
+    pub fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", Action::Retry, message)
+    }
+
+    /// The JSON object.
+    #[must_use]
+    pub fn to_json(&self, request_id: Option<&str>) -> Value {
+        let mut object = Map::new();
+        object.insert("code".into(), self.code.into());
+        object.insert("message".into(), self.message.as_ref().into());
+        object.insert("retry".into(), self.action.name().into());
+        if let Some((name, value)) = self.detail {
+            object.insert(name.into(), value.into());
+        }
+        if let Some(id) = request_id {
+            object.insert("request_id".into(), id.into());
+        }
+        Value::Object(object)
+    }
+
+    /// The reply.
+    #[must_use]
+    pub fn into_response(self, request_id: Option<&str>) -> Response<Body> {
+        let mut body = self.to_json(request_id).to_string();
+        body.push('\n');
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if self.status == StatusCode::SERVICE_UNAVAILABLE && self.action == Action::Retry {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if let Some(level) = self.shown {
+            headers.insert(DURABILITY, level_value(level));
+        }
+        response
+    }
+
+    fn classified(status: StatusCode, error: &impl Classified) -> Self {
+        Self::new(status, error.code(), error.action(), error.to_string())
+    }
+
+    fn with(mut self, name: &'static str, value: u64) -> Self {
+        self.detail = Some((name, value));
+        self
+    }
+}
+
+impl From<ParseError> for ApiError {
+    fn from(error: ParseError) -> Self {
+        Self::classified(StatusCode::BAD_REQUEST, &error)
+    }
+}
+
+fn command_status(error: &CommandError) -> StatusCode {
+    match error {
+        CommandError::ValueTooLong { .. } | CommandError::CommitTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        CommandError::KeyTooLong { .. } | CommandError::BadName { .. } => StatusCode::BAD_REQUEST,
+    }
+}
+
+fn record_status(error: &RecordError) -> StatusCode {
+    match error {
+        RecordError::TooLarge { .. } | RecordError::BatchTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        RecordError::KeyTooLong { .. } | RecordError::Headers => StatusCode::BAD_REQUEST,
+    }
+}
+
+impl From<CommandError> for ApiError {
+    fn from(error: CommandError) -> Self {
+        Self::from(WriteError::from(error))
+    }
+}
+
+impl From<RecordError> for ApiError {
+    fn from(error: RecordError) -> Self {
+        Self::from(WriteError::from(error))
+    }
+}
+
+impl From<WriteError> for ApiError {
+    fn from(error: WriteError) -> Self {
+        let status = match &error {
+            WriteError::Command(error) => command_status(error),
+            WriteError::Record(error) => record_status(error),
+            WriteError::ConditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
+            WriteError::OffsetConflict { .. } | WriteError::TooMany { .. } => StatusCode::CONFLICT,
+            WriteError::NoSuchKeyspace(_) | WriteError::NoSuchStream(_) => StatusCode::NOT_FOUND,
+            WriteError::OutcomeUnknown | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
+            WriteError::DiskFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
+            WriteError::Overloaded { .. }
+            | WriteError::NoSegment { .. }
+            | WriteError::LogFailed { .. }
+            | WriteError::StateFailed { .. }
+            | WriteError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let api = Self::classified(status, &error);
+        match error {
+            WriteError::ConditionFailed { actual: Some(revision), .. } => api.with("revision", revision.0),
+            WriteError::OffsetConflict { next, .. } => api.with("next", next.0),
+            WriteError::DiskFull { free_bytes } => api.with("free_bytes", free_bytes),
+            _ => api,
+        }
+    }
+}
+
+impl From<ReadError> for ApiError {
+    fn from(error: ReadError) -> Self {
+        let status = match &error {
+            ReadError::Trimmed { .. } => StatusCode::GONE,
+            ReadError::BeyondEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
+            ReadError::NoSuchStream(_) => StatusCode::NOT_FOUND,
+            ReadError::ViewExpired => StatusCode::SERVICE_UNAVAILABLE,
+            ReadError::Corrupt(_) | ReadError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let api = Self::classified(status, &error);
+        match error {
+            ReadError::Trimmed { start, .. } => api.with("start", start.0),
+            ReadError::BeyondEnd { next, .. } => api.with("next", next.0),
+            _ => api,
+        }
+    }
+}
+
+/// 413 for a body above the configured bound.
+#[must_use]
+pub fn body_too_large(limit: u64) -> ApiError {
+    ApiError::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "body_too_large",
+        Action::Fix,
+        format!(
+            "the body is above {limit} bytes (max_body_bytes); a value or record may have {} bytes at most",
+            MAX_VALUE_BYTES.min(MAX_RECORD_BYTES)
+        ),
+    )
+}
+
+/// 404 for a keyspace that nobody has written to.
+#[must_use]
+pub fn no_such_keyspace(name: &str) -> ApiError {
+    ApiError::not_found("no_such_keyspace", format!("there is no keyspace {name:?}: the first write creates it"))
+}
+
+/// 404 for a stream that nobody has created.
+#[must_use]
+pub fn no_such_stream(name: &str) -> ApiError {
+    ApiError::not_found("no_such_stream", format!("there is no stream {name:?}: the first append creates it"))
+}
+
+/// 404 for a key without a value.
+#[must_use]
+pub fn no_such_key() -> ApiError {
+    ApiError::not_found("not_found", "the key has no value")
+}

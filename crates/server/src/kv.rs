@@ -1,0 +1,160 @@
+//! `/v1/kv`: raw values under binary keys.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use serde_json::json;
+use thalweg_engine::{Ack, Keyspace};
+use thalweg_types::{
+    Action, Durability, Revision,
+    command::{CommitBuilder, Expect},
+};
+
+use crate::{
+    app::{Answer, App, Call},
+    body,
+    error::{ApiError, no_such_key},
+    parse::{Freshness, Media, kv_path, read_freshness, write_condition},
+    reply,
+};
+
+const PREFIX: &str = "/v1/kv/";
+
+/// `GET /v1/kv/{keyspace}/{key}`
+pub fn get(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let (name, key) = kv_path(call.path_after(PREFIX))?;
+    let keyspace = app.find_keyspace(&name)?;
+    let entry = keyspace.get(&key.unwrap_or_default())?;
+    let level = app.db.blocking().visible_durability();
+    let entry = entry.ok_or_else(|| missing(level))?;
+    if let Some(other) = stale(call, entry.revision, level)? {
+        return Ok(other);
+    }
+    let mut response = reply::shown(Media::Binary, Body::from(entry.value), level);
+    reply::put_revision(response.headers_mut(), entry.revision);
+    Ok(response)
+}
+
+/// `HEAD /v1/kv/{keyspace}/{key}`: does not read a value that stays in the log.
+pub fn head(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let (name, key) = kv_path(call.path_after(PREFIX))?;
+    let keyspace = app.find_keyspace(&name)?;
+    let head = keyspace.head(&key.unwrap_or_default())?;
+    let level = app.db.blocking().visible_durability();
+    let head = head.ok_or_else(|| missing(level))?;
+    if let Some(other) = stale(call, head.revision, level)? {
+        return Ok(other);
+    }
+    let mut response = reply::shown(Media::Binary, Body::empty(), level);
+    let headers = response.headers_mut();
+    reply::put_revision(headers, head.revision);
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(head.value_bytes));
+    Ok(response)
+}
+
+/// A key without a value is also something shown: its delete may not be durable yet.
+fn missing(level: Durability) -> ApiError {
+    ApiError { shown: Some(level), ..no_such_key() }
+}
+
+/// The reply to a conditional read that shall not get the value.
+fn stale(call: &Call, revision: Revision, level: Durability) -> Result<Option<Response<Body>>, ApiError> {
+    let (if_match, if_none_match) = (call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH));
+    match read_freshness(if_match, if_none_match, revision) {
+        Freshness::Send => Ok(None),
+        Freshness::NotModified => {
+            let mut response = reply::empty(StatusCode::NOT_MODIFIED);
+            reply::put_revision(response.headers_mut(), revision);
+            response.headers_mut().insert(reply::DURABILITY, reply::level_value(level));
+            Ok(Some(response))
+        }
+        Freshness::Failed => Err(ApiError {
+            detail: Some(("revision", revision.0)),
+            shown: Some(level),
+            ..ApiError::new(
+                StatusCode::PRECONDITION_FAILED,
+                "condition_failed",
+                Action::Fix,
+                "the key is at another revision than If-Match says",
+            )
+        }),
+    }
+}
+
+fn condition(call: &Call) -> Result<Option<Expect>, ApiError> {
+    Ok(write_condition(call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH))?)
+}
+
+/// `PUT /v1/kv/{keyspace}/{key}`
+pub async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let (level, expect) = (app.level(call)?, condition(call)?);
+    let value = body::read(app, call.body.get_mut()).await?;
+    let (name, key) = kv_path(call.path_after(PREFIX))?;
+    let keyspace = app.keyspace(&name).await?;
+    let ack = store(app, &keyspace, &key.unwrap_or_default(), value, expect, level).await?;
+    Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+}
+
+/// Stores a value and gives its memory back before waiting for the disk.
+pub async fn store(
+    app: &Arc<App>,
+    keyspace: &Keyspace,
+    key: &[u8],
+    value: body::HeldBody,
+    expect: Option<Expect>,
+    level: Durability,
+) -> Result<Ack, ApiError> {
+    let Some(expect) = expect else {
+        let stored = app.db.put(keyspace.id(), key, &value, level);
+        drop(value);
+        return Ok(stored.await?);
+    };
+    let committed = {
+        let mut commit = CommitBuilder::new();
+        commit.expect(keyspace.id(), key, expect)?.put(keyspace.id(), key, &value)?;
+        app.db.commit(&commit, level)
+    };
+    drop(value);
+    Ok(committed.await?)
+}
+
+/// `DELETE /v1/kv/{keyspace}/{key}`
+pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let (level, expect) = (app.level(call)?, condition(call)?);
+    let (name, key) = kv_path(call.path_after(PREFIX))?;
+    let keyspace = app.find_keyspace(&name)?;
+    let ack = remove(app, &keyspace, &key.unwrap_or_default(), expect, level).await?;
+    Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+}
+
+/// Removes a key.
+pub async fn remove(
+    app: &Arc<App>,
+    keyspace: &Keyspace,
+    key: &[u8],
+    expect: Option<Expect>,
+    level: Durability,
+) -> Result<Ack, ApiError> {
+    let Some(expect) = expect else { return Ok(app.db.delete(keyspace.id(), key, level).await?) };
+    let committed = {
+        let mut commit = CommitBuilder::new();
+        commit.expect(keyspace.id(), key, expect)?.delete(keyspace.id(), key)?;
+        app.db.commit(&commit, level)
+    };
+    Ok(committed.await?)
+}
+
+/// `GET /v1/kv`
+pub fn list(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let names: Vec<_> =
+        app.db.blocking().keyspaces().into_iter().map(|info| json!({"name": info.name, "id": info.id.0})).collect();
+    Ok(reply::json(StatusCode::OK, &json!({ "keyspaces": names })))
+}

@@ -1,0 +1,173 @@
+//! Collectors: what a scrape reads.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+use thalweg_engine::{Health, Stats};
+
+use super::{CLASSES, LEVELS, level_name};
+use crate::{admission::Bound, app::App, routes::Operation};
+
+type NoLabels = Vec<(&'static str, &'static str)>;
+type Labels<'a> = [(&'a str, &'a str)];
+
+/// Requests: counters, histograms, bounds.
+#[derive(Debug)]
+pub struct Requests(pub Arc<App>);
+
+impl Collector for Requests {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let app = &self.0;
+        encode_counts(app, &mut encoder)?;
+        encode_latencies(app, &mut encoder)?;
+        let admission = &app.admission;
+        let bounds: [(&str, &Bound); 5] = [
+            ("connections", &admission.connections),
+            ("requests", &admission.requests),
+            ("body_bytes", &admission.body_bytes),
+            ("scans", &admission.scans),
+            ("tails", &admission.tails),
+        ];
+        let mut in_use = encoder.encode_descriptor("http_in_use", "Held of each bound", None, MetricType::Gauge)?;
+        for (name, bound) in bounds {
+            ConstGauge::new(bound.used() as i64).encode(in_use.encode_family(&labels(&[("bound", name)]))?)?;
+        }
+        let mut limit = encoder.encode_descriptor("http_limit", "Size of each bound", None, MetricType::Gauge)?;
+        for (name, bound) in bounds {
+            ConstGauge::new(bound.limit() as i64).encode(limit.encode_family(&labels(&[("bound", name)]))?)?;
+        }
+        let mut shed = encoder.encode_descriptor("http_shed", "Shed at each bound", None, MetricType::Counter)?;
+        for (name, bound) in bounds {
+            ConstCounter::new(bound.shed()).encode(shed.encode_family(&labels(&[("bound", name)]))?)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode_counts(app: &App, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Requests by operation and status class";
+    let mut metric = encoder.encode_descriptor("http_requests", help, None, MetricType::Counter)?;
+    for &operation in Operation::ALL {
+        for (class, name) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate() {
+            let count = app.metrics.shards.count(operation as usize * CLASSES + class);
+            if count > 0 {
+                let labels = labels(&[("operation", operation.name()), ("status", name)]);
+                ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn encode_latencies(app: &App, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Time from a request's head to its reply's, by operation and the durability that the reply states";
+    let mut metric =
+        encoder.encode_descriptor("http_request_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for &operation in Operation::ALL {
+        for level in 0..LEVELS {
+            let Some(all) = app.metrics.shards.histogram(operation as usize * LEVELS + level) else { continue };
+            let labels = labels(&[("operation", operation.name()), ("durability", level_name(level))]);
+            let mut encoder = metric.encode_family(&labels)?;
+            encoder.encode_histogram::<NoLabels>(all.sum, all.count, &all.buckets, None)?;
+        }
+    }
+    Ok(())
+}
+
+fn labels<'a>(pairs: &Labels<'a>) -> impl EncodeLabelSet + use<'a> {
+    pairs.to_vec()
+}
+
+/// The node: log, state, queue, health.
+#[derive(Debug)]
+pub struct Node(pub Arc<App>);
+
+impl Collector for Node {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let db = self.0.db.blocking();
+        let stats = db.stats();
+        let healthy = i64::from(matches!(db.health(), Health::Good));
+        gauge(&mut encoder, "healthy", "1 while all writes are accepted", healthy as u64)?;
+        encode_log(&mut encoder, &stats)?;
+        encode_engine(&mut encoder, &stats)?;
+        encode_state(&mut encoder, &stats)
+    }
+}
+
+fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    ConstCounter::new(value).encode(metric)
+}
+
+fn seconds(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, micros: u64) -> fmt::Result {
+    let metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
+    ConstCounter::new(micros as f64 / 1e6).encode(metric)
+}
+
+fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(metric)
+}
+
+fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
+    let log = &stats.log;
+    counter(encoder, "log_appends", "Batches appended to the log", log.appends)?;
+    counter(encoder, "log_records", "Records appended to the log", log.records)?;
+    counter(encoder, "log_bytes", "Bytes written to the log, framing included", log.bytes)?;
+    counter(encoder, "log_payload_bytes", "Payload bytes written to the log", log.payload_bytes)?;
+    counter(encoder, "log_syncs", "fsyncs of the log", log.syncs)?;
+    seconds(encoder, "log_sync", "Time spent in fsyncs of the log", log.sync_micros)?;
+    gauge(encoder, "log_batches_per_sync_max", "Most batches that shared an fsync", log.batches_per_sync_max)?;
+    gauge(encoder, "log_waiting_writers", "Callers that wait for the log", log.waiting_writers)?;
+    gauge(encoder, "log_segments", "Segments in use", log.segments)?;
+    gauge(encoder, "log_spare_segments", "Prepared segments", log.spare_segments)?;
+    counter(encoder, "log_segments_recycled", "Segments that were reused", log.recycled)?;
+    counter(encoder, "log_segments_created", "Segment files that were created", log.created)?;
+    counter(encoder, "log_zeroed_bytes", "Bytes written to prepare segments", log.zeroed_bytes)?;
+    gauge(encoder, "disk_free_bytes", "Bytes free on the disk", log.free_disk_bytes)
+}
+
+fn encode_engine(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
+    counter(encoder, "commands", "Commands applied", stats.commands)?;
+    counter(encoder, "entries", "Log entries applied; commands / entries is the size of a group", stats.entries)?;
+    gauge(encoder, "queue_commands", "Commands that wait for the writer", stats.queue_commands)?;
+    gauge(encoder, "queue_bytes", "Bytes of commands that wait for the writer", stats.queue_bytes)?;
+    gauge(encoder, "replay_bytes", "Log bytes that a crash now would replay", stats.replay_bytes)?;
+    gauge(encoder, "applied_index", "Index of the last applied entry", stats.applied_index.0)?;
+    gauge(encoder, "applied_revision", "Revision of the last applied command", stats.applied_revision.0)?;
+    gauge(encoder, "keyspaces", "Keyspaces", stats.keyspaces)?;
+    gauge(encoder, "streams", "Streams", stats.streams)?;
+    let done = &stats.maintenance;
+    counter(encoder, "trimmed_streams", "Streams trimmed by retention", done.trimmed_streams)?;
+    counter(encoder, "reclaimed_entries", "Index entries of trimmed batches forgotten", done.reclaimed_entries)?;
+    counter(encoder, "moved_bytes", "Live bytes copied forward in the log", done.moved_bytes)?;
+    counter(encoder, "freed_segments", "Segments freed", done.freed_segments)
+}
+
+fn encode_state(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
+    let state = &stats.state;
+    gauge(encoder, "state_memory_bytes", "Bytes in memtables", state.memory_bytes)?;
+    gauge(encoder, "state_disk_bytes", "Bytes of tables", state.disk_bytes)?;
+    gauge(encoder, "state_tables", "Tables", state.tables)?;
+    gauge(encoder, "state_sealed_memtables", "Memtables that wait for a flush", state.sealed_memtables)?;
+    counter(encoder, "state_flushes", "Flushes", state.flushes)?;
+    counter(encoder, "state_flushed_bytes", "Bytes written by flushes", state.flushed_bytes)?;
+    counter(encoder, "state_compactions", "Compactions", state.compactions)?;
+    counter(encoder, "state_compacted_bytes", "Bytes written by compactions", state.compacted_bytes)?;
+    counter(encoder, "state_stalls", "Applies that had to wait for flushes or compactions", state.stalls)?;
+    seconds(encoder, "state_stall", "Time that applies have waited", state.stall_micros)?;
+    gauge(encoder, "state_estimated_keys", "Keys, dead versions included", state.estimated_keys)?;
+    gauge(encoder, "state_cache_bytes", "Bytes of cached blocks", state.cache_bytes)?;
+    let help = "Tables of each level";
+    let mut metric = encoder.encode_descriptor("state_level_tables", help, None, MetricType::Gauge)?;
+    for (level, tables) in state.tables_per_level.iter().enumerate() {
+        let level = level.to_string();
+        ConstGauge::new(*tables as i64).encode(metric.encode_family(&vec![("level", level.as_str())])?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! The routes: one table from which the router, the metrics' labels and the check of the OpenAPI
+//! document follow.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::Request,
+    routing::{MethodFilter, MethodRouter},
+};
+
+use crate::app::App;
+
+macro_rules! operations {
+    ($($(#[doc = $doc:literal])+ $name:ident = $label:literal, $method:ident $($path:literal)|+;)+) => {
+        /// What a request asks for.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Operation {
+            $($(#[doc = $doc])+ $name,)+
+            /// A path that is no route.
+            Unknown,
+            /// A route with another method.
+            WrongMethod,
+        }
+
+        impl Operation {
+            /// Every operation.
+            pub const ALL: &[Self] = &[$(Self::$name,)+ Self::Unknown, Self::WrongMethod];
+
+            /// The name in metrics and the `operationId` in the OpenAPI document.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $label,)+
+                    Self::Unknown => "unknown",
+                    Self::WrongMethod => "wrong_method",
+                }
+            }
+        }
+
+        /// Every route.
+        pub const ROUTES: &[Route] = &[$($(
+            Route { path: $path, method: stringify!($method), filter: MethodFilter::$method, operation: Operation::$name },
+        )+)+];
+    };
+}
+
+/// A path template with a method.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// Template; `{*name}` takes the rest of the path.
+    pub path: &'static str,
+    /// HTTP method.
+    pub method: &'static str,
+    filter: MethodFilter,
+    /// What it does.
+    pub operation: Operation,
+}
+
+operations! {
+    /// Store a value.
+    KvPut = "kv_put", PUT "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/";
+    /// A key's value.
+    KvGet = "kv_get", GET "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/";
+    /// A key's revision and size.
+    KvHead = "kv_head", HEAD "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/";
+    /// Remove a key.
+    KvDelete = "kv_delete", DELETE "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/";
+    /// Pairs of a keyspace.
+    KvScan = "kv_scan", GET "/v1/kv/{keyspace}";
+    /// Names of the keyspaces.
+    KvList = "kv_list", GET "/v1/kv";
+    /// A commit across keyspaces and streams.
+    Commit = "commit", POST "/v1/commit";
+    /// Append records.
+    StreamAppend = "stream_append", POST "/v1/streams/{stream}/records";
+    /// Read or tail records.
+    StreamRead = "stream_read", GET "/v1/streams/{stream}/records";
+    /// Names and figures of the streams.
+    StreamList = "stream_list", GET "/v1/streams";
+    /// Figures and configuration of a stream.
+    StreamGet = "stream_get", GET "/v1/streams/{stream}";
+    /// Create a stream.
+    StreamCreate = "stream_create", PUT "/v1/streams/{stream}";
+    /// Change a stream's configuration.
+    StreamPatch = "stream_patch", PATCH "/v1/streams/{stream}";
+    /// Delete a stream.
+    StreamDelete = "stream_delete", DELETE "/v1/streams/{stream}";
+    /// Forget a stream's oldest records.
+    StreamTrim = "stream_trim", POST "/v1/streams/{stream}/trim";
+    /// Store an entity.
+    EntityPut = "entity_put", PUT "/v0/entity";
+    /// An entity.
+    EntityGet = "entity_get", GET "/v0/entity";
+    /// Remove an entity.
+    EntityDelete = "entity_delete", DELETE "/v0/entity";
+    /// Entities in a range.
+    EntityRange = "entity_range", GET "/v0/entities";
+    /// Store a value under a key.
+    KeysPut = "keys_put", PUT "/keys/{*key}" | "/keys";
+    /// A key's value as JSON.
+    KeysGet = "keys_get", GET "/keys/{*key}" | "/keys";
+    /// Remove a key.
+    KeysDelete = "keys_delete", DELETE "/keys/{*key}" | "/keys";
+    /// Pairs in a range as JSON.
+    KeysRange = "keys_range", GET "/keys/range";
+    /// Store several pairs atomically.
+    KeysBatch = "keys_batch", POST "/keys/batch";
+    /// Whether the node is well.
+    Health = "health", GET "/health";
+    /// Whether the node takes requests.
+    Ready = "ready", GET "/ready";
+    /// Figures for Prometheus.
+    Metrics = "metrics", GET "/metrics";
+    /// Figures for people.
+    Status = "status", GET "/v1/status";
+    /// The OpenAPI document.
+    OpenApi = "openapi", GET "/openapi.json";
+    /// Takes a body and stores nothing: what HTTP alone costs.
+    Echo = "echo", POST "/v1/echo";
+}
+
+impl Operation {
+    /// Whether it is answered even when the server is full: an operator must see why.
+    #[must_use]
+    pub const fn is_exempt(self) -> bool {
+        matches!(self, Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::OpenApi)
+    }
+}
+
+/// The router over all routes. It only picks the operation; [`App::handle`] does the rest, so there is
+/// no stack of layers to pay for.
+pub fn router(app: &Arc<App>) -> Router {
+    let handler = |operation| {
+        let app = Arc::clone(app);
+        move |request: Request| Arc::clone(&app).handle(operation, request)
+    };
+    let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let mut router = Router::new();
+    for path in paths {
+        let methods = ROUTES
+            .iter()
+            .filter(|route| route.path == path)
+            .fold(MethodRouter::new(), |methods, route| methods.on(route.filter, handler(route.operation)));
+        router = router.route(path, methods);
+    }
+    router.fallback(handler(Operation::Unknown)).method_not_allowed_fallback(handler(Operation::WrongMethod))
+}

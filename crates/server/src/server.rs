@@ -1,0 +1,292 @@
+//! Listening, serving connections, stopping.
+//!
+//! Owns: the listener, one task a connection, the order of a stop: no new connections, no new requests
+//! on old ones, requests in progress may finish within `drain_timeout`, the rest is cut, the database
+//! is closed.
+//! Does not own: the runtime (the command creates it), signals, log output.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use axum::{Router, body::Body, http::Response, routing::future::RouteFuture};
+use hyper::{Request, body::Incoming};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use pin_project_lite::pin_project;
+use thalweg_engine::{Database, WriteError};
+use thalweg_types::{Action, Classified};
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::watch,
+    task::JoinSet,
+};
+use tower_service::Service as _;
+
+use crate::{
+    admission::Held,
+    app::App,
+    config::Config,
+    connection::{Activity, Busy, Patience, Verdict, Watch, Watched},
+    limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
+    routes::router,
+};
+
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: u32 = 1024;
+/// Pause after a failed accept, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why a server could not start or stop.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address could not be bound.
+    #[error("cannot listen on {http}: {error}; is another server running there?")]
+    Bind {
+        /// The address.
+        http: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The configuration does not hold together.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    /// The database could not be closed cleanly; nothing acknowledged is lost, the next open replays.
+    #[error("the database was not closed cleanly: {0}; the next start will replay its log")]
+    Close(WriteError),
+}
+
+impl Classified for ServerError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Bind { .. } => "bind",
+            Self::Config(error) => error.code(),
+            Self::Close(_) => "close",
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Bind { .. } | Self::Config(_) => Action::Fix,
+            Self::Close(_) => Action::Stop,
+        }
+    }
+}
+
+/// An HTTP server that is bound and not yet running.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    app: Arc<App>,
+    stop: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Binds `config.http`. Must be called on a tokio runtime. The server closes the database when it
+    /// stops.
+    pub fn bind(config: Config, db: &Database) -> Result<Self, ServerError> {
+        config.check()?;
+        let http = config.http;
+        let listener = listen(http).map_err(|error| ServerError::Bind { http, error })?;
+        let address = listener.local_addr().map_err(|error| ServerError::Bind { http, error })?;
+        let (stop, stopping) = watch::channel(false);
+        Ok(Self { listener, address, app: App::new(config, db, stopping), stop })
+    }
+
+    /// Where it listens; with port 0 in the configuration, the port that the system chose.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown` resolves, then stops and closes the database.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
+        let Self { listener, address, app, stop } = self;
+        tracing::info!(%address, durability = app.config.durability.name(), "serving HTTP");
+        let mut connections = JoinSet::new();
+        accept_until(shutdown, &listener, &app, &mut connections).await;
+        drop(listener);
+        let began = Instant::now();
+        tracing::info!(connections = connections.len(), "stopping");
+        let _ = stop.send(true);
+        let all = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(app.config.drain_timeout.0, all).await.is_err() {
+            tracing::warn!(connections = connections.len(), "cutting what did not finish in time");
+            connections.shutdown().await;
+        }
+        let db = app.db.blocking().clone();
+        let closed = tokio::task::spawn_blocking(move || db.close()).await;
+        tracing::info!(millis = began.elapsed().as_millis() as u64, "stopped");
+        match closed {
+            Ok(closed) => closed.map_err(ServerError::Close),
+            Err(panic) => Err(ServerError::Close(WriteError::StateFailed { reason: panic.to_string() })),
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn accept_until(
+    shutdown: impl Future<Output = ()>,
+    listener: &TcpListener,
+    app: &Arc<App>,
+    connections: &mut JoinSet<()>,
+) {
+    let router = router(app);
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut shutdown => return,
+            Some(ended) = connections.join_next() => {
+                log_panic(ended);
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => match app.admission.connections.take(1) {
+                Some(held) => {
+                    let _ = stream.set_nodelay(true);
+                    connections.spawn(serve(stream, Arc::clone(app), router.clone(), held));
+                }
+                None => turn_away(&stream),
+            },
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection's task failed");
+    }
+}
+
+/// One connection too many: says so if the socket takes it at once, and closes.
+fn turn_away(stream: &TcpStream) {
+    const BODY: &str =
+        "{\"code\":\"overloaded\",\"message\":\"too many connections: retry later\",\"retry\":\"retry\"}\n";
+    let reply = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
+        BODY.len()
+    );
+    let _ = stream.try_write(reply.as_bytes());
+}
+
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // The watch bounds the time of a head with one timer a connection; the library's own costs one
+        // for every request.
+        .header_read_timeout(None)
+        .max_buf_size(READ_BUFFER_BYTES)
+        .max_headers(MAX_HEADER_FIELDS)
+        .pipeline_flush(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_H2_STREAMS)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .max_send_buf_size(READ_BUFFER_BYTES);
+    builder
+}
+
+async fn serve(stream: TcpStream, app: Arc<App>, router: Router, _held: Held) {
+    let activity = Arc::new(Activity::default());
+    let service = PerConnection { router, activity: Arc::clone(&activity) };
+    let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
+    let builder = builder();
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    let patience = Patience::new(&app.config);
+    let mut watch = Watch::new(patience, Instant::now());
+    let mut tick = tokio::time::interval(patience.tick());
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut stopping = app.stopping.clone();
+    let mut closing = *stopping.borrow_and_update();
+    if closing {
+        connection.as_mut().graceful_shutdown();
+    }
+    let mut idle_ticks = 0;
+    loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "connection ended");
+                }
+                return;
+            }
+            _ = stopping.changed(), if !closing => {
+                closing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            _ = tick.tick() => match watch.verdict(&activity, Instant::now()) {
+                Verdict::Fine => idle_ticks = 0,
+                Verdict::Idle if idle_ticks == 0 => {
+                    idle_ticks = 1;
+                    connection.as_mut().graceful_shutdown();
+                }
+                Verdict::Idle => return,
+                Verdict::Stuck(why) => {
+                    tracing::debug!(why, "connection cut");
+                    return;
+                }
+            },
+        }
+    }
+}
+
+/// The router, and the connection that it serves.
+struct PerConnection {
+    router: Router,
+    activity: Arc<Activity>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for PerConnection {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Handling;
+
+    fn call(&self, request: Request<Incoming>) -> Handling {
+        Handling { _busy: Busy::new(&self.activity), inner: self.router.clone().call(request) }
+    }
+}
+
+pin_project! {
+    /// A request being handled; the connection counts as busy meanwhile.
+    struct Handling {
+        #[pin]
+        inner: RouteFuture<Infallible>,
+        _busy: Busy,
+    }
+}
+
+impl Future for Handling {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().inner.poll(context)
+    }
+}

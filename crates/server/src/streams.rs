@@ -1,0 +1,180 @@
+//! `/v1/streams`: appending, and a stream's life.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::http::StatusCode;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+use thalweg_engine::{Ack, StreamInfo};
+use thalweg_types::{Offset, command::StreamConfig};
+
+use crate::{
+    app::{Answer, App, Call},
+    batch, body,
+    error::ApiError,
+    json,
+    parse::{AppendQuery, name_segment, rfc3339},
+    reply,
+};
+
+const PREFIX: &str = "/v1/streams/";
+
+/// The stream's name in a path below `/v1/streams/`.
+pub fn name<'a>(call: &'a Call, suffix: &str) -> Result<std::borrow::Cow<'a, str>, ApiError> {
+    let segment = call.path_after(PREFIX);
+    Ok(name_segment(segment.strip_suffix(suffix).unwrap_or(segment))?)
+}
+
+/// `POST /v1/streams/{stream}/records`
+pub async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
+    let query = AppendQuery::parse(call.head.uri.query())?;
+    let (level, media) = (app.level(call)?, batch::media(call)?);
+    let body = body::read(app, call.body.get_mut()).await?;
+    let batch = batch::batch(media, &body, query.key.as_deref())?;
+    let stream = app.stream(&name(call, "/records")?).await?;
+    let count = batch.count();
+    let appended = app.db.append(stream.id(), query.expected, &batch, level);
+    drop((batch, body));
+    let ack = appended.await?;
+    Ok(appended_reply(&ack, count))
+}
+
+fn appended_reply(ack: &Ack, count: u32) -> axum::http::Response<axum::body::Body> {
+    let mut object = json!({ "count": count });
+    if let Some(at) = ack.appends.first() {
+        object["first"] = json!(at.first.0);
+        object["last"] = json!(last(at.first, at.count));
+    }
+    reply::acked_json(ack, StatusCode::OK, object)
+}
+
+/// The offset of the last of `count` records from `first` on.
+#[must_use]
+pub fn last(first: Offset, count: u32) -> u64 {
+    first.0 + u64::from(count.saturating_sub(1))
+}
+
+/// `GET /v1/streams`
+pub fn list(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let streams: Vec<_> = app.db.blocking().streams().iter().map(describe).collect();
+    Ok(reply::json(StatusCode::OK, &json!({ "streams": streams })))
+}
+
+/// `GET /v1/streams/{stream}`
+pub fn get(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let info = app.find_stream(&name(call, "")?)?.info()?;
+    let level = app.db.blocking().visible_durability();
+    let mut response = reply::json(StatusCode::OK, &describe(&info));
+    response.headers_mut().insert(reply::DURABILITY, reply::level_value(level));
+    Ok(response)
+}
+
+fn describe(info: &StreamInfo) -> Value {
+    json!({
+        "name": info.name,
+        "id": info.id.0,
+        "start": info.start.0,
+        "next": info.next.0,
+        "bytes": info.bytes,
+        "last_time_micros": info.last_time.0,
+        "last_time": rfc3339(info.last_time),
+        "config": describe_config(&info.config),
+    })
+}
+
+fn describe_config(config: &StreamConfig) -> Value {
+    json!({
+        "max_age_seconds": config.max_age.map(|age| age.as_secs_f64()),
+        "max_bytes": config.max_bytes,
+        "max_records": config.max_records,
+    })
+}
+
+/// What a stream keeps, as sent. A field that is `null` lifts the limit; one that is left out stays as
+/// it is (`PATCH`) or is no limit (`PUT`).
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonConfig {
+    #[serde(default, deserialize_with = "given")]
+    max_age_seconds: Option<Option<f64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_bytes: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_records: Option<Option<u64>>,
+}
+
+/// Tells a field that is `null` from one that is left out.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+impl JsonConfig {
+    fn over(&self, mut config: StreamConfig) -> Result<StreamConfig, ApiError> {
+        if let Some(age) = self.max_age_seconds {
+            let duration = |seconds| {
+                Duration::try_from_secs_f64(seconds)
+                    .map_err(|error| ApiError::bad_request("bad_json", format!("max_age_seconds: {error}")))
+            };
+            config.max_age = age.map(duration).transpose()?;
+        }
+        if let Some(bytes) = self.max_bytes {
+            config.max_bytes = bytes;
+        }
+        if let Some(records) = self.max_records {
+            config.max_records = records;
+        }
+        Ok(config)
+    }
+}
+
+async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiError> {
+    call.no_query()?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    if body.is_empty() { Ok(JsonConfig::default()) } else { json::parse(&body) }
+}
+
+/// `PUT /v1/streams/{stream}`: creates it; one that exists is left as it is.
+pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
+    let config = sent_config(app, call).await?.over(StreamConfig::default())?;
+    let (stream, created) = app.db_at_level(call)?.create_stream(&name(call, "")?, &config).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let info = stream.info()?;
+    Ok(reply::json(status, &describe(&info)))
+}
+
+/// `PATCH /v1/streams/{stream}`
+pub async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
+    let sent = sent_config(app, call).await?;
+    let stream = app.find_stream(&name(call, "")?)?;
+    let config = sent.over(stream.info()?.config)?;
+    let ack = app.db_at_level(call)?.configure_stream(stream.id(), &config).await?;
+    Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": describe_config(&config) })))
+}
+
+/// `DELETE /v1/streams/{stream}`
+pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let stream = app.find_stream(&name(call, "")?)?;
+    let ack = app.db_at_level(call)?.delete_stream(stream.id()).await?;
+    Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonTrim {
+    before: u64,
+}
+
+/// `POST /v1/streams/{stream}/trim`
+pub async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    let before = json::parse::<JsonTrim>(&body)?.before;
+    drop(body);
+    let stream = app.find_stream(&name(call, "/trim")?)?;
+    let ack = app.db_at_level(call)?.trim_stream(stream.id(), Offset(before)).await?;
+    let start = stream.info()?.start;
+    Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "start": start.0 })))
+}

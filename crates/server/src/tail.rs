@@ -1,0 +1,167 @@
+//! `Accept: text/event-stream`: records as they come.
+//!
+//! Each event is a record: `id` its offset, `data` the JSON object of a read. A client that reconnects
+//! with `Last-Event-ID` goes on after it. Silence is broken by comments. The tail ends when the server
+//! stops, the stream is deleted, or `limit` records were sent; before an end that is an error, an
+//! event `error` says why.
+
+use std::{io, ops::ControlFlow, sync::Arc};
+
+use axum::{
+    body::Body,
+    http::{HeaderName, HeaderValue, header},
+};
+use bytes::Bytes;
+use thalweg_engine::{ReadError, Stream};
+use thalweg_types::Offset;
+use tokio::sync::watch;
+
+use crate::{
+    admission::Held,
+    app::{Answer, App, Call},
+    error::ApiError,
+    limits::{TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
+    pages::{Running, Unfold},
+    parse::{Media, ParseError, RecordsQuery, Since},
+    records::{begin, push_json},
+    reply,
+};
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// Answers a tail. Without a position it begins at the end: what comes from now on.
+pub fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
+    let held =
+        app.admission.tails.take(1).ok_or_else(|| ApiError::overloaded("too many tails at a time: retry later"))?;
+    let since = resume(call)?.or(query.from).unwrap_or(Since::End);
+    let next = begin(&stream, since)?;
+    let info = stream.info()?;
+    if next > info.next {
+        return Err(ReadError::BeyondEnd { requested: next, next: info.next }.into());
+    }
+    if next < info.start {
+        return Err(ReadError::Trimmed { requested: next, start: info.start }.into());
+    }
+    let tail = Tail {
+        app: Arc::clone(app),
+        stopping: app.stopping.clone(),
+        stream,
+        next,
+        left: query.limit.unwrap_or(u64::MAX),
+        bytes_left: query.max_bytes.unwrap_or(u64::MAX),
+        behind: next < info.next,
+        greeted: false,
+        _held: held,
+    };
+    let body = Body::new(Unfold { frames: Default::default(), state: Some(tail), running: None, step });
+    let mut response = reply::shown(Media::Events, body, app.db.blocking().visible_durability());
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// Where `Last-Event-ID` wants to go on.
+fn resume(call: &Call) -> Result<Option<Since>, ApiError> {
+    let Some(id) = call.header(&LAST_EVENT_ID) else { return Ok(None) };
+    let offset = std::str::from_utf8(id).ok().and_then(|id| id.trim().parse::<u64>().ok());
+    match offset.and_then(|offset| offset.checked_add(1)) {
+        Some(next) => Ok(Some(Since::Offset(Offset(next)))),
+        None => Err(ParseError::BadHeader { name: "Last-Event-ID", expected: "an offset" }.into()),
+    }
+}
+
+struct Tail {
+    app: Arc<App>,
+    stopping: watch::Receiver<bool>,
+    stream: Stream,
+    next: Offset,
+    left: u64,
+    bytes_left: u64,
+    /// More was there than the last page held: the next read may go to the disk.
+    behind: bool,
+    greeted: bool,
+    _held: Held,
+}
+
+/// What a tail found.
+enum Found {
+    Events(Vec<u8>),
+    Nothing,
+}
+
+fn step(tail: Tail) -> Running<Tail> {
+    Box::pin(async move {
+        let mut tail = tail;
+        if !tail.greeted {
+            // Lets the head go out at once, also when nothing comes for long.
+            tail.greeted = true;
+            return Ok((vec![Bytes::from_static(b": tail\n\n")], Some(tail)));
+        }
+        loop {
+            if *tail.stopping.borrow() || tail.left == 0 || tail.bytes_left == 0 {
+                return Ok((Vec::new(), None));
+            }
+            let (found, returned) = look(tail).await?;
+            tail = returned;
+            match found {
+                Ok(Found::Events(events)) => return Ok((vec![Bytes::from(events)], Some(tail))),
+                Ok(Found::Nothing) => match wait(&mut tail).await {
+                    Woken::Records => {}
+                    Woken::Silence => return Ok((vec![Bytes::from_static(b": still here\n\n")], Some(tail))),
+                    Woken::Gone => return Ok((Vec::new(), None)),
+                },
+                Err(error) => {
+                    let event = format!("event: error\ndata: {}\n\n", error.to_json(None));
+                    return Ok((vec![Bytes::from(event)], None));
+                }
+            }
+        }
+    })
+}
+
+/// Reads a page: on the spot at the end of the stream, where records are fresh in memory, else on a
+/// blocking thread.
+async fn look(mut tail: Tail) -> io::Result<(Result<Found, ApiError>, Tail)> {
+    if !tail.behind {
+        return Ok((tail.read(), tail));
+    }
+    tokio::task::spawn_blocking(move || (tail.read(), tail)).await.map_err(io::Error::other)
+}
+
+enum Woken {
+    Records,
+    Silence,
+    Gone,
+}
+
+async fn wait(tail: &mut Tail) -> Woken {
+    let record = tail.app.db.wait_for(tail.stream.id(), tail.next);
+    tokio::select! {
+        there = record => if there { Woken::Records } else { Woken::Gone },
+        _ = tail.stopping.wait_for(|stopping| *stopping) => Woken::Gone,
+        () = tokio::time::sleep(tail.app.config.tail_keep_alive.0) => Woken::Silence,
+    }
+}
+
+impl Tail {
+    fn read(&mut self) -> Result<Found, ApiError> {
+        let max_bytes = self.bytes_left.min(TAIL_PAGE_BYTES as u64);
+        let max_records = self.left.min(TAIL_PAGE_ITEMS);
+        let page = self.stream.read(self.next, max_records, max_bytes)?;
+        let (mut out, mut taken) = (Vec::new(), 0);
+        page.for_each(&mut |offset, time, record| {
+            if taken == max_records || (taken > 0 && out.len() as u64 >= max_bytes) {
+                return ControlFlow::Break(());
+            }
+            taken += 1;
+            out.extend_from_slice(format!("id: {offset}\ndata: ").as_bytes());
+            push_json(&mut out, offset, time, record);
+            out.extend_from_slice(b"\n\n");
+            ControlFlow::Continue(())
+        })?;
+        self.next = self.next.plus(taken);
+        self.behind = self.next < page.high_watermark;
+        self.left -= taken;
+        self.bytes_left = self.bytes_left.saturating_sub(out.len() as u64);
+        Ok(if taken == 0 { Found::Nothing } else { Found::Events(out) })
+    }
+}

@@ -1,0 +1,256 @@
+//! A server in this process, and a small HTTP/1.1 client that shows exactly what is on the wire.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use thalweg_engine::{BackendKind, Database, Options};
+use thalweg_server::{Config, Server, ServerError, config::Backend};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::oneshot,
+    task::JoinHandle,
+};
+
+/// Longest that any step of a test may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Node {
+    pub address: SocketAddr,
+    pub db: Database,
+    stop: Option<oneshot::Sender<()>>,
+    running: JoinHandle<Result<(), ServerError>>,
+    _dir: Option<TempDir>,
+}
+
+pub fn config() -> Config {
+    Config { http: SocketAddr::from(([127, 0, 0, 1], 0)), backend: Backend(BackendKind::Memory), ..Config::default() }
+}
+
+pub fn small_options(config: &Config) -> Options {
+    Options {
+        segment_bytes: 1 << 20,
+        spare_segments: 2,
+        reserve_bytes: 1 << 20,
+        maintenance_interval: Duration::ZERO,
+        ..config.engine_options()
+    }
+}
+
+impl Node {
+    pub async fn start() -> Self {
+        Self::with(|_| ()).await
+    }
+
+    pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = config();
+        change(&mut config);
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open(dir.path(), small_options(&config)).unwrap();
+        let mut node = Self::over(config, db);
+        node._dir = Some(dir);
+        node
+    }
+
+    pub fn over(config: Config, db: Database) -> Self {
+        let server = Server::bind(config, &db).unwrap();
+        let address = server.local_addr();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(server.run(async {
+            let _ = stopped.await;
+        }));
+        Self { address, db, stop: Some(stop), running, _dir: None }
+    }
+
+    pub async fn connect(&self) -> Client {
+        Client { stream: TcpStream::connect(self.address).await.unwrap(), buffer: Vec::new() }
+    }
+
+    pub fn signal_stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+
+    pub async fn stopped(self) -> Result<(), ServerError> {
+        tokio::time::timeout(PATIENCE, self.running).await.expect("stops in time").unwrap()
+    }
+
+    pub async fn stop(mut self) {
+        self.signal_stop();
+        self.stopped().await.unwrap();
+    }
+
+    /// One request on a connection of its own.
+    pub async fn call(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+        self.connect().await.call(method, target, headers, body).await
+    }
+
+    pub async fn get(&self, target: &str) -> Reply {
+        self.call("GET", target, &[], b"").await
+    }
+
+    pub async fn put(&self, target: &str, body: &[u8]) -> Reply {
+        self.call("PUT", target, &[], body).await
+    }
+
+    pub async fn delete(&self, target: &str) -> Reply {
+        self.call("DELETE", target, &[], b"").await
+    }
+
+    pub async fn post_json(&self, target: &str, body: &Value) -> Reply {
+        self.call("POST", target, &[("content-type", "application/json")], body.to_string().as_bytes()).await
+    }
+}
+
+/// A connection.
+pub struct Client {
+    pub stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub headers: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+    /// The chunks, if the body came in chunks.
+    pub chunks: Vec<Vec<u8>>,
+}
+
+impl Reply {
+    #[track_caller]
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).unwrap_or_else(|| panic!("no header {name}: {self:?}"))
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub fn lines(&self) -> Vec<Value> {
+        self.body
+            .split(|&byte| byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect()
+    }
+
+    #[track_caller]
+    pub fn is(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{} {:?}", String::from_utf8_lossy(&self.body), self.headers);
+        self
+    }
+
+    /// An error with its status and code; checks the shape that all errors share.
+    #[track_caller]
+    pub fn refused(self, status: u16, code: &str, retry: &str) -> Value {
+        let reply = self.is(status);
+        assert_eq!(reply.header("content-type"), "application/json");
+        let error = reply.json();
+        assert_eq!((error["code"].as_str(), error["retry"].as_str()), (Some(code), Some(retry)), "{error}");
+        assert!(error["message"].as_str().is_some_and(|message| message.len() > 8), "{error}");
+        assert_eq!(error["request_id"].as_str(), Some(reply.header("x-request-id")));
+        error
+    }
+}
+
+impl Client {
+    pub async fn call(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
+        self.send(method, target, headers, body).await;
+        self.reply(method).await
+    }
+
+    pub async fn send(&mut self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) {
+        let mut request = format!("{method} {target} HTTP/1.1\r\nhost: t\r\n");
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if !headers.iter().any(|(name, _)| *name == "content-length" || *name == "transfer-encoding") {
+            request.push_str(&format!("content-length: {}\r\n", body.len()));
+        }
+        request.push_str("\r\n");
+        self.stream.write_all(request.as_bytes()).await.unwrap();
+        // A server that refuses early may close while we still send.
+        let _ = self.stream.write_all(body).await;
+    }
+
+    pub async fn raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap();
+    }
+
+    async fn more(&mut self) -> bool {
+        let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await;
+        read.expect("a reply in time").unwrap_or(0) > 0
+    }
+
+    async fn line(&mut self) -> String {
+        loop {
+            if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\r\n") {
+                let line = String::from_utf8(self.buffer[..end].to_vec()).unwrap();
+                self.buffer.drain(..end + 2);
+                return line;
+            }
+            assert!(self.more().await, "closed within a line: {:?}", String::from_utf8_lossy(&self.buffer));
+        }
+    }
+
+    async fn take(&mut self, len: usize) -> Vec<u8> {
+        while self.buffer.len() < len {
+            assert!(self.more().await, "closed within a body");
+        }
+        self.buffer.drain(..len).collect()
+    }
+
+    /// Status and headers of the next reply.
+    pub async fn head(&mut self) -> Reply {
+        let status = self.line().await;
+        let status = status.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status line");
+        let mut headers = BTreeMap::new();
+        loop {
+            let line = self.line().await;
+            let Some((name, value)) = line.split_once(": ") else { break };
+            headers.insert(name.to_ascii_lowercase(), value.to_owned());
+        }
+        Reply { status, headers, body: Vec::new(), chunks: Vec::new() }
+    }
+
+    pub async fn reply(&mut self, method: &str) -> Reply {
+        let mut reply = self.head().await;
+        if method == "HEAD" || matches!(reply.status, 204 | 304) {
+            return reply;
+        }
+        if let Some(len) = reply.headers.get("content-length") {
+            reply.body = self.take(len.parse().unwrap()).await;
+            return reply;
+        }
+        while let Some(chunk) = self.chunk().await {
+            reply.body.extend_from_slice(&chunk);
+            reply.chunks.push(chunk);
+        }
+        reply
+    }
+
+    /// The next chunk of a chunked body; `None` after the last.
+    pub async fn chunk(&mut self) -> Option<Vec<u8>> {
+        let len = usize::from_str_radix(&self.line().await, 16).unwrap();
+        let chunk = self.take(len).await;
+        self.line().await;
+        (len > 0).then_some(chunk)
+    }
+
+    /// Whether the server closes, with what it sends before.
+    pub async fn closed(&mut self) -> Vec<u8> {
+        while self.more().await {}
+        std::mem::take(&mut self.buffer)
+    }
+}
+
+/// Asserts that a string holds another.
+#[track_caller]
+pub fn holds(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in {text}");
+}
