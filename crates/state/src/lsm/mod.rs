@@ -220,6 +220,9 @@ impl Backend for LsmBackend {
     fn flush(&self) -> Result<Option<Applied>, BackendError> {
         let mut writer = lock(&self.writer);
         let state = self.shared.lock();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
         let newest_sealed = state.version.sealed.first().map(|sealed| sealed.applied);
         let is_covered = newest_sealed.or(state.persisted) == state.applied;
         drop(state);
