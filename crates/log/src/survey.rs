@@ -3,7 +3,7 @@
 //! Owns: the decision. Does not own: what is then written (see `mend`), nor whether to refuse (see `recovery`).
 //!
 //! What any valid header attests as durable is never torn. So: find the highest attested LSN; go through the
-//! batches from the segment that holds it; the first bad batch ends the log if nothing attests records at or past
+//! batches from the segment that holds the record before it; the first bad batch ends the log if nothing attests records at or past
 //! it, and is corruption otherwise. After a bad batch its length means nothing, so the rest of the segment and all
 //! later segments are searched for valid headers. Segments wholly below the attested LSN are not read.
 
@@ -47,7 +47,7 @@ pub(crate) struct Survey {
 /// How much of a log a survey reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// What may not be durable: from the segment that holds the attested LSN on.
+    /// What may not be durable: from the segment that holds the last attested record on.
     Tail,
     /// Everything: for a repair, which must find the first bad place.
     Whole,
@@ -63,7 +63,9 @@ impl Survey {
         let live = &inventory.live;
         let mut attested = newest_attestation(live)?;
         let start = match depth {
-            Depth::Tail => live.iter().rposition(|found| found.header.base <= attested).unwrap_or(0),
+            // Strictly below: a record of the segment was synced, and with it all of the segments before. Of one whose
+            // base is attested, the idle batch that ends its predecessor may still be missing.
+            Depth::Tail => live.iter().rposition(|found| found.header.base < attested).unwrap_or(0),
             Depth::Whole => 0,
         };
         let mut kept = Vec::with_capacity(live.len());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use common::*;
 use thalweg_disk::{Disk, SimDisk};
-use thalweg_log::{Log, LogOptions, Purpose, Recovery};
+use thalweg_log::{Log, LogOptions, Purpose, Recovery, offline};
 use thalweg_types::{Durability, Lsn, SpaceTime};
 
 fn options() -> LogOptions {
@@ -164,4 +164,32 @@ fn power_loss_at_every_operation_and_again_during_recovery() {
         }
     }
     assert!(undecided > 0 && cut > 0, "the test must meet undecided groups ({undecided}) and cuts ({cut})");
+}
+
+/// An idle batch has no LSN: when the log goes on in the next segment, all records of the sealed one can be attested
+/// while its last batch is not on disk.
+#[test]
+fn an_idle_batch_lost_before_a_seal_takes_nothing_attested() {
+    let mut lost = 0;
+    for seed in 0..300 {
+        let disk = SimDisk::new(seed);
+        let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
+        while log.stats().spare_segments < 2 {
+            std::thread::yield_now();
+        }
+        // The disk is gone before the background syncs the sealed segment.
+        disk.power_off_after(8);
+        let mut told = Told::default();
+        told.append(&log, &[4000], Durability::Disk);
+        told.append(&log, &[5000], Durability::Os);
+        drop(log);
+        let found = disk.power_loss(seed);
+        lost += u64::from(offline::stats(&found, "log").unwrap().segments.len() < 2);
+        let (log, recovery) = open_still(&as_disk(&found), options()).unwrap();
+        told.check(&log, &recovery, &format!("loss {seed}"));
+        drop(log);
+        let report = offline::verify(&found, "log").unwrap();
+        assert_eq!(report.verdict, offline::Verdict::Good, "loss {seed}: {report:?}");
+    }
+    assert!((1..300).contains(&lost));
 }
