@@ -2,7 +2,7 @@
 
 use thalweg_log::{AppendError, ReadError};
 use thalweg_state::machine::MachineError;
-use thalweg_types::{Action, Classified, Index, Lsn};
+use thalweg_types::{Action, Classified, Index, Lsn, NodeId};
 
 /// A space could not be brought up from its log and state.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -52,6 +52,26 @@ pub enum OpenError {
         /// What it should be.
         what: &'static str,
     },
+    /// The state has applied entries but does not hold the group's membership or vote.
+    #[error("the state does not hold the group's {what}: remove the state directory to rebuild it from the log")]
+    NoGroup {
+        /// Which of them.
+        what: &'static str,
+    },
+    /// Others vote in the space, or voted: what the log holds need not have been agreed on.
+    #[error(
+        "nodes {voters:?} vote in this space: a node alone must not decide for them; start it as a member of its group"
+    )]
+    NotAlone {
+        /// Everybody who votes.
+        voters: Vec<NodeId>,
+    },
+    /// A record that takes entries back, which the only voter of a space never writes.
+    #[error("record at LSN {lsn} takes entries back, but this node has been the only voter: run `thalweg log verify`")]
+    Truncated {
+        /// Where.
+        lsn: Lsn,
+    },
 }
 
 impl Classified for OpenError {
@@ -64,6 +84,9 @@ impl Classified for OpenError {
             Self::Append(_) => "log_append",
             Self::Machine(_) => "state_failed",
             Self::Malformed { .. } => "malformed_record",
+            Self::NoGroup { .. } => "group_missing",
+            Self::NotAlone { .. } => "not_alone",
+            Self::Truncated { .. } => "entries_truncated",
         }
     }
 

@@ -1,35 +1,140 @@
-//! What a one-voter Raft group keeps besides entries: its membership and its vote.
+//! What a Raft group keeps besides its entries, byte for byte: memberships and votes.
 //!
 //! ```text
-//! membership := count u32 | (node u64)*      payload of a log record of kind membership
+//! membership := configs u8 | config* | members u32 | member*
+//! config     := voters u32 | (node u64)*                  ascending
+//! member     := node u64 | address_len u16 | address      ascending by node; UTF-8
 //! vote       := term u64 | node u64 | committed u8
 //! ```
-//! Little-endian. A directory begins with the membership at index 0 of term 0, which is what a Raft
-//! group writes when it is initialised, and the vote that made its one voter leader of term 1.
+//! Little-endian; nothing follows. More than one config is a joint one, in which every config must agree.
+//! Every voter is a member; members that vote in no config are learners. An empty address is one that is
+//! not known yet: a node alone has nobody to tell it to.
+//!
+//! As records of a space:
+//!
+//! | kind | term, index | payload |
+//! |---|---|---|
+//! | `Membership` | of the entry | a membership |
+//! | `Vote` | the vote's term, 0 | a vote |
+//! | `Blank` | of the entry | nothing: a leader's first entry of its term |
+//! | `Truncate` | 0, the first void index | nothing: earlier records of entries from there on are void |
+//! | `Purged` | of the last entry that need not be there | nothing |
+//!
+//! Memberships and blanks carry the space time of the entry before them, so that all nodes agree on it.
+//!
+//! A directory begins with the membership at index 0 of term 0, which is what a group writes when it is
+//! initialised, and the vote that made its one voter leader of term 1.
 
-use thalweg_types::{NodeId, Term, record::Reader};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Who votes in a space.
+use thalweg_types::{
+    NodeId, Term,
+    record::{Malformed, Reader},
+};
+
+/// Longest address of a member, in bytes.
+pub const MAX_ADDRESS_BYTES: usize = 1024;
+/// Most members of a group, learners included.
+pub const MAX_MEMBERS: usize = 1024;
+/// Most configs of a membership. A change goes through two.
+pub const MAX_CONFIGS: usize = 16;
+
+/// A membership that no group can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MembershipError {
+    /// No config, or too many.
+    #[error("a membership has 1 to {MAX_CONFIGS} configs")]
+    Configs,
+    /// A config without voters.
+    #[error("a config has at least one voter")]
+    NoVoters,
+    /// A voter that is not a member.
+    #[error("voter {0} is not a member")]
+    NotAMember(NodeId),
+    /// More than [`MAX_MEMBERS`].
+    #[error("a group has at most {MAX_MEMBERS} members")]
+    TooManyMembers,
+    /// Longer than [`MAX_ADDRESS_BYTES`].
+    #[error("the address of node {0} is longer than {MAX_ADDRESS_BYTES} bytes")]
+    AddressTooLong(NodeId),
+}
+
+/// Who votes in a space, and who else gets its entries.
+///
+/// Invariants: 1 to [`MAX_CONFIGS`] configs, each with a voter; every voter is a member; at most
+/// [`MAX_MEMBERS`] members with addresses of at most [`MAX_ADDRESS_BYTES`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// The voters, ascending.
-    pub voters: Vec<NodeId>,
+    configs: Vec<BTreeSet<NodeId>>,
+    members: BTreeMap<NodeId, String>,
 }
 
 impl Membership {
+    /// A membership of these configs, with the members' addresses.
+    pub fn new(configs: Vec<BTreeSet<NodeId>>, members: BTreeMap<NodeId, String>) -> Result<Self, MembershipError> {
+        if configs.is_empty() || configs.len() > MAX_CONFIGS {
+            return Err(MembershipError::Configs);
+        }
+        if configs.iter().any(BTreeSet::is_empty) {
+            return Err(MembershipError::NoVoters);
+        }
+        if let Some(stranger) = configs.iter().flatten().find(|voter| !members.contains_key(voter)) {
+            return Err(MembershipError::NotAMember(*stranger));
+        }
+        if members.len() > MAX_MEMBERS {
+            return Err(MembershipError::TooManyMembers);
+        }
+        if let Some((node, _)) = members.iter().find(|(_, address)| address.len() > MAX_ADDRESS_BYTES) {
+            return Err(MembershipError::AddressTooLong(*node));
+        }
+        Ok(Self { configs, members })
+    }
+
     /// A group of one.
     #[must_use]
     pub fn of_one(node: NodeId) -> Self {
-        Self { voters: vec![node] }
+        Self { configs: vec![BTreeSet::from([node])], members: BTreeMap::from([(node, String::new())]) }
+    }
+
+    /// The sets of voters: one, or two while the group changes.
+    #[must_use]
+    pub fn configs(&self) -> &[BTreeSet<NodeId>] {
+        &self.configs
+    }
+
+    /// All members and their addresses, learners included.
+    #[must_use]
+    pub fn members(&self) -> &BTreeMap<NodeId, String> {
+        &self.members
+    }
+
+    /// Everybody who votes in some config.
+    #[must_use]
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        self.configs.iter().flatten().copied().collect()
+    }
+
+    /// The voter, if there is only one: it decides alone, whoever learns from it.
+    #[must_use]
+    pub fn sole_voter(&self) -> Option<NodeId> {
+        let voters = self.voters();
+        if voters.len() == 1 { voters.first().copied() } else { None }
     }
 
     /// The payload of its record.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(4 + 8 * self.voters.len());
-        out.extend_from_slice(&u32::try_from(self.voters.len()).unwrap_or(u32::MAX).to_le_bytes());
-        for node in &self.voters {
+        // The casts hold by the type's invariants.
+        let mut out = vec![self.configs.len() as u8];
+        for config in &self.configs {
+            out.extend_from_slice(&(config.len() as u32).to_le_bytes());
+            config.iter().for_each(|voter| out.extend_from_slice(&voter.0.to_le_bytes()));
+        }
+        out.extend_from_slice(&(self.members.len() as u32).to_le_bytes());
+        for (node, address) in &self.members {
             out.extend_from_slice(&node.0.to_le_bytes());
+            out.extend_from_slice(&(address.len() as u16).to_le_bytes());
+            out.extend_from_slice(address.as_bytes());
         }
         out
     }
@@ -38,13 +143,42 @@ impl Membership {
     #[must_use]
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader::at(payload, 0);
-        let count = reader.u32("count").ok()? as usize;
-        if payload.len() != 4 + 8 * count {
+        let mut configs = Vec::new();
+        for _ in 0..reader.u8("number of configs").ok()? {
+            let voters = reader.u32("number of voters").ok()?;
+            configs.push(
+                ascending(voters, || reader.u64("voter").map(|voter| (NodeId(voter), ())))?.into_keys().collect(),
+            );
+        }
+        let members = reader.u32("number of members").ok()?;
+        let members = ascending(members, || decode_member(&mut reader))?;
+        if !reader.is_empty() {
             return None;
         }
-        let voters = (0..count).map(|_| reader.u64("node").map(NodeId)).collect::<Result<_, _>>().ok()?;
-        Some(Self { voters })
+        Self::new(configs, members).ok()
     }
+}
+
+/// Reads `count` pairs whose nodes ascend. Allocates only what the bytes hold.
+fn ascending<T>(count: u32, mut next: impl FnMut() -> Result<(NodeId, T), Malformed>) -> Option<BTreeMap<NodeId, T>> {
+    let mut pairs = BTreeMap::new();
+    for _ in 0..count {
+        let (node, value) = next().ok()?;
+        if pairs.last_key_value().is_some_and(|(last, _)| *last >= node) {
+            return None;
+        }
+        pairs.insert(node, value);
+    }
+    Some(pairs)
+}
+
+fn decode_member(reader: &mut Reader<'_>) -> Result<(NodeId, String), Malformed> {
+    let node = NodeId(reader.u64("member")?);
+    let len = reader.u16("address length")?;
+    let at = reader.position();
+    let address = reader.take(len.into(), "address")?;
+    let address = std::str::from_utf8(address).map_err(|_| Malformed { at, expected: "UTF-8" })?;
+    Ok((node, address.to_owned()))
 }
 
 /// The vote of a node in a space.
@@ -88,20 +222,60 @@ impl Vote {
 mod tests {
     use super::*;
 
+    fn joint() -> Membership {
+        let configs = vec![BTreeSet::from([NodeId(1)]), BTreeSet::from([NodeId(1), NodeId(2)])];
+        let member = |node, address: &str| (NodeId(node), address.to_owned());
+        Membership::new(configs, BTreeMap::from([member(1, ""), member(2, "a:1"), member(3, "b")])).unwrap()
+    }
+
     #[test]
     fn encodings_are_pinned_and_come_back() {
-        let membership = Membership::of_one(NodeId(7));
-        assert_eq!(membership.encode(), [1, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Membership::decode(&membership.encode()), Some(membership));
+        let one = Membership::of_one(NodeId(7));
+        let bytes = b"\x01\x01\0\0\0\x07\0\0\0\0\0\0\0\x01\0\0\0\x07\0\0\0\0\0\0\0\0\0";
+        assert_eq!(one.encode(), bytes);
+        assert_eq!(Membership::decode(bytes), Some(one));
+        let bytes = [
+            b"\x02\x01\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0".as_slice(),
+            b"\x03\0\0\0\x01\0\0\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0a:1\x03\0\0\0\0\0\0\0\x01\0b",
+        ]
+        .concat();
+        assert_eq!(joint().encode(), bytes);
+        assert_eq!(Membership::decode(&bytes), Some(joint()));
         let vote = Vote { term: Term(1), node: NodeId(2), committed: true };
         assert_eq!(vote.encode(), [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(Vote::decode(&vote.encode()), Some(vote));
     }
 
     #[test]
+    fn a_learner_does_not_make_a_voter_less_alone() {
+        assert_eq!(joint().sole_voter(), None);
+        let members = BTreeMap::from([(NodeId(1), String::new()), (NodeId(2), String::new())]);
+        let with_learner = Membership::new(vec![BTreeSet::from([NodeId(1)])], members).unwrap();
+        assert_eq!(with_learner.sole_voter(), Some(NodeId(1)));
+    }
+
+    #[test]
+    fn impossible_memberships_are_refused() {
+        let voters = |nodes: &[u64]| nodes.iter().copied().map(NodeId).collect::<BTreeSet<_>>();
+        let members = || BTreeMap::from([(NodeId(1), String::new())]);
+        assert_eq!(Membership::new(vec![], members()), Err(MembershipError::Configs));
+        assert_eq!(Membership::new(vec![voters(&[])], members()), Err(MembershipError::NoVoters));
+        let stranger = Membership::new(vec![voters(&[1, 2])], members());
+        assert_eq!(stranger, Err(MembershipError::NotAMember(NodeId(2))));
+        let long = BTreeMap::from([(NodeId(1), "a".repeat(MAX_ADDRESS_BYTES + 1))]);
+        assert_eq!(Membership::new(vec![voters(&[1])], long), Err(MembershipError::AddressTooLong(NodeId(1))));
+    }
+
+    #[test]
     fn garbage_is_refused() {
-        assert_eq!(Membership::decode(&[255; 12]), None);
-        assert_eq!(Membership::decode(&[]), None);
+        for bad in [[255; 12].as_slice(), &[], &[0; 5], &[1, 255, 255, 255, 255]] {
+            assert_eq!(Membership::decode(bad), None, "{bad:?}");
+        }
+        let bytes = joint().encode();
+        for cut in 0..bytes.len() {
+            assert_eq!(Membership::decode(&bytes[..cut]), None, "{cut}");
+        }
+        assert_eq!(Membership::decode(&[bytes, vec![0]].concat()), None);
         assert_eq!(Vote::decode(&[2; 17]), None);
         assert_eq!(Vote::decode(&[0; 18]), None);
     }

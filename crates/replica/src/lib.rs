@@ -8,12 +8,13 @@
 //! Invariants:
 //! - an entry is applied only after it and everything before it in the log reached the level it was
 //!   written at: `applied.lsn <= log.end`, and `<= log.durable` whenever a waiter asked for `disk`;
-//! - entries of a space have indexes without gaps from 1 on, in term 1;
+//! - entries of a space have indexes without gaps from 1 on, in terms that never go back;
 //! - space time never goes back.
 
 mod clock;
 mod error;
 mod group;
+mod lead;
 mod queue;
 mod replay;
 mod slot;
@@ -21,7 +22,7 @@ mod solo;
 
 pub use clock::SpaceClock;
 pub use error::{OpenError, ProposeError};
-pub use group::{Membership, Vote};
+pub use group::{MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, Membership, MembershipError, Vote};
 pub use replay::{Replayed, replay};
 pub use slot::Proposal;
 pub use solo::{Committed, Observer, Solo, SoloOptions, SoloStats};

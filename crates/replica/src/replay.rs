@@ -1,7 +1,7 @@
 //! Bringing the state up to the log at open.
 
 use thalweg_log::{Log, LogRecord, RecordKind};
-use thalweg_state::machine::{Entry, Machine};
+use thalweg_state::machine::{Entry, LogId, Machine};
 use thalweg_types::{Index, Lsn, SpaceId, command::Outcome};
 
 use crate::{
@@ -20,6 +20,9 @@ pub struct Replayed {
 
 /// Applies everything in the log past what the state has applied. Memory is bounded by the log's
 /// reading buffer and the largest record.
+///
+/// Everything in the log of a sole voter is agreed on. Where others vote it need not be, so replay stops
+/// with an error before it applies anything that they had a say in.
 pub fn replay(
     log: &Log,
     machine: &Machine,
@@ -33,6 +36,10 @@ pub fn replay(
     }
     if from < start {
         return Err(OpenError::LogTooShort { needed: from, start });
+    }
+    if let Some(membership) = machine.membership()? {
+        let lsn = from;
+        alone(&membership.payload, lsn)?;
     }
     let mut replayed = Replayed::default();
     let mut outcomes = Vec::new();
@@ -72,8 +79,9 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
             if record.index > Index::ZERO {
                 follows(machine, record.index)?;
             }
-            Membership::decode(&record.payload).ok_or(OpenError::Malformed { lsn: record.lsn, what: "membership" })?;
-            machine.skip(next_lsn, Some((record.term, record.index, record.time)))?;
+            alone(&record.payload, record.lsn)?;
+            let id = LogId { term: record.term, index: record.index };
+            machine.apply_membership(id, record.time, &record.payload, next_lsn)?;
         }
         RecordKind::Blank => {
             follows(machine, record.index)?;
@@ -84,9 +92,10 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
         }
         RecordKind::Vote => {
             Vote::decode(&record.payload).ok_or(OpenError::Malformed { lsn: record.lsn, what: "vote" })?;
-            machine.skip(next_lsn, None)?;
+            machine.apply_vote(&record.payload, next_lsn)?;
         }
-        RecordKind::Truncate | RecordKind::Purged => machine.skip(next_lsn, None)?,
+        RecordKind::Purged => machine.apply_purged(LogId { term: record.term, index: record.index }, next_lsn)?,
+        RecordKind::Truncate => return Err(OpenError::Truncated { lsn: record.lsn }),
     }
     Ok(())
 }
@@ -97,4 +106,12 @@ fn follows(machine: &Machine, found: Index) -> Result<(), OpenError> {
         return Err(OpenError::Gap { last, found });
     }
     Ok(())
+}
+
+fn alone(membership: &[u8], lsn: Lsn) -> Result<(), OpenError> {
+    let membership = Membership::decode(membership).ok_or(OpenError::Malformed { lsn, what: "membership" })?;
+    match membership.sole_voter() {
+        Some(_) => Ok(()),
+        None => Err(OpenError::NotAlone { voters: membership.voters().into_iter().collect() }),
+    }
 }

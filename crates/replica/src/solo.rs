@@ -23,7 +23,7 @@ use std::{
 };
 
 use thalweg_log::{AppendError, Appended, Draft, Log, Purpose, RecordKind};
-use thalweg_state::machine::{Entry, Machine, Moved};
+use thalweg_state::machine::{Entry, LogId, Machine, Moved};
 use thalweg_types::{
     Clock, Durability, Index, NodeId, SpaceId, SpaceTime, Term,
     command::{Framed, Outcome},
@@ -32,13 +32,10 @@ use thalweg_types::{
 use crate::{
     clock::SpaceClock,
     error::{OpenError, ProposeError},
-    group::{Membership, Vote},
+    lead::take_lead,
     queue::{Pending, Queue, WhenFull},
     slot::{Answer, Proposal, Slot},
 };
-
-/// The term that `Solo` writes: that of the one election a one-voter group holds.
-pub const SOLO_TERM: Term = Term(1);
 
 /// What a proposal came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +88,8 @@ struct Shared {
     machine: Arc<Machine>,
     clock: SpaceClock,
     space: SpaceId,
+    /// In which this node leads.
+    term: Term,
     role: Mutex<Role>,
     queue: Queue,
     observer: OnceLock<Arc<dyn Observer>>,
@@ -125,8 +124,8 @@ struct Role {
 const MAX_KEPT_ENTRY_BYTES: usize = 1024 * 1024;
 
 impl Solo {
-    /// Takes over a space whose state has been [replayed](crate::replay). In a new directory it first
-    /// writes the group's membership and vote.
+    /// Takes the lead of a space whose state has been [replayed](crate::replay). In a new directory it
+    /// first writes the group's membership and vote.
     pub fn open(
         log: Log,
         machine: Arc<Machine>,
@@ -135,15 +134,14 @@ impl Solo {
     ) -> Result<Self, OpenError> {
         let applied = machine.applied();
         let space_clock = SpaceClock::anchor(clock, applied.time);
-        if applied.lsn.0 == 0 {
-            found_group(&log, &machine, options, space_clock.stamp())?;
-        }
+        let term = take_lead(&log, &machine, options, space_clock.stamp())?;
         let next = machine.applied().index.next();
         let shared = Shared {
             log,
             machine,
             clock: space_clock,
             space: options.space,
+            term,
             role: Mutex::new(Role { next, taken: Vec::new(), entry: Vec::new(), outcomes: Vec::new() }),
             queue: Queue::new(options.max_queue_bytes),
             observer: OnceLock::new(),
@@ -234,13 +232,16 @@ impl Solo {
         moved
     }
 
-    /// Logs that entries up to `index` are no longer in the log.
+    /// Logs that entries up to `index`, which is of `term`, need not be in the log any more.
     pub fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
         let shared = &*self.shared;
         let role = shared.role();
         shared.check()?;
         let appended = shared.append(RecordKind::Purged, term, index, &[], Durability::Os, Purpose::Reclaim)?.0;
-        let passed = shared.machine.skip(appended.next, None).map_err(|error| shared.fail(&error.to_string()));
+        let passed = shared
+            .machine
+            .apply_purged(LogId { term, index }, appended.next)
+            .map_err(|error| shared.fail(&error.to_string()));
         drop(role);
         shared.hand_over();
         passed
@@ -294,18 +295,6 @@ impl Solo {
             committer.thread.unpark();
         }
     }
-}
-
-fn found_group(log: &Log, machine: &Machine, options: &SoloOptions, time: SpaceTime) -> Result<(), OpenError> {
-    let membership = Membership::of_one(options.node).encode();
-    let vote = Vote { term: SOLO_TERM, node: options.node, committed: true }.encode();
-    let (membership_part, vote_part) = ([IoSlice::new(&membership)], [IoSlice::new(&vote)]);
-    let draft = |kind, term, payload| Draft { space: options.space, kind, term, index: Index::ZERO, time, payload };
-    let drafts =
-        [draft(RecordKind::Membership, Term::ZERO, &membership_part), draft(RecordKind::Vote, SOLO_TERM, &vote_part)];
-    let appended = log.append(&drafts, Durability::Disk, Purpose::Reclaim)?;
-    machine.skip(appended.next, Some((Term::ZERO, Index::ZERO, time)))?;
-    Ok(())
 }
 
 fn spawn_committer(shared: &Arc<Shared>) -> Committer {
@@ -464,8 +453,8 @@ impl Shared {
     ) -> Result<Durability, ProposeError> {
         role.outcomes.clear();
         let index = role.next;
-        let (appended, time) = self.append(RecordKind::Entry, SOLO_TERM, index, payload, level, purpose)?;
-        let entry = Entry { term: SOLO_TERM, index, time, payload, at: appended.payload_at, next_lsn: appended.next };
+        let (appended, time) = self.append(RecordKind::Entry, self.term, index, payload, level, purpose)?;
+        let entry = Entry { term: self.term, index, time, payload, at: appended.payload_at, next_lsn: appended.next };
         let applied = self.machine.apply(&entry, &mut role.outcomes);
         applied.map_err(|error| self.fail(&error.to_string()))?;
         role.next = index.next();
