@@ -76,7 +76,7 @@ impl Version {
             sources.extend(Source::of_range(range(&sealed.memtable, &span, BatchNumber::MAX)));
         }
         for run in self.tables.runs() {
-            sources.extend(RunCursor::open(run, span)?.map(|cursor| Source::Run(Box::new(cursor))));
+            sources.extend(RunCursor::open(run.tables(), span)?.map(|cursor| Source::Run(Box::new(cursor))));
         }
         merge(sources, span.direction, visit)
     }

@@ -8,8 +8,40 @@ use std::sync::Arc;
 use super::table::{Found, Table, key_hash};
 use crate::backend::BackendError;
 
-/// Tables that don't overlap, in ascending order.
-pub type Run = Vec<Arc<Table>>;
+/// Runs whose filters are asked together.
+const RUNS_AT_A_TIME: usize = 8;
+
+/// First and last key, both included.
+type KeyRange = (Box<[u8]>, Box<[u8]>);
+
+/// Tables that don't overlap, in ascending order, never none.
+#[derive(Debug)]
+pub struct Run {
+    tables: Vec<Arc<Table>>,
+    /// First and last key of each table, beside one another: every read compares them.
+    ranges: Vec<KeyRange>,
+}
+
+impl Run {
+    pub(super) fn new(tables: Vec<Arc<Table>>) -> Self {
+        let ranges = tables.iter().map(|table| (table.min_key().into(), table.max_key().into())).collect();
+        Self { tables, ranges }
+    }
+
+    /// Its tables.
+    #[must_use]
+    pub fn tables(&self) -> &[Arc<Table>] {
+        &self.tables
+    }
+
+    /// The only table that can hold a key.
+    #[inline]
+    fn table_for(&self, key: &[u8]) -> Option<&Table> {
+        let candidate = self.ranges.partition_point(|(_, last)| **last < *key);
+        let (first, _) = self.ranges.get(candidate)?;
+        (**first <= *key).then(|| &*self.tables[candidate])
+    }
+}
 
 /// See the module. Invariant: of two runs that hold a key, the one with the newer change comes first.
 #[derive(Debug, Default)]
@@ -48,12 +80,12 @@ impl TableSet {
 
     /// All tables.
     pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
-        self.runs.iter().flatten()
+        self.runs.iter().flat_map(Run::tables)
     }
 
     /// The tables that a compaction has written or moved.
     pub(super) fn tables_below_level_0(&self) -> impl Iterator<Item = &Arc<Table>> {
-        self.runs[self.level_0_runs..].iter().flatten()
+        self.runs[self.level_0_runs..].iter().flat_map(Run::tables)
     }
 
     /// Bytes of all files.
@@ -75,11 +107,17 @@ impl TableSet {
             return Ok(None);
         }
         let hash = key_hash(key);
-        for run in &self.runs {
-            let candidate = run.partition_point(|table| table.max_key() < key);
-            let Some(table) = run.get(candidate).filter(|table| table.min_key() <= key) else { continue };
-            if let Some(found) = table.get(key, hash)? {
-                return Ok(Some(found));
+        for runs in self.runs.chunks(RUNS_AT_A_TIME) {
+            // Most runs don't hold the key. Their filters are asked all together, so that their cache
+            // misses overlap instead of adding up.
+            let mut candidates = [None; RUNS_AT_A_TIME];
+            for (candidate, run) in candidates.iter_mut().zip(runs) {
+                *candidate = run.table_for(key).filter(|table| table.may_hold_at_first_sight(hash));
+            }
+            for table in candidates.into_iter().flatten() {
+                if let Some(found) = table.get(key, hash)? {
+                    return Ok(Some(found));
+                }
             }
         }
         Ok(None)

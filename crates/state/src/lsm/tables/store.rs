@@ -32,7 +32,7 @@ use lsm_tree::{
 use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
 
 use super::{
-    set::TableSet,
+    set::{Run, TableSet},
     table::{Found, Table},
 };
 use crate::{
@@ -179,7 +179,7 @@ impl TableStore {
                         None => Arc::new(Table::open(table.clone(), self.tree.id(), Arc::clone(&self.cache))?),
                     });
                 }
-                set.runs.push(tables);
+                set.runs.push(Run::new(tables));
             }
         }
         newest.set = Arc::new(set);

@@ -112,6 +112,12 @@ impl Table {
         &self.index
     }
 
+    /// False only if the table does not hold a key of this hash; cheaper and less sure than the filter.
+    #[inline]
+    pub(super) fn may_hold_at_first_sight(&self, hash: u64) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_contain_at_first_sight(hash))
+    }
+
     /// What this table says of a key.
     #[inline]
     pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>, BackendError> {
