@@ -33,7 +33,7 @@ use bytes::Bytes;
 
 use crate::{
     backend::{Applied, Backend, BackendError, BackendStats, LogBarrier, View, WriteBatch},
-    memtable::{BatchNumber, Memtable, MemtableWriter},
+    memtable::{ArenaPool, BatchNumber, Memtable, MemtableWriter},
 };
 pub use options::LsmOptions;
 use tables::{TableOptions, TableStore};
@@ -47,6 +47,9 @@ const STOP_LEVEL_0_RUNS: usize = 24;
 const SLOW_BYTES_PER_SECOND: u64 = 16 << 20;
 /// Shortest pause of a slowed-down write; less is saved up.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
+
+/// Memtables' memory kept for the next one: what is written to and what is flushed take turns.
+const SPARE_ARENAS: usize = 1;
 
 /// See the module.
 pub struct LsmBackend {
@@ -66,6 +69,7 @@ struct Writer {
 struct Shared {
     options: LsmOptions,
     store: TableStore,
+    pool: Arc<ArenaPool>,
     barrier: Arc<dyn LogBarrier>,
     /// The newest version, for point reads. Changed only with `state` locked.
     version: ArcSwap<Version>,
@@ -115,7 +119,8 @@ impl LsmBackend {
         let table_options = TableOptions { cache_bytes: options.cache_bytes, table_bytes: options.table_bytes };
         let store = TableStore::open(&options.dir, table_options)?;
         let applied = store.applied()?;
-        let (active, memtable) = Memtable::create(options.memtable_bytes);
+        let pool = Arc::new(ArenaPool::new(options.memtable_bytes, SPARE_ARENAS));
+        let (active, memtable) = Memtable::create_in(&pool, options.memtable_bytes);
         let version = Arc::new(Version { active, sealed: Vec::new(), tables: store.newest() });
         let state = State {
             version: Arc::clone(&version),
@@ -131,6 +136,7 @@ impl LsmBackend {
         let shared = Arc::new(Shared {
             options,
             store,
+            pool,
             barrier,
             version: ArcSwap::new(version),
             state: Mutex::new(state),
@@ -147,7 +153,7 @@ impl LsmBackend {
         let shared = &*self.shared;
         let mut state = shared.wait_for_room()?;
         let Some(applied) = state.applied else { return Ok(()) };
-        let (active, memtable) = Memtable::create(shared.options.memtable_bytes.max(bytes));
+        let (active, memtable) = Memtable::create_in(&shared.pool, shared.options.memtable_bytes.max(bytes));
         let mut version = Version::clone(&state.version);
         let sealed = std::mem::replace(&mut version.active, active);
         version.sealed.insert(0, Sealed { memtable: sealed, applied });
@@ -251,7 +257,8 @@ impl Backend for LsmBackend {
         let counters = &self.shared.counters;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         BackendStats {
-            memory_bytes: memtables().map(|memtable| memtable.memory_bytes() as u64).sum(),
+            memory_bytes: memtables().map(|memtable| memtable.memory_bytes() as u64).sum::<u64>()
+                + self.shared.pool.spare_bytes() as u64,
             disk_bytes: version.tables.disk_bytes(),
             tables: version.tables.tables().count() as u64,
             tables_per_level: version.tables.tables_per_level().to_vec(),

@@ -3,8 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 /// Options of [`LsmBackend`](super::LsmBackend). Memory in all: `cache_bytes`, plus `memtable_bytes`
-/// times `max_sealed + 1` and about a tenth for hash indexes, plus 2 bytes per key on disk for filters
-/// and block indexes.
+/// times `max_sealed + 2` (one takes writes, one is kept for the next) and about a tenth for hash indexes,
+/// plus 2 bytes per key on disk for filters and block indexes. One open file per table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LsmOptions {
     /// Directory of the tables. Created if missing.

@@ -24,7 +24,7 @@ use std::{
     cmp::Ordering as Order,
     ptr::NonNull,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -69,10 +69,84 @@ const fn version_bytes(value_len: usize) -> usize {
     padded(VERSION_HEADER_BYTES + value_len)
 }
 
-/// A fixed piece of memory. Freed when dropped.
+/// A piece of memory, uninitialised or holding what an earlier arena left in it.
+struct Memory {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a `Memory` owns its allocation; moving it to another thread moves that.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new(layout: Layout) -> Self {
+        assert!(layout.size() > 0);
+        // SAFETY: the layout is not empty.
+        let Some(base) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        Self { base, layout }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: `base` was allocated with this layout, and nothing refers to it any more.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// Keeps the memory of arenas that are gone for those to come: writing to fresh pages costs more than
+/// everything else that a put does.
+pub struct ArenaPool {
+    layout: Layout,
+    max_spare: usize,
+    spare: Mutex<Vec<Memory>>,
+}
+
+impl ArenaPool {
+    /// A pool of arenas for `bytes` of changes that keeps at most `max_spare` of them.
+    #[must_use]
+    pub fn new(bytes: usize, max_spare: usize) -> Self {
+        Self { layout: layout(bytes.saturating_add(HEAD_BYTES)), max_spare, spare: Mutex::default() }
+    }
+
+    /// Bytes kept for arenas to come.
+    #[must_use]
+    pub fn spare_bytes(&self) -> usize {
+        self.lock().len() * self.layout.size()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Memory>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, capacity: usize) -> Memory {
+        if capacity > self.layout.size() {
+            return Memory::new(layout(capacity));
+        }
+        let spare = self.lock().pop();
+        spare.unwrap_or_else(|| Memory::new(self.layout))
+    }
+
+    fn give_back(&self, memory: Memory) {
+        let mut spare = self.lock();
+        if memory.layout == self.layout && spare.len() < self.max_spare {
+            spare.push(memory);
+        }
+    }
+}
+
+fn layout(capacity: usize) -> Layout {
+    let capacity = capacity.clamp(HEAD_BYTES, u32::MAX as usize);
+    Layout::from_size_align(capacity, ALIGN).expect("at most 4 GiB")
+}
+
+/// A fixed piece of memory. Goes back to its pool when dropped.
 pub(super) struct Arena {
     base: NonNull<u8>,
     layout: Layout,
+    /// What `base` points into; taken when dropped.
+    memory: Option<Memory>,
+    pool: Arc<ArenaPool>,
 }
 
 // SAFETY: the memory is owned by the arena alone. Shared access is by plain reads of what no longer
@@ -83,8 +157,10 @@ unsafe impl Sync for Arena {}
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: `base` was allocated with this layout and nothing borrowed from `self` outlives it.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+        // Nothing borrowed from `self` outlives it, so nobody reads the memory any more.
+        if let Some(memory) = self.memory.take() {
+            self.pool.give_back(memory);
+        }
     }
 }
 
@@ -98,13 +174,12 @@ pub(super) struct ArenaWriter {
 #[derive(Debug)]
 pub(super) struct Full;
 
-/// A new arena of `capacity` bytes, and its writer. At most `u32::MAX` bytes, so that offsets fit.
-pub(super) fn new_arena(capacity: usize) -> (Arc<Arena>, ArenaWriter) {
-    assert!((HEAD_BYTES..=u32::MAX as usize).contains(&capacity), "arena of {capacity} bytes");
-    let layout = Layout::from_size_align(capacity, ALIGN).expect("at most 4 GiB");
-    // SAFETY: the layout is not empty, since HEAD_BYTES is above 0.
-    let Some(base) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
-    let arena = Arc::new(Arena { base, layout });
+/// A new arena with room for a head and `bytes` of changes, and its writer. At most `u32::MAX` bytes in
+/// all, so that offsets fit.
+pub(super) fn new_arena(pool: &Arc<ArenaPool>, bytes: usize) -> (Arc<Arena>, ArenaWriter) {
+    let memory = pool.take(bytes.saturating_add(HEAD_BYTES).min(u32::MAX as usize));
+    let (base, layout) = (memory.base, memory.layout);
+    let arena = Arc::new(Arena { base, layout, memory: Some(memory), pool: Arc::clone(pool) });
     (Arc::clone(&arena), ArenaWriter { arena, used: ALIGN })
 }
 

@@ -24,6 +24,7 @@ use std::{
 };
 
 use crate::backend::{Change, Direction, WriteBatch};
+pub use arena::ArenaPool;
 use arena::{ArenaWriter, HEAD_BYTES, MAX_HEIGHT, Needle, Node, max_entry_bytes, new_arena};
 use hash_index::{HashIndex, Lookup};
 use skip_list::{Finger, SkipList};
@@ -136,11 +137,17 @@ impl Memtable {
     /// The largest batch, as measured by [`bytes_for`](Self::bytes_for), that any memtable can hold.
     pub const MAX_BATCH_BYTES: usize = u32::MAX as usize - HEAD_BYTES;
 
-    /// An empty memtable with room for at least `bytes` of arena, and its writer. The memory is touched
-    /// as it is used.
+    /// An empty memtable with room for at least `bytes` of arena, and its writer, in memory of its own.
     #[must_use]
     pub fn create(bytes: usize) -> (Arc<Self>, MemtableWriter) {
-        let (arena, mut writer) = new_arena(bytes.saturating_add(HEAD_BYTES).min(u32::MAX as usize));
+        Self::create_in(&Arc::new(ArenaPool::new(bytes, 0)), bytes)
+    }
+
+    /// An empty memtable with room for at least `bytes` of arena, and its writer. The memory comes from
+    /// the pool and goes back to it; memory that is new is touched as it is used.
+    #[must_use]
+    pub fn create_in(pool: &Arc<ArenaPool>, bytes: usize) -> (Arc<Self>, MemtableWriter) {
+        let (arena, mut writer) = new_arena(pool, bytes);
         let head = writer.node(&[], MAX_HEIGHT, 0, None).expect("room for the head was added");
         let list = SkipList::new(arena, head);
         let finger = list.finger();

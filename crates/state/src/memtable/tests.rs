@@ -168,3 +168,30 @@ fn readers_see_whole_batches_while_the_writer_writes() {
         done.store(true, Ordering::Relaxed);
     });
 }
+
+#[test]
+fn memory_from_the_pool_brings_nothing_along() {
+    let pool = Arc::new(ArenaPool::new(100_000, 1));
+    let mut random = Random(5);
+    for round in 0..20u8 {
+        let (memtable, mut writer) = Memtable::create_in(&pool, 0);
+        assert_eq!(pool.spare_bytes(), 0);
+        let mut model = Model::new();
+        let mut batch = WriteBatch::new();
+        for _ in 0..100 {
+            let key = random.key();
+            batch.put(&[&key], &[&[round; 9]]);
+            model.insert(key, Some(vec![round; 9]));
+        }
+        writer.apply(&batch).unwrap();
+        let all: Vec<_> = memtable.iter(memtable.visible()).map(owned).collect();
+        assert_eq!(all, model.into_iter().collect::<Vec<_>>());
+        drop(memtable);
+        assert_eq!(pool.spare_bytes(), 0, "the writer still has it");
+        drop(writer);
+        assert!(pool.spare_bytes() >= 100_000);
+        let (large, _writer) = Memtable::create_in(&pool, 200_000);
+        assert!(pool.spare_bytes() >= 100_000, "a larger one gets memory of its own");
+        drop(large);
+    }
+}
