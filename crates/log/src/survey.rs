@@ -117,11 +117,13 @@ impl Survey {
     }
 }
 
-/// The highest LSN attested in the newest segment that has a valid header.
+/// The highest LSN attested in the newest segment that begins with a valid header, up to the first bad one. Less than
+/// what is attested behind damage only makes the survey begin earlier.
 fn newest_attestation(live: &[Found]) -> Result<Lsn, DiskFault> {
     for found in live.iter().rev() {
+        let mut window = Window::new(found.slot.file.clone(), found.key().limit, CHUNK_BYTES);
         let mut highest = None;
-        each_header(found, DATA_START, |_, header| highest = highest.max(Some(header.attested)))?;
+        hop(found, &mut window, DATA_START, &mut |_, header| highest = highest.max(Some(header.attested)))?;
         if let Some(highest) = highest {
             return Ok(highest);
         }
@@ -129,23 +131,30 @@ fn newest_attestation(live: &[Found]) -> Result<Lsn, DiskFault> {
     Ok(Lsn::ZERO)
 }
 
-/// Calls `visit` with every valid header from `from` on, hopping over bodies and searching where one is bad.
+/// Calls `visit` with each header from `from` on, hopping over bodies, up to the first bad one; says where that is.
+fn hop(
+    found: &Found,
+    window: &mut Window,
+    from: u32,
+    visit: &mut impl FnMut(u32, &BatchHeader),
+) -> Result<u32, DiskFault> {
+    let mut at = from;
+    while let Ok(header) = read_header(window, found.key(), at).explain("read", found.path())? {
+        visit(at, &header);
+        at += header.total_bytes();
+    }
+    Ok(at)
+}
+
+/// Calls `visit` with every valid header from `from` on: hops, and searches where one is bad.
 fn each_header(found: &Found, from: u32, mut visit: impl FnMut(u32, &BatchHeader)) -> Result<(), DiskFault> {
     let key = found.key();
     let mut window = Window::new(found.slot.file.clone(), key.limit, CHUNK_BYTES);
-    let mut at = from;
-    loop {
-        let header = read_header(&mut window, key, at).explain("read", found.path())?;
-        let (here, header) = match header {
-            Ok(header) => (at, header),
-            Err(_) => match find_header(&mut window, key, at).explain("read", found.path())? {
-                Some(hit) => hit,
-                None => return Ok(()),
-            },
-        };
-        visit(here, &header);
-        at = here + header.total_bytes();
+    let mut at = hop(found, &mut window, from, &mut visit)?;
+    while let Some((hit, _)) = find_header(&mut window, key, at).explain("read", found.path())? {
+        at = hop(found, &mut window, hit, &mut visit)?;
     }
+    Ok(())
 }
 
 /// A segment wholly below the attested LSN: its footer says what it holds. Without one it is gone through.

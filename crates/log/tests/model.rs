@@ -195,3 +195,25 @@ fn interval_writes_become_durable_by_themselves() {
     log.request_sync();
     log.wait_durable(appended.next).unwrap();
 }
+
+/// The knob makes whoever syncs wait for company: a few syncs carry all.
+#[test]
+fn a_commit_delay_gathers_writers() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(11));
+    let options = LogOptions { commit_delay: Duration::from_millis(20), ..small_options() };
+    let (log, _) = open(&disk, options).unwrap();
+    let barrier = Arc::new(Barrier::new(16));
+    let writers: Vec<_> = (0..16)
+        .map(|number| {
+            let (log, barrier) = (log.clone(), Arc::clone(&barrier));
+            std::thread::spawn(move || {
+                barrier.wait();
+                let appended = append(&log, &[payload(number, 50)], Durability::Disk).unwrap();
+                assert!(log.durable() >= appended.next);
+            })
+        })
+        .collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    let stats = log.stats();
+    assert!(stats.syncs < 16 && stats.batches_per_sync_max > 1, "{stats:?}");
+}
