@@ -1,0 +1,485 @@
+//! The command line: what can be typed, and its help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::{
+    span::{Since, parse_bytes, parse_since, parse_span},
+    target::Place,
+};
+
+const AFTER_HELP: &str = "\
+Client commands talk to a server (--server) or open a directory themselves (--data DIR).
+
+Examples:
+  thalweg serve --data ./data
+  thalweg put users ada '{\"born\": 1815}'
+  thalweg get users ada
+  thalweg append events 'started' 'stopped'
+  thalweg tail events --from 0
+  thalweg import flights.ndjson --stream flights --format ndjson
+  thalweg log verify --data ./data
+
+Exit codes:
+  0  done
+  1  failed: the node, its data or the machine needs a look
+  2  wrong usage or a request that can never succeed
+  3  not found: key, stream, offset, file or directory
+  4  a condition did not hold (--if-revision, --expect, ...); nothing was written
+  5  unavailable: not reachable, overloaded or in use; try again later";
+
+/// One durable log per node, read as key-value and as streams.
+#[derive(Parser, Debug)]
+#[command(name = "thalweg", version, max_term_width = 110, after_help = AFTER_HELP, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a node until SIGTERM or Ctrl-C
+    Serve(crate::commands::serve::Serve),
+    /// Set a key
+    Put(Put),
+    /// Print a key's value, byte for byte
+    Get(Get),
+    /// Remove a key
+    #[command(visible_alias = "delete")]
+    Del(Del),
+    /// List pairs in key order
+    Scan(Scan),
+    /// Append records to a stream: arguments, a file, or the lines of stdin
+    Append(Append),
+    /// Print a stream's records
+    Read(Read),
+    /// Print a stream's records as they come in
+    Tail(Tail),
+    /// List streams, or look after one
+    Streams(Streams),
+    /// List keyspaces
+    Keyspaces(Plain),
+    /// Show what a node holds and how it is
+    Status(Plain),
+    /// Load a file into a stream or a keyspace
+    Import(Import),
+    /// Write a stream or a keyspace to stdout or a file
+    Export(Export),
+    /// Look into the log of a stopped node
+    #[command(subcommand)]
+    Log(LogCommand),
+    /// Measure: the log, the engine, or a server
+    #[command(subcommand)]
+    Bench(crate::commands::bench::Bench),
+    /// Print a completion script
+    #[command(after_help = "Example:\n  thalweg completions bash > ~/.local/share/bash-completion/completions/thalweg")]
+    Completions {
+        /// For this shell
+        shell: Shell,
+    },
+}
+
+impl Command {
+    /// Whether errors are to be JSON, too.
+    pub fn wants_json(&self) -> bool {
+        match self {
+            Self::Put(args) => args.place.json,
+            Self::Get(args) => args.place.json,
+            Self::Del(args) => args.place.json,
+            Self::Scan(args) => args.place.json,
+            Self::Append(args) => args.place.json,
+            Self::Read(args) => args.place.json,
+            Self::Tail(args) => args.place.json,
+            Self::Streams(args) => args.place.json,
+            Self::Keyspaces(args) | Self::Status(args) => args.place.json,
+            Self::Import(args) => args.place.json,
+            Self::Export(args) => args.place.json,
+            Self::Log(LogCommand::Verify(args) | LogCommand::Stats(args)) => args.json,
+            Self::Log(LogCommand::Dump(args)) => args.log.json,
+            Self::Bench(bench) => bench.wants_json(),
+            Self::Serve(_) | Self::Completions { .. } => false,
+        }
+    }
+}
+
+/// How keys are typed and shown.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyFormat {
+    /// UTF-8
+    Text,
+    /// Two digits a byte
+    Hex,
+}
+
+/// A key on the command line.
+#[derive(Args, Clone, Debug)]
+pub struct KeyArgs {
+    /// The keyspace
+    pub keyspace: String,
+    /// The key
+    pub key: String,
+    /// How the key is typed
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub key_format: KeyFormat,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  thalweg put users ada '{\"born\": 1815}'\n  thalweg put files logo --file logo.png\n  \
+                        date | thalweg put notes today -\n  thalweg put users ada '{}' --if-revision 17"
+)]
+pub struct Put {
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// The value; `-` or nothing reads stdin
+    pub value: Option<String>,
+    /// Take the value from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "value")]
+    pub file: Option<PathBuf>,
+    /// Only if the key has no value yet
+    #[arg(long, group = "condition")]
+    pub if_absent: bool,
+    /// Only if the key has a value
+    #[arg(long, group = "condition")]
+    pub if_present: bool,
+    /// Only if the key's value is of this revision
+    #[arg(long, value_name = "N", group = "condition")]
+    pub if_revision: Option<u64>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg get users ada\n  thalweg get users ada --json    # with its revision\n  \
+                        thalweg get files logo > logo.png\n\nEnds with 3 if there is no such key.")]
+pub struct Get {
+    #[command(flatten)]
+    pub key: KeyArgs,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg del users ada\n  thalweg del users ada --if-revision 17")]
+pub struct Del {
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// Only if the key has a value
+    #[arg(long, group = "condition")]
+    pub if_present: bool,
+    /// Only if the key's value is of this revision
+    #[arg(long, value_name = "N", group = "condition")]
+    pub if_revision: Option<u64>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Prints key, tab, value; bytes that are no text are escaped (--json keeps them exactly).\n\n\
+                        Examples:\n  thalweg scan users --prefix a --limit 10\n  \
+                        thalweg scan zips --start 10001 --end 10100 --keys-only\n  thalweg scan users --reverse --json")]
+pub struct Scan {
+    /// The keyspace
+    pub keyspace: String,
+    /// Only keys that start with this
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub prefix: String,
+    /// From this key on
+    #[arg(long, value_name = "KEY")]
+    pub start: Option<String>,
+    /// Up to, and without, this key
+    #[arg(long, value_name = "KEY")]
+    pub end: Option<String>,
+    /// At most so many pairs
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// From the last key to the first
+    #[arg(long)]
+    pub reverse: bool,
+    /// Without values
+    #[arg(long)]
+    pub keys_only: bool,
+    /// How keys are typed and shown
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub key_format: KeyFormat,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg append events started stopped\n  journalctl -f | thalweg append logs\n  \
+                        thalweg append events paid --key order-7 --header source=shop --expect 42")]
+pub struct Append {
+    /// The stream; created if it is not there
+    pub stream: String,
+    /// One record each; none reads stdin, one record a line
+    pub records: Vec<String>,
+    /// Append a whole file as one record
+    #[arg(long, value_name = "FILE", conflicts_with = "records")]
+    pub file: Option<PathBuf>,
+    /// The records' key
+    #[arg(long)]
+    pub key: Option<String>,
+    /// A header of the records; may be repeated
+    #[arg(long = "header", value_name = "NAME=VALUE")]
+    pub headers: Vec<String>,
+    /// Only if the next offset is this one
+    #[arg(long, value_name = "OFFSET")]
+    pub expect: Option<u64>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// How records are shown.
+#[derive(Args, Clone, Debug)]
+pub struct RecordFormat {
+    /// Print only payloads, byte for byte, a newline after each
+    #[arg(long, conflicts_with = "json")]
+    pub payload_only: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg read events\n  thalweg read events --from 1000 --limit 10 --json\n  \
+                        thalweg read events --since 10m --payload-only")]
+pub struct Read {
+    /// The stream
+    pub stream: String,
+    /// From this offset on [default: the oldest kept]
+    #[arg(long, value_name = "OFFSET", conflicts_with = "since")]
+    pub from: Option<u64>,
+    /// From this time on: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    pub since: Option<Since>,
+    /// At most so many records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    #[command(flatten)]
+    pub format: RecordFormat,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg tail events\n  thalweg tail events --last 20\n  \
+                        thalweg tail events --from 0 --limit 5 --json")]
+pub struct Tail {
+    /// The stream
+    pub stream: String,
+    /// From this offset on [default: what comes in from now on]
+    #[arg(long, value_name = "OFFSET", conflicts_with = "last")]
+    pub from: Option<u64>,
+    /// Begin with the last N records
+    #[arg(long, value_name = "N")]
+    pub last: Option<u64>,
+    /// End after so many records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    #[command(flatten)]
+    pub format: RecordFormat,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Streams {
+    #[command(subcommand)]
+    pub action: Option<StreamAction>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// What a stream keeps; without a limit it keeps everything.
+#[derive(Args, Clone, Debug)]
+pub struct Retention {
+    /// Drop records older than this
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    pub max_age: Option<std::time::Duration>,
+    /// Drop the oldest batches while it holds more bytes than this
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub max_bytes: Option<u64>,
+    /// Drop the oldest records while it holds more than this
+    #[arg(long, value_name = "N")]
+    pub max_records: Option<u64>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum StreamAction {
+    /// List all
+    List(Plain),
+    /// Show one
+    Show {
+        /// The stream
+        stream: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Create a stream, or change what one keeps
+    Configure {
+        /// The stream
+        stream: String,
+        #[command(flatten)]
+        retention: Retention,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Drop the records below an offset
+    Trim {
+        /// The stream
+        stream: String,
+        /// The first offset to keep
+        #[arg(long, value_name = "OFFSET")]
+        before: u64,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Delete a stream and its records
+    Delete {
+        /// The stream
+        stream: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+impl Streams {
+    /// Where, whichever way it was typed.
+    pub fn place(&self) -> &Place {
+        match &self.action {
+            None => &self.place,
+            Some(StreamAction::List(plain)) => &plain.place,
+            Some(
+                StreamAction::Show { place, .. }
+                | StreamAction::Configure { place, .. }
+                | StreamAction::Trim { place, .. }
+                | StreamAction::Delete { place, .. },
+            ) => place,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct Plain {
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// What a file holds.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileFormat {
+    /// One record a line
+    Lines,
+    /// One JSON value a line
+    Ndjson,
+    /// A header line, then one row a line (quoted rows may span lines)
+    Csv,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Into a stream, a line (or a CSV row as a JSON object) becomes a record, with --key as its key.\n\
+                        Into a keyspace, --key names the column (csv) or field (ndjson) whose value is the key; with\n\
+                        `lines`, what stands before the first tab is the key and the rest the value.\n\n\
+                        Examples:\n  thalweg import flights.ndjson --stream flights --format ndjson\n  \
+                        thalweg import zipcodes.csv --keyspace zips --format csv --key zip_code\n  \
+                        zcat log.gz | thalweg import - --stream log --format lines"
+)]
+pub struct Import {
+    /// The file; `-` is stdin
+    pub file: PathBuf,
+    /// Append to this stream
+    #[arg(long, value_name = "NAME", required_unless_present = "keyspace", conflicts_with = "keyspace")]
+    pub stream: Option<String>,
+    /// Put into this keyspace
+    #[arg(long, value_name = "NAME")]
+    pub keyspace: Option<String>,
+    /// How the file is written
+    #[arg(long, value_enum)]
+    pub format: FileFormat,
+    /// Column or field that holds the key
+    #[arg(long, value_name = "COLUMN")]
+    pub key: Option<String>,
+    /// Pass over so many records first: go on where an import ended
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub skip: u64,
+    /// Records in one commit
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    pub batch: u32,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// What an export writes.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportFormat {
+    /// Payloads, one a line; pairs as key, tab, value. Not for payloads that hold newlines
+    Lines,
+    /// JSON objects with everything, binary as base64
+    Ndjson,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg export --stream flights --format lines > flights.ndjson\n  \
+                        thalweg export --keyspace zips --format ndjson --output zips.ndjson")]
+pub struct Export {
+    /// Export this stream
+    #[arg(long, value_name = "NAME", required_unless_present = "keyspace", conflicts_with = "keyspace")]
+    pub stream: Option<String>,
+    /// Export this keyspace
+    #[arg(long, value_name = "NAME")]
+    pub keyspace: Option<String>,
+    /// How to write it
+    #[arg(long, value_enum, default_value = "ndjson")]
+    pub format: ExportFormat,
+    /// Write to this file [default: stdout]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct LogArgs {
+    /// The node's directory; no server may have it open
+    #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
+    pub data: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct LogDump {
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// From this LSN on [default: the oldest kept]
+    #[arg(long, value_name = "LSN")]
+    pub from: Option<u64>,
+    /// At most so many records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum LogCommand {
+    /// Read every byte and check every checksum; ends with 1 if something is corrupt
+    Verify(LogArgs),
+    /// Print the log's records, one a line
+    Dump(LogDump),
+    /// Figures about segments, records and the state beside them
+    Stats(LogArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,83 @@
+//! `bench`: the suites of `thalweg_bench`, their reports as text or JSON, and their verdicts as exit codes.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use thalweg_bench::{
+    BenchError, Report, Stderr,
+    engine::{self, EngineOptions},
+    http::{self, HttpOptions},
+    log::{self, LogOptions},
+    report::Verdict,
+};
+
+use crate::{
+    failure::{Exit, Failure},
+    render,
+};
+
+/// The suites.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "Exit codes: 0 measured, and what was asked for is met; 4 measured, and something is missed;\n\
+                        1 void: the figures mean nothing (the report says why).\n\n\
+                        Examples:\n  thalweg bench log --only-checks\n  thalweg bench engine --mode quick\n  \
+                        thalweg bench http --rate 5000 --connections 64 --duration 10s\n  \
+                        thalweg bench http --search 'p99<5ms'")]
+pub enum Bench {
+    /// Appends to the log at each durability, beside a raw probe of the same disk
+    Log(Suite<LogOptions>),
+    /// The embedded engine: writes, reads, ranges, mixed work, compaction
+    Engine(Suite<EngineOptions>),
+    /// A server under scheduled load, counted from the scheduled moment
+    Http(Suite<HttpOptions>),
+}
+
+/// A suite's options, and where its report goes.
+#[derive(Args, Debug)]
+pub struct Suite<O: Args> {
+    #[command(flatten)]
+    options: O,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Also write the report as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Bench {
+    /// Whether errors are to be JSON, too.
+    pub fn wants_json(&self) -> bool {
+        match self {
+            Self::Log(suite) => suite.json,
+            Self::Engine(suite) => suite.json,
+            Self::Http(suite) => suite.json,
+        }
+    }
+}
+
+pub fn run(bench: &Bench) -> Result<(), Failure> {
+    let mut progress = Stderr::default();
+    match bench {
+        Bench::Log(suite) => suite.finish(log::run(&suite.options, &mut progress)),
+        Bench::Engine(suite) => suite.finish(engine::run(&suite.options, &mut progress)),
+        Bench::Http(suite) => suite.finish(http::run(&suite.options, &mut progress)),
+    }
+}
+
+impl<O: Args> Suite<O> {
+    fn finish(&self, report: Result<Report, BenchError>) -> Result<(), Failure> {
+        let report = report.map_err(|error| Failure::of(&error))?;
+        let json = report.to_json();
+        if let Some(path) = &self.output {
+            std::fs::write(path, &json).map_err(|error| Failure::file(path, &error))?;
+        }
+        let shown = if self.json { json } else { report.to_text() };
+        render::line(shown.trim_end())?;
+        match report.verdict() {
+            Verdict::Met => Ok(()),
+            Verdict::Missed => Err(Failure::new(Exit::Conflict, "missed", "measured, and a check is missed")),
+            Verdict::Void => Err(Failure::new(Exit::Failed, "void", "the figures are void; the report says why")),
+        }
+    }
+}

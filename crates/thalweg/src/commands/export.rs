@@ -1,0 +1,87 @@
+//! `export`: a stream or a keyspace to stdout or a file, in order, in bounded memory.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    ops::ControlFlow,
+};
+
+use super::{kv::pair_json, stream::record_json, with_target};
+use crate::{
+    cli::{Export, ExportFormat},
+    failure::{Exit, Failure},
+    render,
+    target::{Access, ScanQuery, Target},
+};
+
+pub fn run(args: &Export) -> Result<(), Failure> {
+    let mut out: Box<dyn Write> = match &args.output {
+        Some(path) => {
+            let file = File::create(path).map_err(|error| Failure::file(path, &error))?;
+            Box::new(BufWriter::with_capacity(256 * 1024, file))
+        }
+        None => Box::new(BufWriter::with_capacity(256 * 1024, io::stdout().lock())),
+    };
+    let count = with_target(&args.place, Access::Read, |target| {
+        let count = match (&args.stream, &args.keyspace) {
+            (Some(stream), _) => export_stream(target, stream, args.format, out.as_mut()),
+            (None, Some(keyspace)) => export_keyspace(target, keyspace, args.format, out.as_mut()),
+            (None, None) => Err(Failure::usage("say what: --stream NAME or --keyspace NAME")),
+        }?;
+        out.flush()?;
+        Ok(count)
+    });
+    match count {
+        Ok(count) => {
+            render::note(&format!("{} exported", render::count(count)));
+            Ok(())
+        }
+        Err(failure) if failure.code == "broken_pipe" => Ok(()),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn export_stream(target: &dyn Target, name: &str, format: ExportFormat, out: &mut dyn Write) -> Result<u64, Failure> {
+    let (start, mut count) = (target.stream(name)?.start, 0);
+    target.read(name, start, u64::MAX, &mut |record| {
+        match format {
+            ExportFormat::Lines => write_line(out, &[one_line_payload(&record.payload, record.offset)?])?,
+            ExportFormat::Ndjson => write_line(out, &[record_json(&record).as_bytes()])?,
+        }
+        count += 1;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(count)
+}
+
+fn export_keyspace(target: &dyn Target, name: &str, format: ExportFormat, out: &mut dyn Write) -> Result<u64, Failure> {
+    let mut count = 0;
+    target.scan(name, &ScanQuery::default(), &mut |pair| {
+        let value = pair.value.unwrap_or_default();
+        match format {
+            ExportFormat::Lines if pair.key.contains(&b'\t') || pair.key.contains(&b'\n') || value.contains(&b'\n') => {
+                return Err(unfit(&format!("key {:?}", render::one_line(pair.key))));
+            }
+            ExportFormat::Lines => write_line(out, &[pair.key, b"\t", value])?,
+            ExportFormat::Ndjson => write_line(out, &[pair_json(pair).as_bytes()])?,
+        }
+        count += 1;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(count)
+}
+
+fn one_line_payload(payload: &[u8], offset: u64) -> Result<&[u8], Failure> {
+    if payload.contains(&b'\n') { Err(unfit(&format!("the record at offset {offset}"))) } else { Ok(payload) }
+}
+
+/// What cannot be written so that it can be read back is refused, not mangled.
+fn unfit(what: &str) -> Failure {
+    Failure::new(Exit::Usage, "unfit_format", format!("{what} does not fit on a line"))
+        .then("export with --format ndjson")
+}
+
+fn write_line(out: &mut dyn Write, parts: &[&[u8]]) -> Result<(), Failure> {
+    let written = parts.iter().try_for_each(|part| out.write_all(part)).and_then(|()| out.write_all(b"\n"));
+    Ok(written?)
+}

@@ -1,0 +1,193 @@
+//! `import`: a file into a stream or a keyspace, in batches, each acknowledged before the next is sent.
+//!
+//! Invariant: batches go out in the file's order, so when one fails, everything before it is in and
+//! nothing after it is; the failure says how to go on (`--skip`).
+
+mod source;
+
+use std::{
+    fs::File,
+    io::{self, BufReader, IsTerminal, Read},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+
+use super::with_target;
+use crate::{
+    cli::Import,
+    failure::{Exit, Failure},
+    render,
+    span::show_span,
+    target::{Access, NewRecord, Target},
+};
+use source::{Item, Source};
+
+/// A batch holds at most so many bytes, whatever its count; a larger record goes alone.
+const MAX_BATCH_BYTES: usize = 1024 * 1024;
+
+/// Where items go.
+enum Sink<'a> {
+    Stream(&'a str),
+    Keyspace(&'a str),
+}
+
+/// What has been acknowledged so far.
+#[derive(Default)]
+struct Done {
+    records: u64,
+    bytes: u64,
+    first_offset: Option<u64>,
+    next_offset: Option<u64>,
+    durability: Option<thalweg_types::Durability>,
+}
+
+pub fn run(args: &Import) -> Result<(), Failure> {
+    let sink = match (&args.stream, &args.keyspace) {
+        (Some(stream), _) => Sink::Stream(stream),
+        (None, Some(keyspace)) => Sink::Keyspace(keyspace),
+        (None, None) => return Err(Failure::usage("say where to: --stream NAME or --keyspace NAME")),
+    };
+    let needs_key = matches!(sink, Sink::Keyspace(_));
+    let (input, len) = open(&args.file)?;
+    let bar = progress(len);
+    let counted = BufReader::with_capacity(256 * 1024, bar.wrap_read(input));
+    let mut source = Source::new(Box::new(counted), args.format, args.key.as_deref(), needs_key)?;
+    source.skip(args.skip)?;
+    with_target(&args.place, Access::Write, |target| {
+        let started = Instant::now();
+        let mut done = Done::default();
+        let result = pump(target, &sink, &mut source, args, &mut done, &bar);
+        bar.finish_and_clear();
+        result.map_err(|failure| explain(failure, args, &done))?;
+        summary(args, &done, started.elapsed())
+    })
+}
+
+fn pump(
+    target: &dyn Target,
+    sink: &Sink<'_>,
+    source: &mut Source<'_>,
+    args: &Import,
+    done: &mut Done,
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
+    let max_records = args.batch as usize;
+    let (mut batch, mut bytes) = (Vec::with_capacity(max_records), 0);
+    loop {
+        let item = source.next_item()?;
+        let more = item.as_ref().map_or(0, |item| item.key.as_ref().map_or(0, Vec::len) + item.value.len());
+        let full = batch.len() == max_records || bytes + more > MAX_BATCH_BYTES;
+        if !batch.is_empty() && (full || item.is_none()) {
+            let count = batch.len() as u64;
+            send(target, sink, std::mem::take(&mut batch), done)?;
+            done.records += count;
+            done.bytes += bytes as u64;
+            bytes = 0;
+            bar.set_message(format!("{} records", render::count(done.records)));
+        }
+        let Some(item) = item else { return Ok(()) };
+        bytes += more;
+        batch.push(item);
+    }
+}
+
+fn send(target: &dyn Target, sink: &Sink<'_>, batch: Vec<Item>, done: &mut Done) -> Result<(), Failure> {
+    match sink {
+        Sink::Stream(stream) => {
+            let record = |item: Item| NewRecord { key: item.key, headers: Vec::new(), payload: item.value };
+            let records: Vec<_> = batch.into_iter().map(record).collect();
+            let appended = target.append(stream, &records, None)?;
+            if let Some((first, next)) = appended.offsets {
+                done.first_offset.get_or_insert(first);
+                done.next_offset = Some(next);
+            }
+            done.durability = Some(appended.durability);
+        }
+        Sink::Keyspace(keyspace) => {
+            let pairs: Vec<_> = batch.into_iter().map(|item| (item.key.unwrap_or_default(), item.value)).collect();
+            done.durability = Some(target.put_many(keyspace, &pairs)?.durability);
+        }
+    }
+    Ok(())
+}
+
+/// Says what is in and how to go on. Whether the failed batch itself is in is known for a refusal, and
+/// unknown when the answer was lost.
+fn explain(failure: Failure, args: &Import, done: &Done) -> Failure {
+    let acknowledged = args.skip + done.records;
+    let mut next = failure.next.clone().map_or(String::new(), |next| format!("{next}\n  "));
+    next.push_str(&format!(
+        "{} records of the file are in; go on with the same command and --skip {acknowledged}",
+        render::count(acknowledged)
+    ));
+    if failure.exit == Exit::Unavailable && args.stream.is_some() {
+        next.push_str(
+            "\n  if the connection broke while a batch was on its way, that batch may be in already: compare the \
+             stream's end (`thalweg streams`) before going on",
+        );
+    }
+    failure.then(next)
+}
+
+fn summary(args: &Import, done: &Done, took: Duration) -> Result<(), Failure> {
+    let seconds = took.as_secs_f64().max(1e-6);
+    let rate = (done.records as f64 / seconds) as u64;
+    let bytes_rate = (done.bytes as f64 / seconds) as u64;
+    let level = done.durability.map(thalweg_types::Durability::name);
+    if args.place.json {
+        return render::line(
+            &json!({
+                "records": done.records, "bytes": done.bytes, "seconds": seconds, "records_per_second": rate,
+                "durability": level, "first": done.first_offset,
+                "last": done.next_offset.map(|next| next.saturating_sub(1)), "skipped": args.skip,
+            })
+            .to_string(),
+        );
+    }
+    let offsets = match (done.first_offset, done.next_offset) {
+        (Some(first), Some(next)) => format!(", offsets {first} to {}", next.saturating_sub(1)),
+        _ => String::new(),
+    };
+    let level = level.map_or(String::new(), |level| format!(", durability {level}"));
+    render::line(&format!(
+        "ok, {} records, {} in {}: {} records/s, {}/s{level}{offsets}",
+        render::count(done.records),
+        render::bytes(done.bytes),
+        show_span(took),
+        render::count(rate),
+        render::bytes(bytes_rate),
+    ))
+}
+
+fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+    if path == Path::new("-") {
+        return Ok((Box::new(io::stdin()), None));
+    }
+    let file = File::open(path).map_err(|error| Failure::file(path, &error))?;
+    let metadata = file.metadata().map_err(|error| Failure::file(path, &error))?;
+    if metadata.is_dir() {
+        return Err(Failure::usage(format!("{} is a directory: give a file", path.display())));
+    }
+    Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
+}
+
+fn progress(len: Option<u64>) -> ProgressBar {
+    let bar = match len {
+        Some(len) => ProgressBar::new(len)
+            .with_style(style("{elapsed_precise} [{bar:32}] {percent}% {binary_bytes_per_sec}, {msg}, {eta} left")),
+        None => {
+            ProgressBar::new_spinner().with_style(style("{elapsed_precise} {spinner} {binary_bytes_per_sec}, {msg}"))
+        }
+    };
+    if !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}

@@ -1,0 +1,129 @@
+//! `put`, `get`, `del`, `scan`.
+
+use std::{io::Read as _, ops::ControlFlow};
+
+use serde_json::{Map, Value, json};
+use thalweg_types::{Revision, command::Expect, limits::MAX_VALUE_BYTES};
+
+use super::{parse_key, with_target};
+use crate::{
+    cli::{Del, Get, KeyFormat, Put, Scan},
+    failure::{Exit, Failure},
+    render,
+    target::{Access, Pair, ScanQuery, Written},
+};
+
+pub fn put(args: &Put) -> Result<(), Failure> {
+    let key = parse_key(&args.key.key, args.key.key_format)?;
+    let value = value_of(args)?;
+    let expect = expectation(args.if_absent, args.if_present, args.if_revision);
+    with_target(&args.place, Access::Write, |target| {
+        let written = target.put(&args.key.keyspace, &key, &value, expect)?;
+        show_written(&written, args.place.json)
+    })
+}
+
+pub fn get(args: &Get) -> Result<(), Failure> {
+    let key = parse_key(&args.key.key, args.key.key_format)?;
+    let found = with_target(&args.place, Access::Read, |target| target.get(&args.key.keyspace, &key))?;
+    let Some(found) = found else {
+        return Err(Failure::new(
+            Exit::NotFound,
+            "not_found",
+            format!("there is no key {:?} in keyspace {:?}", args.key.key, args.key.keyspace),
+        )
+        .then(format!("`thalweg scan {}` lists what is there", args.key.keyspace)));
+    };
+    if !args.place.json {
+        return render::out(&found.value);
+    }
+    let mut object = Map::new();
+    render::insert_bytes(&mut object, "key", &key);
+    render::insert_bytes(&mut object, "value", &found.value);
+    object.insert("revision".into(), json!(found.revision));
+    render::line(&Value::Object(object).to_string())
+}
+
+pub fn del(args: &Del) -> Result<(), Failure> {
+    let key = parse_key(&args.key.key, args.key.key_format)?;
+    let expect = expectation(false, args.if_present, args.if_revision);
+    with_target(&args.place, Access::Read, |target| {
+        let written = target.delete(&args.key.keyspace, &key, expect)?;
+        show_written(&written, args.place.json)
+    })
+}
+
+pub fn scan(args: &Scan) -> Result<(), Failure> {
+    let key = |text: &String| parse_key(text, args.key_format);
+    let query = ScanQuery {
+        prefix: key(&args.prefix)?,
+        start: args.start.as_ref().map(key).transpose()?,
+        end: args.end.as_ref().map(key).transpose()?,
+        limit: args.limit,
+        reverse: args.reverse,
+        keys_only: args.keys_only,
+    };
+    with_target(&args.place, Access::Read, |target| {
+        target.scan(&args.keyspace, &query, &mut |pair| {
+            let text = if args.place.json { pair_json(pair) } else { pair_text(pair, args.key_format) };
+            render::line(&text)?;
+            Ok(ControlFlow::Continue(()))
+        })
+    })
+}
+
+/// A pair as one JSON object.
+pub fn pair_json(pair: Pair<'_>) -> String {
+    let mut object = Map::new();
+    render::insert_bytes(&mut object, "key", pair.key);
+    if let Some(value) = pair.value {
+        render::insert_bytes(&mut object, "value", value);
+    }
+    object.insert("revision".into(), json!(pair.revision));
+    Value::Object(object).to_string()
+}
+
+fn pair_text(pair: Pair<'_>, format: KeyFormat) -> String {
+    let key = match format {
+        KeyFormat::Text => render::one_line(pair.key),
+        KeyFormat::Hex => pair.key.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    match pair.value {
+        Some(value) => format!("{key}\t{}", render::one_line(value)),
+        None => key,
+    }
+}
+
+fn value_of(args: &Put) -> Result<Vec<u8>, Failure> {
+    if let Some(path) = &args.file {
+        return std::fs::read(path).map_err(|error| Failure::file(path, &error));
+    }
+    match args.value.as_deref() {
+        None | Some("-") => {
+            let mut value = Vec::new();
+            // One byte more than may be written, so that a longer value is refused and not cut.
+            std::io::stdin().lock().take(MAX_VALUE_BYTES as u64 + 1).read_to_end(&mut value)?;
+            Ok(value)
+        }
+        Some(text) => Ok(text.as_bytes().to_vec()),
+    }
+}
+
+fn expectation(absent: bool, present: bool, revision: Option<u64>) -> Option<Expect> {
+    match (absent, present, revision) {
+        (true, ..) => Some(Expect::Absent),
+        (_, true, _) => Some(Expect::Present),
+        (.., Some(revision)) => Some(Expect::Revision(Revision(revision))),
+        _ => None,
+    }
+}
+
+fn show_written(written: &Written, json: bool) -> Result<(), Failure> {
+    if json {
+        return render::line(
+            &json!({"revision": written.revision, "durability": written.durability.name()}).to_string(),
+        );
+    }
+    let revision = written.revision.map_or(String::new(), |revision| format!("revision {revision}, "));
+    render::line(&format!("ok, {revision}durability {}", written.durability))
+}

@@ -1,0 +1,273 @@
+//! `log verify|dump|stats`: a stopped node's log, as it lies on the disk.
+//!
+//! Nothing is written. The directory's lock is held meanwhile, so that no server changes what is being read;
+//! a copy of a directory can be looked at while its server runs.
+
+use std::{ops::ControlFlow, path::Path};
+
+use serde_json::{Value, json};
+use thalweg_disk::{Disk, LockGuard, RealDisk};
+use thalweg_log::{
+    LogRecord, RecordKind,
+    offline::{self, Item, Verdict},
+};
+use thalweg_types::{
+    Lsn,
+    command::{Command, Commands, Write},
+    record::Malformed,
+};
+
+use crate::{
+    cli::{LogArgs, LogCommand, LogDump},
+    failure::{Exit, Failure},
+    render,
+    span::show_time,
+};
+
+/// As in a data directory.
+const LOG_DIR: &str = "log";
+const STATE_DIR: &str = "state";
+const LOCK: &str = "LOCK";
+
+pub fn run(command: &LogCommand) -> Result<(), Failure> {
+    match command {
+        LogCommand::Verify(args) => verify(args),
+        LogCommand::Dump(args) => dump(args),
+        LogCommand::Stats(args) => stats(args),
+    }
+}
+
+/// A directory that nobody else has open.
+struct Stopped {
+    disk: RealDisk,
+    _lock: Box<dyn LockGuard>,
+}
+
+/// Opens the directory without creating anything in it.
+fn open(path: &Path) -> Result<Stopped, Failure> {
+    if !path.join(LOCK).exists() {
+        let message = format!("{} is no Thalweg directory", path.display());
+        return Err(Failure::new(Exit::NotFound, "missing_directory", message)
+            .then("name the directory that `thalweg serve` was given with --data"));
+    }
+    let disk = RealDisk::open(path).map_err(|error| Failure::file(path, &error))?;
+    let lock = disk.lock(LOCK).map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            Failure::new(Exit::Unavailable, "locked", format!("{} is in use by another process", path.display()))
+                .then("stop it, or look at a copy of the directory")
+        }
+        _ => Failure::file(path, &error),
+    })?;
+    Ok(Stopped { disk, _lock: lock })
+}
+
+fn verify(args: &LogArgs) -> Result<(), Failure> {
+    let stopped = open(&args.data)?;
+    let report = offline::verify(&stopped.disk, LOG_DIR).map_err(|error| Failure::of(&error))?;
+    if args.json {
+        render::line(&to_json(&report)?.to_string())?;
+    } else {
+        render::line(&format!(
+            "{}: {} records in {} batches, {} in {} segments, LSN {} to {}, durable to {}, {}",
+            match report.verdict {
+                Verdict::Good => "good",
+                Verdict::Degraded => "degraded",
+                Verdict::Corrupt => "corrupt",
+            },
+            render::count(report.records),
+            render::count(report.batches),
+            render::bytes(report.bytes),
+            report.segments,
+            report.first_lsn,
+            report.end_lsn,
+            report.attested_lsn,
+            if report.clean { "closed cleanly" } else { "not closed: the next start recovers" },
+        ))?;
+        if let Some(torn) = &report.torn {
+            render::line(&format!(
+                "torn end: {} at byte {} of {}, never acknowledged; the next start cuts it",
+                render::bytes(torn.bytes),
+                torn.offset,
+                torn.file
+            ))?;
+        }
+        let rows = report.findings.iter().map(|finding| {
+            let severity = to_json(&finding.severity).ok().and_then(|name| name.as_str().map(str::to_owned));
+            vec![
+                severity.unwrap_or_default(),
+                finding.file.clone(),
+                finding.offset.to_string(),
+                finding.what.to_owned(),
+                format!("{:#x}", finding.expected),
+                format!("{:#x}", finding.got),
+            ]
+        });
+        if !report.findings.is_empty() {
+            render::line(&render::table(&["damaged", "file", "offset", "what", "expected", "found"], rows))?;
+        }
+    }
+    match report.verdict {
+        Verdict::Good | Verdict::Degraded => Ok(()),
+        Verdict::Corrupt => Err(Failure::new(Exit::Failed, "corrupt", "data that was durable is damaged")
+            .then("restore a copy of the directory; `thalweg serve --repair` cuts the log at the damage and says what is lost")),
+    }
+}
+
+fn stats(args: &LogArgs) -> Result<(), Failure> {
+    let stopped = open(&args.data)?;
+    let stats = offline::stats(&stopped.disk, LOG_DIR).map_err(|error| Failure::of(&error))?;
+    let (files, bytes) = tree_size(&args.data.join(STATE_DIR));
+    if args.json {
+        let value = json!({ "log": to_json(&stats)?, "state": { "files": files, "bytes": bytes } });
+        return render::line(&value.to_string());
+    }
+    let rows = stats.segments.iter().map(|segment| {
+        vec![
+            segment.file.clone(),
+            segment.generation.to_string(),
+            segment.first_lsn.to_string(),
+            segment.next_lsn.to_string(),
+            render::bytes(segment.bytes),
+            show_time(segment.first_time),
+            show_time(segment.last_time),
+        ]
+    });
+    render::line(&render::table(&["segment", "generation", "first", "next", "used", "oldest", "newest"], rows))?;
+    render::line(&format!(
+        "log: {} used of {} in {} live and {} spare segments, LSN {} to {}, durable to {}, {}",
+        render::bytes(stats.bytes),
+        render::bytes(stats.file_bytes),
+        stats.segments.len(),
+        stats.spare_segments,
+        stats.first_lsn,
+        stats.end_lsn,
+        stats.attested_lsn,
+        if stats.clean { "closed cleanly" } else { "not closed cleanly" },
+    ))?;
+    render::line(&format!("state: {} in {} files", render::bytes(bytes), render::count(files)))
+}
+
+fn dump(args: &LogDump) -> Result<(), Failure> {
+    let stopped = open(&args.log.data)?;
+    let mut outcome = Ok(());
+    let from = Lsn(args.from.unwrap_or(0));
+    let limit = args.limit.unwrap_or(u64::MAX);
+    offline::dump(&stopped.disk, LOG_DIR, from, limit, |item| {
+        let text = if args.log.json { item_json(&item).to_string() } else { item_text(&item) };
+        match render::line(&text) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(failure) => {
+                outcome = Err(failure);
+                ControlFlow::Break(())
+            }
+        }
+    })
+    .map_err(|error| Failure::of(&error))?;
+    outcome
+}
+
+fn item_text(item: &Item) -> String {
+    match item {
+        Item::Segment { file, generation, base } => format!("segment {file}, generation {generation}, from LSN {base}"),
+        Item::Batch { offset, header } => format!(
+            "  batch at byte {offset}: {} records from LSN {}, {} bytes, durable to {} when written",
+            header.count, header.first, header.body_len, header.attested
+        ),
+        Item::Record(record) => format!(
+            "    {} {} space {} term {} index {} {} {} bytes{}",
+            record.lsn,
+            kind(record.kind),
+            record.space,
+            record.term,
+            record.index,
+            show_time(record.time.micros()),
+            record.payload.len(),
+            contents(record).map_or(String::new(), |contents| format!(": {contents}")),
+        ),
+        Item::Damage(corruption) => format!("  DAMAGE {corruption}"),
+    }
+}
+
+fn item_json(item: &Item) -> Value {
+    match item {
+        Item::Segment { file, generation, base } => {
+            json!({ "segment": { "file": file, "generation": generation.get(), "first_lsn": base.get() } })
+        }
+        Item::Batch { offset, header } => json!({ "batch": {
+            "offset": offset, "records": header.count, "first_lsn": header.first.get(), "bytes": header.body_len,
+            "attested_lsn": header.attested.get(),
+        }}),
+        Item::Record(record) => json!({ "record": {
+            "lsn": record.lsn.get(), "kind": kind(record.kind), "space": record.space.get(), "term": record.term.get(),
+            "index": record.index.get(), "time_micros": record.time.micros(), "bytes": record.payload.len(),
+            "contents": contents(record),
+        }}),
+        Item::Damage(corruption) => json!({ "damage": {
+            "file": corruption.file, "offset": corruption.offset, "what": corruption.what,
+            "expected": corruption.expected, "got": corruption.got,
+        }}),
+    }
+}
+
+fn kind(kind: RecordKind) -> &'static str {
+    match kind {
+        RecordKind::Entry => "entry",
+        RecordKind::Membership => "membership",
+        RecordKind::Vote => "vote",
+        RecordKind::Move => "move",
+        RecordKind::Truncate => "truncate",
+        RecordKind::Purged => "purged",
+        RecordKind::Blank => "blank",
+    }
+}
+
+/// What an entry asks for, in a few words.
+fn contents(record: &LogRecord) -> Option<String> {
+    if record.kind != RecordKind::Entry {
+        return None;
+    }
+    Some(summary(&record.payload).unwrap_or_else(|malformed| malformed.to_string()))
+}
+
+fn summary(entry: &[u8]) -> Result<String, Malformed> {
+    let (mut puts, mut deletes, mut appends, mut records, mut others) = (0_u64, 0_u64, 0_u64, 0_u64, Vec::new());
+    for framed in Commands::new(entry) {
+        match Command::decode(framed?.1)? {
+            Command::Commit(commit) => {
+                for write in commit.writes()? {
+                    match write? {
+                        Write::Put { .. } => puts += 1,
+                        Write::Delete { .. } => deletes += 1,
+                        Write::Append { count, .. } => (appends, records) = (appends + 1, records + u64::from(count)),
+                    }
+                }
+            }
+            Command::CreateKeyspace { name } => others.push(format!("create keyspace {name}")),
+            Command::CreateStream { name, .. } => others.push(format!("create stream {name}")),
+            Command::ConfigureStream { stream, .. } => others.push(format!("configure stream {stream}")),
+            Command::DeleteStream { stream } => others.push(format!("delete stream {stream}")),
+            Command::TrimStream { stream, before } => others.push(format!("trim stream {stream} before {before}")),
+            Command::ReclaimStream { stream, max } => others.push(format!("reclaim {max} entries of stream {stream}")),
+        }
+    }
+    let counted = [(puts, "puts"), (deletes, "deletes"), (appends, "appends"), (records, "records")];
+    let counted = counted.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    Ok(counted.chain(others).collect::<Vec<_>>().join(", "))
+}
+
+/// Files below a directory and their bytes; what cannot be read counts nothing.
+fn tree_size(dir: &Path) -> (u64, u64) {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.fold((0, 0), |(files, bytes), entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => {
+            let (more_files, more_bytes) = tree_size(&entry.path());
+            (files + more_files, bytes + more_bytes)
+        }
+        Ok(metadata) => (files + 1, bytes + metadata.len()),
+        Err(_) => (files, bytes),
+    })
+}
+
+fn to_json(value: &impl serde::Serialize) -> Result<Value, Failure> {
+    serde_json::to_value(value).map_err(|error| Failure::new(Exit::Failed, "json", error.to_string()))
+}

@@ -1,0 +1,90 @@
+//! One module a group of commands; each opens a target, asks, and prints.
+
+pub mod bench;
+mod export;
+mod import;
+mod kv;
+mod log;
+mod node;
+pub mod serve;
+mod stream;
+
+use clap::CommandFactory;
+
+use crate::{
+    cli::{Cli, Command, KeyFormat},
+    failure::Failure,
+    target::{Access, Place, Target},
+};
+
+/// Runs a command to its end.
+pub fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Put(args) => kv::put(&args),
+        Command::Get(args) => kv::get(&args),
+        Command::Del(args) => kv::del(&args),
+        Command::Scan(args) => kv::scan(&args),
+        Command::Append(args) => stream::append(&args),
+        Command::Read(args) => stream::read(&args),
+        Command::Tail(args) => stream::tail(&args),
+        Command::Streams(args) => node::streams(&args),
+        Command::Keyspaces(args) => node::keyspaces(&args.place),
+        Command::Status(args) => node::status(&args.place),
+        Command::Import(args) => import::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Log(args) => log::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+/// Opens the target, does the work, closes; the work's failure goes before the closing's.
+fn with_target<T>(
+    place: &Place,
+    access: Access,
+    work: impl FnOnce(&dyn Target) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let target = place.open(access)?;
+    let done = work(target.as_ref());
+    let closed = target.close();
+    let done = done?;
+    closed?;
+    Ok(done)
+}
+
+/// A key as typed.
+fn parse_key(text: &str, format: KeyFormat) -> Result<Vec<u8>, Failure> {
+    match format {
+        KeyFormat::Text => Ok(text.as_bytes().to_vec()),
+        KeyFormat::Hex => {
+            let digits = text.as_bytes();
+            let byte = |pair: &[u8]| {
+                let pair = std::str::from_utf8(pair).ok().filter(|pair| pair.bytes().all(|b| b.is_ascii_hexdigit()))?;
+                u8::from_str_radix(pair, 16).ok()
+            };
+            let bytes: Option<Vec<u8>> =
+                if digits.len().is_multiple_of(2) { digits.chunks(2).map(byte).collect() } else { None };
+            bytes.ok_or_else(|| {
+                Failure::usage(format!("{text:?} is no key in hex: use two digits a byte, such as 00ff"))
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_in_hex_are_bytes() {
+        assert_eq!(parse_key("00fF", KeyFormat::Hex).unwrap(), [0, 255]);
+        assert_eq!(parse_key("", KeyFormat::Hex).unwrap(), b"");
+        for wrong in ["0", "0x", "+1", "zz", "ü"] {
+            assert!(parse_key(wrong, KeyFormat::Hex).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! `streams`, `keyspaces`, `status`: what a node holds and how it is.
+
+use serde_json::{Value, json};
+use thalweg_types::command::StreamConfig;
+
+use super::with_target;
+use crate::{
+    cli::{StreamAction, Streams},
+    failure::Failure,
+    render,
+    span::{show_span, show_time},
+    target::{Access, Place, StreamRow, config_json},
+};
+
+pub fn streams(args: &Streams) -> Result<(), Failure> {
+    let place = args.place();
+    match &args.action {
+        None | Some(StreamAction::List(_)) => {
+            let rows = with_target(place, Access::Read, |target| target.streams())?;
+            show_streams(&rows, place.json)
+        }
+        Some(StreamAction::Show { stream, .. }) => {
+            let row = with_target(place, Access::Read, |target| target.stream(stream))?;
+            show_streams(&[row], place.json)
+        }
+        Some(StreamAction::Configure { stream, retention, .. }) => {
+            let config = StreamConfig {
+                max_age: retention.max_age,
+                max_bytes: retention.max_bytes,
+                max_records: retention.max_records,
+            };
+            let row = with_target(place, Access::Write, |target| target.configure_stream(stream, &config))?;
+            show_streams(&[row], place.json)
+        }
+        Some(StreamAction::Trim { stream, before, .. }) => {
+            let row = with_target(place, Access::Read, |target| target.trim_stream(stream, *before))?;
+            show_streams(&[row], place.json)
+        }
+        Some(StreamAction::Delete { stream, .. }) => {
+            with_target(place, Access::Read, |target| target.delete_stream(stream))?;
+            render::line(&if place.json {
+                json!({"deleted": stream}).to_string()
+            } else {
+                format!("ok, {stream} is gone")
+            })
+        }
+    }
+}
+
+pub fn keyspaces(place: &Place) -> Result<(), Failure> {
+    let names = with_target(place, Access::Read, |target| target.keyspaces())?;
+    if names.is_empty() && !place.json {
+        render::note("no keyspaces yet: `thalweg put KEYSPACE KEY VALUE` creates one");
+    }
+    for name in names {
+        render::line(&if place.json { json!({ "name": name }).to_string() } else { name })?;
+    }
+    Ok(())
+}
+
+pub fn status(place: &Place) -> Result<(), Failure> {
+    let status = with_target(place, Access::Read, |target| target.status())?;
+    if place.json {
+        return render::line(&status.to_string());
+    }
+    let rows = render::flatten(&status).into_iter().map(|(path, value)| vec![path, value]);
+    render::line(&render::table(&["figure", "value"], rows))
+}
+
+fn show_streams(rows: &[StreamRow], json: bool) -> Result<(), Failure> {
+    if json {
+        return rows.iter().try_for_each(|row| render::line(&stream_json(row).to_string()));
+    }
+    if rows.is_empty() {
+        render::note("no streams yet: `thalweg append STREAM RECORD` creates one");
+        return Ok(());
+    }
+    let shown = rows.iter().map(|row| {
+        vec![
+            row.name.clone(),
+            row.start.to_string(),
+            row.next.to_string(),
+            render::count(row.next - row.start),
+            render::bytes(row.bytes),
+            if row.last_time == 0 { "-".to_owned() } else { show_time(row.last_time) },
+            keeps(&row.config),
+        ]
+    });
+    render::line(&render::table(&["stream", "start", "next", "records", "bytes", "newest", "keeps"], shown))
+}
+
+/// As the API writes it.
+fn stream_json(row: &StreamRow) -> Value {
+    json!({
+        "name": row.name, "start": row.start, "next": row.next, "bytes": row.bytes,
+        "last_time_micros": row.last_time, "config": config_json(&row.config),
+    })
+}
+
+fn keeps(config: &StreamConfig) -> String {
+    let limits = [
+        config.max_age.map(show_span),
+        config.max_bytes.map(render::bytes),
+        config.max_records.map(|records| format!("{} records", render::count(records))),
+    ];
+    let limits: Vec<_> = limits.into_iter().flatten().collect();
+    if limits.is_empty() { "everything".to_owned() } else { limits.join(", ") }
+}

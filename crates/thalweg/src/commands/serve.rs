@@ -1,0 +1,240 @@
+//! `serve`: the process around the server.
+//!
+//! Owns: reading flags into a [`Given`], log output, signals, the startup line, the order of starting and
+//! stopping. Does not own: any knob (they are `thalweg_server::config`'s, flags follow from its table) and
+//! anything about requests.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use thalweg_engine::{Create, Database, OpenReport, Options, Repair};
+use thalweg_server::{
+    Server, ServerError,
+    config::{Config, ConfigError, Given, KNOBS, Layers, LogFormat, LogLevel, Resolved, example},
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::{
+    failure::{Exit, Failure},
+    render,
+    span::show_span,
+};
+
+const AFTER_HELP: &str = "\
+Flags win over the environment (THALWEG_MAX_SCANS=10), which wins over the file, which wins over the defaults.
+
+Examples:
+  thalweg serve
+  thalweg serve --data /var/lib/thalweg --http 127.0.0.1:8080 --durability disk
+  thalweg serve --config thalweg.toml --explain
+  thalweg serve --example-config > thalweg.toml";
+
+/// A stop takes at most so long, whatever the disk and the clients do.
+const STOP_LIMIT: Duration = Duration::from_millis(9_500);
+
+/// What was typed after `serve`.
+#[derive(Clone, Debug, Default)]
+pub struct Serve {
+    config: Option<PathBuf>,
+    mode: Mode,
+    repair: bool,
+    given: Vec<(&'static str, String)>,
+}
+
+/// What `serve` is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mode {
+    #[default]
+    Run,
+    Explain,
+    Example,
+}
+
+impl Args for Serve {
+    fn augment_args(command: Command) -> Command {
+        let own = [
+            Arg::new("config")
+                .long("config")
+                .value_name("FILE")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("Read a TOML file with the keys that --explain lists"),
+            Arg::new("explain").long("explain").action(ArgAction::SetTrue).help(
+                "Print every value, where it comes from, and the memory that the bounds add up to; start nothing",
+            ),
+            Arg::new("example-config")
+                .long("example-config")
+                .action(ArgAction::SetTrue)
+                .help("Print a configuration file with every key and its default; start nothing"),
+            Arg::new("repair")
+                .long("repair")
+                .action(ArgAction::SetTrue)
+                .help("Where the log is corrupt, cut it there and say what is lost, instead of refusing to start"),
+        ];
+        let command = command.after_help(AFTER_HELP).args(own).next_help_heading("Configuration");
+        KNOBS.iter().fold(command, |command, knob| command.arg(flag(knob.name, knob.help)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+/// A knob as a flag; its default comes from the same table as its effect.
+fn flag(name: &'static str, help: &'static str) -> Arg {
+    let default = Config::default().get(name).unwrap_or_default();
+    let arg = Arg::new(name).long(name.replace('_', "-")).help(format!("{} [default: {default}]", help.trim()));
+    if default == "false" {
+        arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true").value_name("BOOL")
+    } else {
+        arg.action(ArgAction::Set).value_name("VALUE")
+    }
+}
+
+impl FromArgMatches for Serve {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut serve = Self::default();
+        serve.update_from_arg_matches(matches)?;
+        Ok(serve)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.config = matches.get_one::<PathBuf>("config").cloned();
+        self.repair = matches.get_flag("repair");
+        self.mode = match (matches.get_flag("explain"), matches.get_flag("example-config")) {
+            (true, _) => Mode::Explain,
+            (_, true) => Mode::Example,
+            _ => Mode::Run,
+        };
+        let typed = KNOBS.iter().filter_map(|knob| Some((knob.name, matches.get_one::<String>(knob.name)?.clone())));
+        self.given = typed.collect();
+        Ok(())
+    }
+}
+
+impl Serve {
+    fn resolve(&self) -> Result<Resolved, ConfigError> {
+        let mut flags = Given::default();
+        for (name, text) in &self.given {
+            flags.set(name, text)?;
+        }
+        let mut layers = Layers::new().flags(flags);
+        if let Some(path) = &self.config {
+            layers = layers.file(path)?;
+        }
+        let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+        layers.environment(variables.map(|(name, value)| (name, value.to_string_lossy().into_owned())))?.resolve()
+    }
+}
+
+/// Runs a node until it is told to stop.
+pub fn run(args: &Serve) -> Result<(), Failure> {
+    if args.mode == Mode::Example {
+        return render::out(example(&Config::default()).as_bytes());
+    }
+    let resolved = args.resolve().map_err(|error| Failure::of(&error))?;
+    if args.mode == Mode::Explain {
+        return render::out(resolved.explain().as_bytes());
+    }
+    log_to_stderr(&resolved.config);
+    let database = open(&resolved.config, args.repair)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
+    let served = runtime.block_on(serve(&resolved.config, &database));
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    if served.is_err() {
+        // The server did not get to it; what was acknowledged is safe either way.
+        let _ = database.close();
+    }
+    served
+}
+
+fn open(config: &Config, repair: bool) -> Result<Database, Failure> {
+    let repair = if repair { Repair::CutAtCorruption } else { Repair::Refuse };
+    let options = Options { create: Create::IfMissing, repair, ..config.engine_options() };
+    Database::open(&config.data, options).map_err(|error| Failure::of(&error))
+}
+
+/// Serves until a signal; the server closes the database.
+async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
+    let mut stop = Stop::new()?;
+    let server = Server::bind(config.clone(), database).map_err(|error| match error {
+        ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
+            .then("stop what listens there, or choose another address with --http"),
+        error => Failure::of(&error),
+    })?;
+    render::line(&startup_line(server.local_addr(), config, database.report()))?;
+    let told = async move {
+        let signal = stop.signalled().await;
+        tracing::info!(signal, "told to stop");
+        give_up_after(STOP_LIMIT);
+    };
+    server.run(told).await.map_err(|error| Failure::of(&error))
+}
+
+/// The signals that end a server.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn new() -> Result<Self, Failure> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn signalled(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// A stop that hangs on a dead disk must not hang whoever restarts us; what was acknowledged is safe anyway.
+fn give_up_after(limit: Duration) {
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        tracing::error!("not stopped after {limit:?}: giving up; the next start recovers");
+        std::process::exit(i32::from(Exit::Failed.code()));
+    });
+}
+
+/// What a person who started it wants to know, on one line.
+fn startup_line(address: SocketAddr, config: &Config, report: &OpenReport) -> String {
+    let found = if report.created {
+        "new".to_owned()
+    } else if report.clean {
+        format!("closed cleanly, opened in {}", show_span(report.took))
+    } else {
+        format!(
+            "recovered in {}: {} records ({}) replayed, {} of a torn end cut",
+            show_span(report.took),
+            render::count(report.replayed_records),
+            render::bytes(report.replayed_bytes),
+            render::bytes(report.cut_bytes),
+        )
+    };
+    let repaired = report.repaired.as_ref().map_or(String::new(), |what| format!(", repaired: {what}"));
+    format!(
+        "thalweg {} on http://{address}, data in {} ({}), durability {}, {found}{repaired}",
+        env!("CARGO_PKG_VERSION"),
+        config.data.display(),
+        config.get("backend").unwrap_or_default(),
+        config.durability,
+    )
+}
+
+fn log_to_stderr(config: &Config) {
+    let level = match config.log_level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    match config.log_format {
+        LogFormat::Text => builder.with_ansi(render::stderr_colour()).init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+}

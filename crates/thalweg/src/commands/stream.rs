@@ -1,0 +1,196 @@
+//! `append`, `read`, `tail`.
+
+use std::{
+    io::{BufRead, Write},
+    ops::ControlFlow,
+};
+
+use serde_json::{Map, Value, json};
+use thalweg_types::{Clock, SpaceTime, SystemClock};
+
+use super::with_target;
+use crate::{
+    cli::{Append, Read, RecordFormat, Tail},
+    failure::Failure,
+    render,
+    span::show_time,
+    target::{Access, Appended, NewRecord, StreamRecord, Target},
+};
+
+/// Records and bytes of stdin that go into one append.
+const STDIN_BATCH: (usize, usize) = (1000, 1024 * 1024);
+
+pub fn append(args: &Append) -> Result<(), Failure> {
+    let headers = args.headers.iter().map(|header| parse_header(header)).collect::<Result<Vec<_>, _>>()?;
+    let record = |payload: Vec<u8>| NewRecord {
+        key: args.key.as_ref().map(|key| key.as_bytes().to_vec()),
+        headers: headers.clone(),
+        payload,
+    };
+    let json = args.place.json;
+    with_target(&args.place, Access::Write, |target| {
+        if let Some(path) = &args.file {
+            let payload = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
+            return show_appended(&target.append(&args.stream, &[record(payload)], args.expect)?, 1, json);
+        }
+        if args.records.is_empty() {
+            return append_stdin(target, args, &record);
+        }
+        let records: Vec<_> = args.records.iter().map(|text| record(text.as_bytes().to_vec())).collect();
+        show_appended(&target.append(&args.stream, &records, args.expect)?, records.len(), json)
+    })
+}
+
+/// Appends what is there whenever stdin has nothing more at hand, so that a slow pipe is not held back.
+fn append_stdin(target: &dyn Target, args: &Append, record: &dyn Fn(Vec<u8>) -> NewRecord) -> Result<(), Failure> {
+    let mut input = std::io::BufReader::with_capacity(STDIN_BATCH.1, std::io::stdin());
+    let mut expect = args.expect;
+    loop {
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        loop {
+            let mut line = Vec::new();
+            if input.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+            let line = strip_newline(line);
+            bytes += line.len();
+            records.push(record(line));
+            let more_at_hand = input.buffer().contains(&b'\n');
+            if !more_at_hand || records.len() >= STDIN_BATCH.0 || bytes >= STDIN_BATCH.1 {
+                break;
+            }
+        }
+        if records.is_empty() {
+            return Ok(());
+        }
+        let appended = target.append(&args.stream, &records, expect)?;
+        // The condition was about where this input begins; the rest of it follows without a gap.
+        expect = expect.and(appended.offsets.map(|(_, next)| next));
+        show_appended(&appended, records.len(), args.place.json)?;
+    }
+}
+
+pub fn read(args: &Read) -> Result<(), Failure> {
+    with_target(&args.place, Access::Read, |target| {
+        let from = match (args.from, args.since) {
+            (Some(from), _) => from,
+            (None, Some(since)) => target.offset_at(&args.stream, since.time(now()).micros())?,
+            (None, None) => target.stream(&args.stream)?.start,
+        };
+        target.read(&args.stream, from, args.limit.unwrap_or(u64::MAX), &mut |record| {
+            show_record(&record, &args.format, args.place.json)?;
+            Ok(ControlFlow::Continue(()))
+        })
+    })
+}
+
+pub fn tail(args: &Tail) -> Result<(), Failure> {
+    if args.limit == Some(0) {
+        return Ok(());
+    }
+    with_target(&args.place, Access::Read, |target| {
+        let from = match (args.from, args.last) {
+            (Some(from), _) => from,
+            (None, last) => {
+                let stream = target.stream(&args.stream)?;
+                stream.next.saturating_sub(last.unwrap_or(0)).max(stream.start)
+            }
+        };
+        let mut left = args.limit;
+        target.tail(&args.stream, from, &mut |record| {
+            show_record(&record, &args.format, args.place.json)?;
+            left = left.map(|left| left - 1);
+            Ok(if left == Some(0) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })
+    })
+}
+
+/// A record as one JSON object.
+pub fn record_json(record: &StreamRecord) -> String {
+    let mut object = Map::new();
+    object.insert("offset".into(), json!(record.offset));
+    object.insert("time_micros".into(), json!(record.time));
+    if let Some(key) = &record.key {
+        render::insert_bytes(&mut object, "key", key);
+    }
+    if !record.headers.is_empty() {
+        let headers = record.headers.iter().map(|(name, value)| {
+            let mut header = Map::new();
+            header.insert("name".into(), json!(name));
+            render::insert_bytes(&mut header, "value", value);
+            Value::Object(header)
+        });
+        object.insert("headers".into(), headers.collect());
+    }
+    render::insert_bytes(&mut object, "payload", &record.payload);
+    Value::Object(object).to_string()
+}
+
+fn show_record(record: &StreamRecord, format: &RecordFormat, json: bool) -> Result<(), Failure> {
+    if json {
+        return render::line(&record_json(record));
+    }
+    if format.payload_only {
+        let mut bytes = record.payload.clone();
+        bytes.push(b'\n');
+        return render::out(&bytes);
+    }
+    let mut text = format!("{}\t{}\t", record.offset, show_time(record.time));
+    if let Some(key) = &record.key {
+        text.push_str(&format!("[{}] ", render::one_line(key)));
+    }
+    for (name, value) in &record.headers {
+        text.push_str(&format!("{name}={} ", render::one_line(value)));
+    }
+    text.push_str(&render::one_line(&record.payload));
+    render::line(&text)
+}
+
+fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Failure> {
+    let level = appended.durability;
+    let text = match (json, appended.offsets) {
+        (true, offsets) => json!({
+            "first": offsets.map(|(first, _)| first), "last": offsets.map(|(_, next)| next.saturating_sub(1)),
+            "count": count, "durability": level.name(),
+        })
+        .to_string(),
+        (false, Some((first, next))) if next == first + 1 => format!("ok, offset {first}, durability {level}"),
+        (false, Some((first, next))) => {
+            format!("ok, offsets {first} to {}, durability {level}", next.saturating_sub(1))
+        }
+        (false, None) => format!("ok, {count} accepted, durability {level}"),
+    };
+    render::line(&text)?;
+    Ok(std::io::stdout().flush()?)
+}
+
+fn parse_header(text: &str) -> Result<(String, Vec<u8>), Failure> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.as_bytes().to_vec())),
+        _ => Err(Failure::usage(format!("{text:?} is no header: use NAME=VALUE"))),
+    }
+}
+
+fn strip_newline(mut line: Vec<u8>) -> Vec<u8> {
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    }
+    line
+}
+
+/// The wall clock: what a span before now is counted from.
+fn now() -> SpaceTime {
+    SystemClock::default().wall()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_split_at_the_first_sign() {
+        assert_eq!(parse_header("a=b=c").unwrap(), ("a".to_owned(), b"b=c".to_vec()));
+        assert!(parse_header("a").is_err());
+        assert!(parse_header("=b").is_err());
+    }
+}

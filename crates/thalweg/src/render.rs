@@ -1,0 +1,161 @@
+//! What commands print: bytes as text, tables, JSON, and colour only where a person looks.
+//!
+//! stdout carries results and nothing else; notes and progress go to stderr.
+
+use std::io::{self, IsTerminal, Write};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use serde_json::{Map, Value, json};
+
+use crate::failure::Failure;
+
+/// Whether stderr is looked at by a person who wants colour.
+pub fn stderr_colour() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+pub fn error_label() -> &'static str {
+    if stderr_colour() { "\x1b[1;31merror:\x1b[0m" } else { "error:" }
+}
+
+/// A remark for people, on stderr.
+pub fn note(text: &str) {
+    if stderr_colour() {
+        eprintln!("\x1b[2m{text}\x1b[0m");
+    } else {
+        eprintln!("{text}");
+    }
+}
+
+/// Writes to stdout; a reader that went away (`| head`) ends the command quietly.
+pub fn out(bytes: &[u8]) -> Result<(), Failure> {
+    match io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        result => Ok(result?),
+    }
+}
+
+/// Prints one line.
+pub fn line(text: &str) -> Result<(), Failure> {
+    out(format!("{text}\n").as_bytes())
+}
+
+/// Bytes on one line: UTF-8 as it is, control characters and what is no UTF-8 escaped as `\xNN`.
+pub fn one_line(bytes: &[u8]) -> String {
+    let mut shown = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => shown.push_str("\\\\"),
+                '\n' => shown.push_str("\\n"),
+                '\t' => shown.push_str("\\t"),
+                c if c.is_control() => shown.extend(c.escape_default()),
+                c => shown.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            shown.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    shown
+}
+
+/// Adds bytes to a JSON object: as `name` where they are UTF-8, else as `name_base64`.
+pub fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => object.insert(name.to_owned(), json!(text)),
+        Err(_) => object.insert(format!("{name}_base64"), json!(BASE64.encode(bytes))),
+    };
+}
+
+/// The inverse of [`insert_bytes`]; `None` if neither form is there.
+pub fn take_bytes(object: &Map<String, Value>, name: &str) -> Option<Vec<u8>> {
+    if let Some(text) = object.get(name).and_then(Value::as_str) {
+        return Some(text.as_bytes().to_vec());
+    }
+    let encoded = object.get(&format!("{name}_base64"))?.as_str()?;
+    BASE64.decode(encoded).ok()
+}
+
+/// A table without frames, which also reads well in a pipe.
+pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    let lines = table.to_string();
+    lines.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+}
+
+/// `1234567` as `1,234,567`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// Bytes with a binary unit.
+pub fn bytes(n: u64) -> String {
+    indicatif::BinaryBytes(n).to_string()
+}
+
+/// JSON objects as `path value` lines, nested names joined with dots: for people, and for grep.
+pub fn flatten(value: &Value) -> Vec<(String, String)> {
+    let mut rows = Vec::new();
+    flatten_into(&mut rows, "", value);
+    rows
+}
+
+fn flatten_into(rows: &mut Vec<(String, String)>, path: &str, value: &Value) {
+    let joined = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    match value {
+        Value::Object(object) => object.iter().for_each(|(name, value)| flatten_into(rows, &joined(name), value)),
+        Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
+            items.iter().enumerate().for_each(|(at, item)| flatten_into(rows, &joined(&at.to_string()), item));
+        }
+        Value::String(text) => rows.push((path.to_owned(), text.clone())),
+        other => rows.push((path.to_owned(), other.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_stay_on_one_line() {
+        assert_eq!(one_line("grün\n\t\\".as_bytes()), "grün\\n\\t\\\\");
+        assert_eq!(one_line(b"a\xff\x00"), "a\\xff\\u{0}");
+    }
+
+    #[test]
+    fn bytes_go_through_json_both_ways() {
+        for bytes in [b"".as_slice(), b"text", b"\xff\x00", "ü".as_bytes()] {
+            let mut object = Map::new();
+            insert_bytes(&mut object, "value", bytes);
+            assert_eq!(take_bytes(&object, "value").as_deref(), Some(bytes));
+        }
+        assert_eq!(take_bytes(&Map::new(), "value"), None);
+    }
+
+    #[test]
+    fn counts_are_grouped() {
+        let shown: Vec<_> = [0, 999, 1_000, 1_234_567].map(count).into();
+        assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn nested_json_becomes_dotted_lines() {
+        let rows = flatten(&json!({"a": {"b": 1, "c": "x"}, "d": [1, 2]}));
+        let shown: Vec<_> = rows.iter().map(|(path, value)| format!("{path}={value}")).collect();
+        assert_eq!(shown, ["a.b=1", "a.c=x", "d=[1,2]"]);
+    }
+}

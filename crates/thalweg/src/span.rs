@@ -1,0 +1,96 @@
+//! Spans, sizes and points of time as people type and read them on the command line: as in the
+//! configuration and in the API, so that there is one way to write each.
+
+use std::time::Duration;
+
+use thalweg_server::{
+    config::{ByteSize, Setting, Span},
+    parse::{parse_time, rfc3339},
+};
+use thalweg_types::SpaceTime;
+
+/// Parses `250ms`, `10s`, `5m`, `2h`, `7d`.
+pub fn parse_span(text: &str) -> Result<Duration, String> {
+    Span::parse(text).map(|span| span.0).map_err(|expected| format!("write {expected}"))
+}
+
+/// Parses `64KiB`, `1GiB`, or a number of bytes.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    ByteSize::parse(text).map(|size| size.0).map_err(|expected| format!("write {expected}"))
+}
+
+/// A point in time as given to `--since`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// So long before now.
+    Ago(Duration),
+    /// Then.
+    At(SpaceTime),
+}
+
+impl Since {
+    /// The point in time, if it is `now` now.
+    pub fn time(self, now: SpaceTime) -> SpaceTime {
+        match self {
+            Self::Ago(span) => now.minus(span),
+            Self::At(time) => time,
+        }
+    }
+}
+
+/// Parses `10m` (ago), `2026-11-20T08:30:00Z`, or microseconds since the epoch.
+pub fn parse_since(text: &str) -> Result<Since, String> {
+    if let Some(time) = parse_time(text) {
+        return Ok(Since::At(time));
+    }
+    parse_span(text)
+        .map(Since::Ago)
+        .map_err(|_| "write a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970".to_owned())
+}
+
+/// Shows microseconds since the epoch as RFC 3339 in UTC.
+pub fn show_time(micros: u64) -> String {
+    rfc3339(SpaceTime(micros))
+}
+
+/// Shows a span for people: `850 ms`, `1.2 s`, `3 m 20 s`.
+pub fn show_span(span: Duration) -> String {
+    let seconds = span.as_secs_f64();
+    match seconds {
+        s if s < 0.001 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 60.0 => format!("{s:.1} s"),
+        s if s < 3600.0 => format!("{} m {} s", span.as_secs() / 60, span.as_secs() % 60),
+        s if s < 86_400.0 => format!("{} h {} m", span.as_secs() / 3600, span.as_secs() / 60 % 60),
+        _ => format!("{} d {} h", span.as_secs() / 86_400, span.as_secs() / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_point_or_a_span_before_now() {
+        let now = SpaceTime(60_000_000);
+        assert_eq!(parse_since("10s").map(|since| since.time(now)), Ok(SpaceTime(50_000_000)));
+        assert_eq!(parse_since("10m").map(|since| since.time(now)), Ok(SpaceTime(0)));
+        assert_eq!(parse_since("17").map(|since| since.time(now)), Ok(SpaceTime(17)));
+        assert_eq!(parse_since("1970-01-01T00:00:01Z").map(|since| since.time(now)), Ok(SpaceTime(1_000_000)));
+        assert!(parse_since("yesterday").is_err());
+    }
+
+    #[test]
+    fn spans_are_short_to_read() {
+        let shown = [
+            (0, "0 µs"),
+            (850_000, "850 ms"),
+            (1_230_000, "1.2 s"),
+            (200_000_000, "3 m 20 s"),
+            (604_800_000_000, "7 d 0 h"),
+        ];
+        for (micros, text) in shown {
+            assert_eq!(show_span(Duration::from_micros(micros)), text);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Server-sent events, read from a byte stream.
+
+use std::io::{BufRead, Read};
+
+/// An event: its name (`message` if it has none) and its data, lines joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub name: String,
+    pub data: String,
+}
+
+/// Longest line of an event: a record of the largest size as base64 in JSON, and some room.
+const MAX_LINE_BYTES: u64 = 32 * 1024 * 1024;
+
+/// Reads events one by one.
+pub struct Events<R> {
+    input: R,
+}
+
+impl<R: BufRead> Events<R> {
+    pub fn new(input: R) -> Self {
+        Self { input }
+    }
+
+    /// The next event; `None` when the connection ends, cleanly or not, with whatever it was in the middle of.
+    pub fn next_event(&mut self) -> Option<Event> {
+        let (mut name, mut data): (Option<String>, Option<String>) = (None, None);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            self.take_line(&mut line)?;
+            let text = String::from_utf8_lossy(&line);
+            let text = text.trim_end_matches(['\r', '\n']);
+            if text.is_empty() {
+                match data.take() {
+                    Some(data) => return Some(Event { name: name.unwrap_or_else(|| "message".to_owned()), data }),
+                    None => name = None,
+                }
+                continue;
+            }
+            let (field, value) = text.split_once(':').unwrap_or((text, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "event" => name = Some(value.to_owned()),
+                "data" => data = Some(data.map_or_else(|| value.to_owned(), |data| format!("{data}\n{value}"))),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads a line; `None` at the end of the input, on an error, and for a line cut short or too long.
+    fn take_line(&mut self, line: &mut Vec<u8>) -> Option<()> {
+        Read::take(&mut self.input, MAX_LINE_BYTES).read_until(b'\n', line).ok()?;
+        (line.last() == Some(&b'\n')).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(text: &str) -> Vec<(String, String)> {
+        let mut events = Events::new(text.as_bytes());
+        std::iter::from_fn(|| events.next_event()).map(|event| (event.name, event.data)).collect()
+    }
+
+    #[test]
+    fn events_have_names_and_data_and_comments_are_passed_over() {
+        let text = ": hello\n\nid: 7\nevent: record\ndata: {\"a\":1}\n\ndata:x\ndata: y\r\n\r\n: still here\n\n";
+        let wanted = [("record", "{\"a\":1}"), ("message", "x\ny")];
+        assert_eq!(events(text), wanted.map(|(name, data)| (name.to_owned(), data.to_owned())));
+    }
+
+    #[test]
+    fn an_event_cut_short_is_none() {
+        for text in ["", "data: x", "data: x\n", "data: x\nevent: y"] {
+            assert_eq!(events(text), []);
+        }
+    }
+}

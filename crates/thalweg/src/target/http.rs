@@ -1,0 +1,194 @@
+//! One HTTP exchange with a server, and what its failures mean.
+//!
+//! Owns: the connection, timeouts, and turning every way in which a request can fail into a [`Failure`]
+//! that says what to do. Does not own: what is asked; see [`super::remote`].
+
+use std::{io::Read, time::Duration};
+
+use serde_json::Value;
+use thalweg_types::{Action, Durability};
+use ureq::{
+    Agent, Body,
+    http::{HeaderMap, Method, Request, Response},
+};
+
+use crate::failure::{Exit, Failure, exit_of};
+
+/// Longest error body that is read; an honest one is a line.
+const MAX_ERROR_BYTES: u64 = 64 * 1024;
+/// Longest reply that is held in memory: a value of the largest size, or a page of records as base64.
+const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
+
+/// A server's address and how to speak to it.
+pub struct Http {
+    agent: Agent,
+    base: String,
+}
+
+/// A request in the making.
+pub struct Ask<'a> {
+    pub method: Method,
+    /// Path and query, encoded.
+    pub path: String,
+    pub headers: Vec<(&'static str, String)>,
+    pub body: Option<&'a [u8]>,
+}
+
+impl<'a> Ask<'a> {
+    pub fn get(path: impl Into<String>) -> Self {
+        Self { method: Method::GET, path: path.into(), headers: Vec::new(), body: None }
+    }
+
+    pub fn send(method: Method, path: impl Into<String>, body: &'a [u8]) -> Self {
+        Self { method, path: path.into(), headers: Vec::new(), body: Some(body) }
+    }
+
+    #[must_use]
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+}
+
+/// A reply with its body read.
+pub struct Reply {
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+impl Http {
+    pub fn new(url: &str, timeout: Duration) -> Result<Self, Failure> {
+        let url = url.trim_end_matches('/');
+        let base = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        if base.starts_with("https://") {
+            return Err(Failure::usage(format!("{base}: this build speaks http:// only"))
+                .then("put a TLS-terminating proxy in front of the server, or reach it through a tunnel"));
+        }
+        if !base.starts_with("http://") || base.len() == "http://".len() {
+            return Err(Failure::usage(format!("{url:?} is no server address: use http://HOST:PORT")));
+        }
+        // A proxy from the environment would carry data to somebody who was not named on this command line.
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None)
+            .user_agent(concat!("thalweg/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(timeout))
+            .timeout_send_body(Some(timeout))
+            .timeout_recv_response(Some(timeout))
+            .build();
+        Ok(Self { agent: config.into(), base })
+    }
+
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Sends and reads the whole reply; a status that is no success is a [`Failure`].
+    pub fn ask(&self, ask: Ask<'_>) -> Result<Reply, Failure> {
+        let response = self.open(ask)?;
+        let headers = response.headers().clone();
+        let body = response.into_body().into_with_config().limit(MAX_REPLY_BYTES).read_to_vec();
+        Ok(Reply { headers, body: body.map_err(|error| self.lost(&error))? })
+    }
+
+    /// As [`ask`](Self::ask), with the body still to be read.
+    pub fn stream(&self, ask: Ask<'_>) -> Result<impl Read + 'static, Failure> {
+        Ok(self.open(ask)?.into_body().into_with_config().limit(u64::MAX).reader())
+    }
+
+    /// As [`ask`](Self::ask), with the body as JSON.
+    pub fn json(&self, ask: Ask<'_>) -> Result<Value, Failure> {
+        let body = self.ask(ask)?.body;
+        serde_json::from_slice(&body).map_err(|error| self.not_ours(&error.to_string()))
+    }
+
+    fn open(&self, ask: Ask<'_>) -> Result<Response<Body>, Failure> {
+        let mut request = Request::builder().method(ask.method).uri(format!("{}{}", self.base, ask.path));
+        for (name, value) in ask.headers {
+            request = request.header(name, value);
+        }
+        let bad = |error: ureq::http::Error| Failure::usage(format!("{}: {error}", self.base));
+        let response = match ask.body {
+            Some(body) => self.agent.run(request.body(body).map_err(bad)?),
+            None => self.agent.run(request.body(()).map_err(bad)?),
+        };
+        let response = response.map_err(|error| self.lost(&error))?;
+        if response.status().is_success() { Ok(response) } else { Err(self.refused(response)) }
+    }
+
+    /// The server answered, and the answer is no.
+    fn refused(&self, response: Response<Body>) -> Failure {
+        let status = response.status().as_u16();
+        let mut text = Vec::new();
+        let _ = response.into_body().into_reader().take(MAX_ERROR_BYTES).read_to_end(&mut text);
+        let body: Value = serde_json::from_slice(&text).unwrap_or_default();
+        self.failure_of(&body, status)
+    }
+
+    /// The failure that an error object of the API stands for.
+    pub fn failure_of(&self, body: &Value, status: u16) -> Failure {
+        let field = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
+        let number = |name: &str| body.get(name).and_then(Value::as_u64);
+        let Some(code) = field("code") else {
+            return self.not_ours(&format!("status {status}"));
+        };
+        let action = match field("retry").as_deref() {
+            Some("retry") => Action::Retry,
+            Some("fix") => Action::Fix,
+            _ => Action::Stop,
+        };
+        let exit = if matches!(status, 404 | 410 | 416) { Exit::NotFound } else { exit_of(&code, action) };
+        let message = field("message").unwrap_or_else(|| format!("status {status}"));
+        let failure = Failure::new(exit, code, message);
+        if failure.code == "no_such_stream" {
+            return failure.then(super::STREAMS_HINT);
+        }
+        match (status, number("start"), number("next")) {
+            (410, Some(start), _) => failure.then(format!("read with `--from {start}`")),
+            (416, _, Some(next)) => {
+                failure.then(format!("the next record will have offset {next}; `thalweg tail` waits for it"))
+            }
+            (409, _, Some(_)) => {
+                failure.then("read what came in between, then append at the next offset; nothing was written")
+            }
+            (412, ..) => failure.then("read the key again and decide anew; nothing was written"),
+            _ => failure,
+        }
+    }
+
+    /// The request or its answer got lost.
+    pub fn lost(&self, error: &ureq::Error) -> Failure {
+        let base = &self.base;
+        let (message, next) = match error {
+            ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => (
+                format!("nothing listens at {base}"),
+                "start a server with `thalweg serve`, name another with --server, or open a directory with --data",
+            ),
+            ureq::Error::HostNotFound => (format!("{base}: no such host"), "check --server or THALWEG_SERVER"),
+            ureq::Error::BadUri(why) => {
+                return Failure::usage(format!("{base}: {why}")).then("use http://HOST:PORT");
+            }
+            ureq::Error::Timeout(_) => (
+                format!("{base} did not answer in time"),
+                "the request may have been carried out: read before writing again, or wait longer with --timeout",
+            ),
+            error => (
+                format!("{base}: {error}"),
+                "the connection broke and the request may have been carried out: read before writing again",
+            ),
+        };
+        Failure::new(Exit::Unavailable, "unreachable", message).then(next)
+    }
+
+    /// Something answered that does not speak this API.
+    pub fn not_ours(&self, what: &str) -> Failure {
+        Failure::new(Exit::Failed, "not_thalweg", format!("{} answered as no Thalweg server does: {what}", self.base))
+            .then("check --server or THALWEG_SERVER, and that server and command are of one version")
+    }
+
+    /// The level that a reply says it reached.
+    pub fn level(&self, headers: &HeaderMap) -> Result<Durability, Failure> {
+        let level = headers.get("thalweg-durability").and_then(|value| value.to_str().ok());
+        level.and_then(|level| level.parse().ok()).ok_or_else(|| self.not_ours("no durability in an ack"))
+    }
+}

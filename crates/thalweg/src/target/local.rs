@@ -1,0 +1,309 @@
+//! A directory, opened in this process through the engine.
+
+use std::{
+    ops::{Bound, ControlFlow},
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+use thalweg_engine::{Create, Database, Options, Order, ReadError, ScanRange, Stream, StreamInfo, Values, WriteError};
+use thalweg_types::{
+    Durability, Offset, SpaceTime,
+    command::{CommandError, CommitBuilder, Expect, StreamConfig},
+    record::{Record, RecordBatch},
+};
+
+use super::{
+    Access, Appended, Found, NewRecord, Pair, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs, VisitRecords,
+    Written, no_such_stream,
+};
+use crate::{
+    failure::{Exit, Failure},
+    render,
+};
+
+/// Bytes fetched at a time while reading a stream.
+const PAGE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// An open directory.
+pub struct Local {
+    database: Database,
+    path: PathBuf,
+}
+
+impl Local {
+    pub fn open(path: &Path, access: Access, durability: Option<Durability>) -> Result<Self, Failure> {
+        let create = match access {
+            Access::Read => Create::Never,
+            Access::Write => Create::IfMissing,
+        };
+        let mut options = Options { create, ..Options::default() };
+        if let Some(level) = durability {
+            options.durability = level;
+        }
+        let database = Database::open(path, options).map_err(|error| Failure::of(&error))?;
+        Ok(Self { database, path: path.to_owned() })
+    }
+
+    fn find_stream(&self, name: &str) -> Result<Stream, Failure> {
+        self.database.find_stream(name).ok_or_else(|| no_such_stream(name))
+    }
+}
+
+impl Target for Local {
+    fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect>) -> Result<Written, Failure> {
+        let keyspace = self.database.keyspace(keyspace).map_err(of_write)?;
+        let ack = match expect {
+            Some(expect) => keyspace.put_if(key, value, expect),
+            None => keyspace.put(key, value),
+        };
+        written(ack)
+    }
+
+    fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure> {
+        let keyspace = self.database.keyspace(keyspace).map_err(of_write)?;
+        let mut commit = CommitBuilder::new();
+        for (key, value) in pairs {
+            commit.put(keyspace.id(), key, value).map_err(of_command)?;
+        }
+        written(self.database.commit(&commit))
+    }
+
+    fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Found>, Failure> {
+        let Some(keyspace) = self.database.find_keyspace(keyspace) else { return Ok(None) };
+        let entry = keyspace.get(key).map_err(of_read)?;
+        Ok(entry.map(|entry| Found { value: entry.value.to_vec(), revision: entry.revision.get() }))
+    }
+
+    fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect>) -> Result<Written, Failure> {
+        let Some(keyspace) = self.database.find_keyspace(keyspace) else {
+            return match expect {
+                Some(Expect::Present | Expect::Revision(_)) => {
+                    Err(of_write(WriteError::ConditionFailed { condition: 0, actual: None }))
+                }
+                Some(Expect::Absent) | None => Ok(Written { durability: self.database.durability(), revision: None }),
+            };
+        };
+        let ack = match expect {
+            Some(expect) => keyspace.delete_if(key, expect),
+            None => keyspace.delete(key),
+        };
+        written(ack)
+    }
+
+    fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<(), Failure> {
+        let Some(keyspace) = self.database.find_keyspace(keyspace) else { return Ok(()) };
+        let mut outcome = Ok(());
+        let scanned = keyspace.scan(&scan_range(query), &mut |item| {
+            let value = (!query.keys_only).then_some(item.value);
+            flow(&mut outcome, visit(Pair { key: item.key, value, revision: item.revision.get() }))
+        });
+        outcome.and(scanned.map_err(of_read))
+    }
+
+    fn keyspaces(&self) -> Result<Vec<String>, Failure> {
+        Ok(self.database.keyspaces().into_iter().map(|info| info.name).collect())
+    }
+
+    fn append(&self, stream: &str, records: &[NewRecord], expect: Option<u64>) -> Result<Appended, Failure> {
+        let stream = self.database.stream(stream).map_err(of_write)?;
+        let batch = encode(records)?;
+        let ack = match expect {
+            Some(offset) => stream.append_expecting(&batch, Offset(offset)),
+            None => stream.append(&batch),
+        };
+        let ack = ack.map_err(of_write)?;
+        let offsets = ack.appends.first().map(|at| (at.first.get(), at.first.get() + u64::from(batch.count())));
+        Ok(Appended { durability: ack.durability, offsets })
+    }
+
+    fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
+        let stream = self.find_stream(stream)?;
+        let (mut from, mut left) = (Offset(from), limit);
+        while left > 0 {
+            let page = stream.read(from, left, PAGE_BYTES).map_err(of_read)?;
+            if page.record_count() == 0 {
+                break;
+            }
+            let mut outcome = Ok(());
+            let mut stopped = false;
+            page.for_each(&mut |offset, time, record| {
+                let record = owned(offset, time, record);
+                let next = flow(&mut outcome, visit(record));
+                stopped = next.is_break();
+                next
+            })
+            .map_err(of_read)?;
+            outcome?;
+            if stopped {
+                break;
+            }
+            left = left.saturating_sub(page.record_count());
+            from = page.next;
+        }
+        Ok(())
+    }
+
+    fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
+        self.read(stream, from, u64::MAX, visit)?;
+        render::note("end of the stream: while this command has the directory open, nobody else can append");
+        Ok(())
+    }
+
+    fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure> {
+        self.find_stream(stream)?.offset_at(SpaceTime(micros)).map(Offset::get).map_err(of_read)
+    }
+
+    fn streams(&self) -> Result<Vec<StreamRow>, Failure> {
+        Ok(self.database.streams().into_iter().map(row).collect())
+    }
+
+    fn stream(&self, name: &str) -> Result<StreamRow, Failure> {
+        self.find_stream(name)?.info().map(row).map_err(of_read)
+    }
+
+    fn configure_stream(&self, name: &str, config: &StreamConfig) -> Result<StreamRow, Failure> {
+        let (stream, created) = self.database.create_stream(name, config).map_err(of_write)?;
+        if !created {
+            stream.configure(config).map_err(of_write)?;
+        }
+        self.stream(name)
+    }
+
+    fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure> {
+        self.find_stream(name)?.trim(Offset(before)).map_err(of_write)?;
+        self.stream(name)
+    }
+
+    fn delete_stream(&self, name: &str) -> Result<(), Failure> {
+        self.find_stream(name)?.delete().map(|_| ()).map_err(of_write)
+    }
+
+    fn status(&self) -> Result<Value, Failure> {
+        Ok(status(&self.database, &self.path))
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Failure> {
+        self.database.close().map_err(of_write)
+    }
+}
+
+/// Turns a visitor's answer into the engine's, and keeps its failure.
+fn flow(outcome: &mut Result<(), Failure>, answer: Result<ControlFlow<()>, Failure>) -> ControlFlow<()> {
+    answer.unwrap_or_else(|failure| {
+        *outcome = Err(failure);
+        ControlFlow::Break(())
+    })
+}
+
+fn scan_range(query: &ScanQuery) -> ScanRange {
+    ScanRange {
+        prefix: query.prefix.clone(),
+        start: query.start.clone().map_or(Bound::Unbounded, Bound::Included),
+        end: query.end.clone().map_or(Bound::Unbounded, Bound::Excluded),
+        order: if query.reverse { Order::Descending } else { Order::Ascending },
+        limit: query.limit,
+        values: if query.keys_only { Values::Omit } else { Values::Include },
+    }
+}
+
+fn encode(records: &[NewRecord]) -> Result<RecordBatch, Failure> {
+    let mut batch = RecordBatch::new();
+    for record in records {
+        let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect();
+        let record = Record { key: record.key.as_deref(), headers, payload: &record.payload };
+        batch.push(&record).map_err(|error| of_write(WriteError::Record(error)))?;
+    }
+    Ok(batch)
+}
+
+fn owned(offset: Offset, time: SpaceTime, record: &Record<'_>) -> StreamRecord {
+    StreamRecord {
+        offset: offset.get(),
+        time: time.micros(),
+        key: record.key.map(<[u8]>::to_vec),
+        headers: record.headers.iter().map(|(name, value)| ((*name).to_owned(), value.to_vec())).collect(),
+        payload: record.payload.to_vec(),
+    }
+}
+
+fn row(info: StreamInfo) -> StreamRow {
+    StreamRow {
+        name: info.name,
+        start: info.start.get(),
+        next: info.next.get(),
+        bytes: info.bytes,
+        last_time: info.last_time.micros(),
+        config: info.config,
+    }
+}
+
+fn written(ack: Result<thalweg_engine::Ack, WriteError>) -> Result<Written, Failure> {
+    let ack = ack.map_err(of_write)?;
+    Ok(Written { durability: ack.durability, revision: ack.revision.map(|revision| revision.get()) })
+}
+
+fn of_command(error: CommandError) -> Failure {
+    of_write(WriteError::Command(error))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what map_err gives")]
+fn of_write(error: WriteError) -> Failure {
+    let mut failure = Failure::of(&error);
+    match error {
+        WriteError::ConditionFailed { actual, .. } => {
+            failure.exit = Exit::Conflict;
+            failure.message = match actual {
+                Some(revision) => format!("the condition does not hold: the key is at revision {revision}"),
+                None => "the condition does not hold: the key is not there".to_owned(),
+            };
+            failure.then("read the key again and decide anew; nothing was written")
+        }
+        WriteError::OffsetConflict { .. } => {
+            failure.exit = Exit::Conflict;
+            failure.then("read what came in between, then append at the next offset; nothing was written")
+        }
+        _ => failure,
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what map_err gives")]
+fn of_read(error: ReadError) -> Failure {
+    let mut failure = Failure::of(&error);
+    match error {
+        ReadError::Trimmed { start, .. } => {
+            failure.exit = Exit::NotFound;
+            failure.then(format!("read with `--from {start}`"))
+        }
+        ReadError::BeyondEnd { next, .. } => {
+            failure.exit = Exit::NotFound;
+            failure.then(format!("the next record will have offset {next}; `thalweg tail` waits for it"))
+        }
+        _ => failure,
+    }
+}
+
+fn status(database: &Database, path: &Path) -> Value {
+    let (stats, report) = (database.stats(), database.report());
+    json!({
+        "data": path,
+        "health": format!("{:?}", database.health()),
+        "node": report.node.get(),
+        "backend": format!("{:?}", report.backend).to_lowercase(),
+        "durability": database.durability().name(),
+        "opened": {
+            "clean": report.clean, "cut_bytes": report.cut_bytes, "replayed_records": report.replayed_records,
+            "replayed_bytes": report.replayed_bytes, "took_micros": u64::try_from(report.took.as_micros()).ok(),
+        },
+        "keyspaces": stats.keyspaces,
+        "streams": stats.streams,
+        "applied_index": stats.applied_index.get(),
+        "applied_revision": stats.applied_revision.get(),
+        "replay_bytes": stats.replay_bytes,
+        "log": {
+            "segments": stats.log.segments, "spare_segments": stats.log.spare_segments,
+            "free_disk_bytes": stats.log.free_disk_bytes,
+        },
+        "space_time": crate::span::show_time(stats.space_time.micros()),
+    })
+}

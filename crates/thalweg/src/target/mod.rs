@@ -1,0 +1,197 @@
+//! What client commands talk to: a server ([`remote::Remote`]) or a directory ([`local::Local`]).
+//!
+//! Owns: the one trait that keeps commands identical for both, and the types it speaks. The two
+//! implementations translate; they decide nothing.
+
+pub mod events;
+pub mod http;
+pub mod local;
+pub mod remote;
+
+use std::{ops::ControlFlow, path::PathBuf, time::Duration};
+
+use clap::Args;
+use serde_json::{Value, json};
+use thalweg_types::{
+    Durability,
+    command::{Expect, StreamConfig},
+};
+
+use crate::failure::Failure;
+
+/// Where a server is looked for when nothing else is said.
+pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
+
+/// Options that every client command takes.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Where")]
+pub struct Place {
+    /// Talk to this server [env: THALWEG_SERVER] [default: http://127.0.0.1:7070]
+    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    pub server: Option<String>,
+    /// Open this directory instead; no server may have it open
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// What an acknowledged write promises: none, os, interval, disk or quorum [default: the server's; disk with --data]
+    #[arg(long, value_name = "LEVEL")]
+    pub durability: Option<Durability>,
+    /// Give up on a server that does not answer for so long
+    #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = crate::span::parse_span)]
+    pub timeout: Duration,
+    /// Print JSON: one object, or one a line where there are many; errors on stderr too
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Whether a missing directory is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+impl Place {
+    /// Opens the directory or prepares to talk to the server.
+    pub fn open(&self, access: Access) -> Result<Box<dyn Target>, Failure> {
+        if let Some(data) = &self.data {
+            return Ok(Box::new(local::Local::open(data, access, self.durability)?));
+        }
+        let url = self.server.clone().or_else(|| std::env::var("THALWEG_SERVER").ok().filter(|url| !url.is_empty()));
+        let url = url.unwrap_or_else(|| DEFAULT_SERVER.to_owned());
+        Ok(Box::new(remote::Remote::new(&url, self.durability, self.timeout)?))
+    }
+}
+
+/// An acknowledged write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The level that was reached.
+    pub durability: Durability,
+    /// `None` at level `none`.
+    pub revision: Option<u64>,
+}
+
+/// Acknowledged records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appended {
+    pub durability: Durability,
+    /// First and next offset; `None` at level `none`.
+    pub offsets: Option<(u64, u64)>,
+}
+
+/// A value as found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub value: Vec<u8>,
+    pub revision: u64,
+}
+
+/// What a scan covers.
+#[derive(Clone, Debug, Default)]
+pub struct ScanQuery {
+    pub prefix: Vec<u8>,
+    /// First key wanted.
+    pub start: Option<Vec<u8>>,
+    /// First key no longer wanted.
+    pub end: Option<Vec<u8>>,
+    pub limit: Option<u64>,
+    pub reverse: bool,
+    pub keys_only: bool,
+}
+
+/// A pair as scanned; `value` is `None` if only keys were asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair<'a> {
+    pub key: &'a [u8],
+    pub value: Option<&'a [u8]>,
+    pub revision: u64,
+}
+
+/// A record to append.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewRecord {
+    pub key: Option<Vec<u8>>,
+    pub headers: Vec<(String, Vec<u8>)>,
+    pub payload: Vec<u8>,
+}
+
+/// A record as read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamRecord {
+    pub offset: u64,
+    /// Microseconds since the epoch.
+    pub time: u64,
+    pub key: Option<Vec<u8>>,
+    pub headers: Vec<(String, Vec<u8>)>,
+    pub payload: Vec<u8>,
+}
+
+/// A stream and what it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamRow {
+    pub name: String,
+    /// Oldest kept.
+    pub start: u64,
+    /// Next to assign.
+    pub next: u64,
+    pub bytes: u64,
+    /// Space time of the newest record, 0 if there never was one.
+    pub last_time: u64,
+    pub config: StreamConfig,
+}
+
+/// Called with each pair; `Break` ends the scan early.
+pub type VisitPairs<'v> = &'v mut dyn FnMut(Pair<'_>) -> Result<ControlFlow<()>, Failure>;
+/// Called with each record; `Break` ends the read early.
+pub type VisitRecords<'v> = &'v mut dyn FnMut(StreamRecord) -> Result<ControlFlow<()>, Failure>;
+
+/// A node as a client sees it.
+pub trait Target {
+    fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect>) -> Result<Written, Failure>;
+    /// All or none, in one commit.
+    fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure>;
+    fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Found>, Failure>;
+    /// Deleting what is not there succeeds, unless a condition says otherwise.
+    fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect>) -> Result<Written, Failure>;
+    /// A keyspace that does not exist holds nothing.
+    fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<(), Failure>;
+    fn keyspaces(&self) -> Result<Vec<String>, Failure>;
+
+    /// Appends all or none; creates the stream if needed.
+    fn append(&self, stream: &str, records: &[NewRecord], expect: Option<u64>) -> Result<Appended, Failure>;
+    /// Records from `from` to the end as of now, at most `limit`.
+    fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure>;
+    /// As `read`, and then goes on as records come in, until told to stop.
+    fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure>;
+    /// The first offset whose record is not older than `micros`.
+    fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure>;
+    fn streams(&self) -> Result<Vec<StreamRow>, Failure>;
+    fn stream(&self, name: &str) -> Result<StreamRow, Failure>;
+    /// Creates a stream, or gives an existing one this configuration.
+    fn configure_stream(&self, name: &str, config: &StreamConfig) -> Result<StreamRow, Failure>;
+    /// Drops the records below `before`.
+    fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure>;
+    fn delete_stream(&self, name: &str) -> Result<(), Failure>;
+
+    fn status(&self) -> Result<Value, Failure>;
+    /// Ends cleanly; a directory is flushed, so that the next open is fast.
+    fn close(self: Box<Self>) -> Result<(), Failure>;
+}
+
+/// What to do about a stream that is not there.
+pub const STREAMS_HINT: &str = "`thalweg streams` lists what is there; `thalweg append` creates one";
+
+/// The failure of a stream that is not there.
+pub fn no_such_stream(name: &str) -> Failure {
+    Failure::new(crate::failure::Exit::NotFound, "no_such_stream", format!("there is no stream named {name:?}"))
+        .then(STREAMS_HINT)
+}
+
+/// What a stream keeps, as the API writes it.
+pub fn config_json(config: &StreamConfig) -> Value {
+    json!({
+        "max_age_seconds": config.max_age.map(|age| age.as_secs_f64()),
+        "max_bytes": config.max_bytes,
+        "max_records": config.max_records,
+    })
+}

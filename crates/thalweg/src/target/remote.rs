@@ -1,0 +1,423 @@
+//! A server over its HTTP API.
+//!
+//! Owns: paths, headers and bodies of requests, and what replies mean. Does not own: the exchange itself;
+//! see [`super::http`].
+
+use std::{
+    io::{BufRead, BufReader},
+    ops::ControlFlow,
+    time::Duration,
+};
+
+use serde_json::{Map, Value, json};
+use thalweg_server::parse::encode;
+use thalweg_types::{
+    Durability, SpaceTime,
+    command::{Expect, StreamConfig},
+};
+use ureq::http::{HeaderMap, Method};
+
+use super::{
+    Appended, Found, NewRecord, Pair, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs, VisitRecords, Written,
+    events::Events,
+    http::{Ask, Http, Reply},
+};
+use crate::{
+    failure::{Exit, Failure},
+    render::{insert_bytes, note, take_bytes},
+};
+
+/// Records asked for at a time.
+const PAGE_RECORDS: u64 = 10_000;
+/// Bytes of records asked for at a time.
+const PAGE_BYTES: u64 = 4 * 1024 * 1024;
+/// How long a tail goes on trying to reach a server that went away.
+const TAIL_PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries.
+const TAIL_PAUSE: Duration = Duration::from_millis(200);
+
+/// A server.
+pub struct Remote {
+    http: Http,
+    durability: Option<Durability>,
+}
+
+impl Remote {
+    pub fn new(url: &str, durability: Option<Durability>, timeout: Duration) -> Result<Self, Failure> {
+        Ok(Self { http: Http::new(url, timeout)?, durability })
+    }
+
+    /// A write: with the level, and its condition if any.
+    fn write(&self, mut ask: Ask<'_>, expect: Option<Expect>) -> Result<Reply, Failure> {
+        if let Some(level) = self.durability {
+            ask = ask.header("thalweg-durability", level.name());
+        }
+        match expect {
+            Some(Expect::Absent) => ask = ask.header("if-none-match", "*"),
+            Some(Expect::Present) => ask = ask.header("if-match", "*"),
+            Some(Expect::Revision(revision)) => ask = ask.header("if-match", format!("\"{revision}\"")),
+            None => {}
+        }
+        self.http.ask(ask)
+    }
+
+    fn written(&self, reply: &Reply) -> Result<Written, Failure> {
+        Ok(Written { durability: self.http.level(&reply.headers)?, revision: revision(&reply.headers) })
+    }
+
+    fn json_of(&self, reply: &Reply) -> Result<Value, Failure> {
+        serde_json::from_slice(&reply.body).map_err(|error| self.http.not_ours(&error.to_string()))
+    }
+
+    fn row(&self, value: &Value) -> Result<StreamRow, Failure> {
+        row_of(value).ok_or_else(|| self.http.not_ours("no stream as it should be"))
+    }
+
+    /// The lines of an NDJSON reply as objects.
+    fn lines(&self, ask: Ask<'_>, mut line: impl FnMut(Map<String, Value>) -> Step) -> Result<(), Failure> {
+        let mut input = BufReader::with_capacity(256 * 1024, self.http.stream(ask)?);
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            let read = input.read_until(b'\n', &mut text).map_err(|error| self.http.lost(&error.into()))?;
+            if read == 0 {
+                return Ok(());
+            }
+            let Ok(Value::Object(object)) = serde_json::from_slice(&text) else {
+                return Err(self.http.not_ours("a line that is no JSON object"));
+            };
+            if let Some(error) = object.get("error") {
+                return Err(self.http.failure_of(error, 500));
+            }
+            if line(object)?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+type Step = Result<ControlFlow<()>, Failure>;
+
+impl Target for Remote {
+    fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect>) -> Result<Written, Failure> {
+        self.written(&self.write(Ask::send(Method::PUT, key_path(keyspace, key), value), expect)?)
+    }
+
+    fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure> {
+        if let [(key, value)] = pairs {
+            return self.put(keyspace, key, value, None);
+        }
+        let writes = pairs.iter().map(|(key, value)| {
+            let mut put = Map::new();
+            put.insert("op".into(), json!("put"));
+            put.insert("keyspace".into(), json!(keyspace));
+            insert_bytes(&mut put, "key", key);
+            insert_bytes(&mut put, "value", value);
+            Value::Object(put)
+        });
+        let body = json!({ "writes": writes.collect::<Vec<_>>() }).to_string();
+        let ask = Ask::send(Method::POST, "/v1/commit", body.as_bytes()).header("content-type", "application/json");
+        self.written(&self.write(ask, None)?)
+    }
+
+    fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Found>, Failure> {
+        let reply = match self.http.ask(Ask::get(key_path(keyspace, key))) {
+            Err(failure) if failure.exit == Exit::NotFound => return Ok(None),
+            reply => reply?,
+        };
+        let revision = revision(&reply.headers).ok_or_else(|| self.http.not_ours("a value without a revision"))?;
+        Ok(Some(Found { value: reply.body, revision }))
+    }
+
+    fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect>) -> Result<Written, Failure> {
+        let ask = Ask { method: Method::DELETE, ..Ask::get(key_path(keyspace, key)) };
+        match self.write(ask, expect) {
+            Err(failure) if failure.exit == Exit::NotFound => match expect {
+                Some(Expect::Present | Expect::Revision(_)) => {
+                    Err(Failure { exit: Exit::Conflict, ..failure }.then("the key is not there; nothing was written"))
+                }
+                Some(Expect::Absent) | None => {
+                    Ok(Written { durability: self.durability.unwrap_or_default(), revision: None })
+                }
+            },
+            reply => self.written(&reply?),
+        }
+    }
+
+    fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<(), Failure> {
+        if query.limit == Some(0) {
+            return Ok(());
+        }
+        let mut whole = false;
+        let scanned = self.lines(Ask::get(scan_path(keyspace, query)), |object| {
+            let Some(key) = take_bytes(&object, "key") else {
+                whole = object.contains_key("count");
+                return Ok(ControlFlow::Continue(()));
+            };
+            let value = take_bytes(&object, "value");
+            let revision = object.get("revision").and_then(Value::as_u64).unwrap_or_default();
+            let step = visit(Pair { key: &key, value: value.as_deref(), revision })?;
+            whole |= step.is_break();
+            Ok(step)
+        });
+        match scanned {
+            Err(failure) if failure.code == "no_such_keyspace" => Ok(()),
+            Ok(()) if !whole => Err(self.http.not_ours("the reply broke off before its last line")),
+            scanned => scanned,
+        }
+    }
+
+    fn keyspaces(&self) -> Result<Vec<String>, Failure> {
+        let list = self.http.json(Ask::get("/v1/kv"))?;
+        let items = list["keyspaces"].as_array().ok_or_else(|| self.http.not_ours("no list of keyspaces"))?;
+        Ok(items.iter().filter_map(|item| item["name"].as_str().map(str::to_owned)).collect())
+    }
+
+    fn append(&self, stream: &str, records: &[NewRecord], expect: Option<u64>) -> Result<Appended, Failure> {
+        let mut path = format!("{}/records?", stream_path(stream));
+        if let Some(offset) = expect {
+            path.push_str(&format!("expected={offset}&"));
+        }
+        let reply = match records {
+            // A single payload goes as it is: in JSON, one of the largest size could outgrow a request.
+            [NewRecord { key, headers, payload }] if headers.is_empty() => {
+                if let Some(key) = key {
+                    path.push_str(&format!("key={}", encode(key)));
+                }
+                let ask = Ask::send(Method::POST, path, payload);
+                self.write(ask.header("content-type", "application/octet-stream"), None)?
+            }
+            records => {
+                let body = records_json(records).to_string();
+                let ask = Ask::send(Method::POST, path, body.as_bytes());
+                self.write(ask.header("content-type", "application/json"), None)?
+            }
+        };
+        let durability = self.http.level(&reply.headers)?;
+        let ack = self.json_of(&reply)?;
+        let offsets = ack["first"].as_u64().map(|first| (first, first + records.len() as u64));
+        Ok(Appended { durability, offsets })
+    }
+
+    fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
+        let (mut from, mut left, mut end) = (from, limit, None);
+        while left > 0 && end.is_none_or(|end| from < end) {
+            let page = left.min(PAGE_RECORDS);
+            let path = format!("{}/records?from={from}&limit={page}&max_bytes={PAGE_BYTES}", stream_path(stream));
+            let (mut whole, mut stopped) = (false, false);
+            self.lines(Ask::get(path), |object| {
+                let Some(record) = record_of(&object) else {
+                    whole = true;
+                    // What is appended while we read is not ours to chase.
+                    end = end.or(object.get("high_watermark").and_then(Value::as_u64));
+                    return Ok(ControlFlow::Continue(()));
+                };
+                from = record.offset + 1;
+                left -= 1;
+                let step = visit(record)?;
+                stopped = step.is_break();
+                Ok(step)
+            })?;
+            if stopped {
+                break;
+            }
+            if !whole || end.is_none() {
+                return Err(self.http.not_ours("the reply broke off before its last line"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on after the server restarts, from the record after the last one seen.
+    fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
+        let (mut from, mut lost_at) = (from, None);
+        loop {
+            let path = format!("{}/records?from={from}", stream_path(stream));
+            let opened = self.http.stream(Ask::get(path).header("accept", "text/event-stream"));
+            let failure = match opened {
+                Ok(body) => {
+                    lost_at = None;
+                    let events = Events::new(BufReader::new(body));
+                    match follow(events, &mut from, visit, &self.http)? {
+                        ControlFlow::Break(()) => return Ok(()),
+                        ControlFlow::Continue(()) => None,
+                    }
+                }
+                Err(failure) if failure.exit == Exit::Unavailable => Some(failure),
+                Err(failure) => return Err(failure),
+            };
+            let since = *lost_at.get_or_insert_with(|| {
+                note(&format!("the connection to {} is gone; trying again from offset {from}", self.http.base()));
+                std::time::Instant::now()
+            });
+            if let Some(failure) = failure
+                && since.elapsed() > TAIL_PATIENCE
+            {
+                return Err(failure);
+            }
+            std::thread::sleep(TAIL_PAUSE);
+        }
+    }
+
+    fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure> {
+        let path = format!("{}/records?since={}&limit=1", stream_path(stream), SpaceTime(micros));
+        let mut found = None;
+        self.lines(Ask::get(path), |object| {
+            found = found.or(record_of(&object).map(|record| record.offset));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        match found {
+            Some(offset) => Ok(offset),
+            None => Ok(self.stream(stream)?.next),
+        }
+    }
+
+    fn streams(&self) -> Result<Vec<StreamRow>, Failure> {
+        let list = self.http.json(Ask::get("/v1/streams"))?;
+        let items = list["streams"].as_array().ok_or_else(|| self.http.not_ours("no list of streams"))?;
+        items.iter().map(|item| self.row(item)).collect()
+    }
+
+    fn stream(&self, name: &str) -> Result<StreamRow, Failure> {
+        self.row(&self.http.json(Ask::get(stream_path(name)))?)
+    }
+
+    fn configure_stream(&self, name: &str, config: &StreamConfig) -> Result<StreamRow, Failure> {
+        let body = super::config_json(config).to_string();
+        let ask =
+            |method| Ask::send(method, stream_path(name), body.as_bytes()).header("content-type", "application/json");
+        match self.write(ask(Method::PATCH), None) {
+            Err(failure) if failure.exit == Exit::NotFound => self.write(ask(Method::PUT), None)?,
+            reply => reply?,
+        };
+        self.stream(name)
+    }
+
+    fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure> {
+        let body = json!({ "before": before }).to_string();
+        let path = format!("{}/trim", stream_path(name));
+        let ask = Ask::send(Method::POST, path, body.as_bytes()).header("content-type", "application/json");
+        self.write(ask, None)?;
+        self.stream(name)
+    }
+
+    fn delete_stream(&self, name: &str) -> Result<(), Failure> {
+        self.write(Ask { method: Method::DELETE, ..Ask::get(stream_path(name)) }, None).map(|_| ())
+    }
+
+    fn status(&self) -> Result<Value, Failure> {
+        self.http.json(Ask::get("/v1/status"))
+    }
+
+    fn close(self: Box<Self>) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// Shows what a tail's connection brings until it ends (`Continue`) or enough has been seen (`Break`).
+fn follow(
+    mut events: Events<impl BufRead>,
+    from: &mut u64,
+    visit: VisitRecords<'_>,
+    http: &Http,
+) -> Result<ControlFlow<()>, Failure> {
+    while let Some(event) = events.next_event() {
+        let Ok(Value::Object(object)) = serde_json::from_str(&event.data) else {
+            return Err(http.not_ours("an event that is no JSON object"));
+        };
+        if event.name == "error" {
+            let failure = http.failure_of(&Value::Object(object), 500);
+            return if failure.exit == Exit::Unavailable { Ok(ControlFlow::Continue(())) } else { Err(failure) };
+        }
+        let Some(record) = record_of(&object) else { continue };
+        *from = record.offset + 1;
+        if visit(record)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+fn key_path(keyspace: &str, key: &[u8]) -> String {
+    format!("/v1/kv/{}/{}", encode(keyspace.as_bytes()), encode(key))
+}
+
+fn stream_path(stream: &str) -> String {
+    format!("/v1/streams/{}", encode(stream.as_bytes()))
+}
+
+fn scan_path(keyspace: &str, query: &ScanQuery) -> String {
+    let mut path = format!("/v1/kv/{}?prefix={}", encode(keyspace.as_bytes()), encode(&query.prefix));
+    for (name, bound) in [("start", &query.start), ("end", &query.end)] {
+        if let Some(key) = bound {
+            path.push_str(&format!("&{name}={}", encode(key)));
+        }
+    }
+    if let Some(limit) = query.limit {
+        path.push_str(&format!("&limit={limit}"));
+    }
+    for (name, set) in [("reverse", query.reverse), ("keys_only", query.keys_only)] {
+        if set {
+            path.push_str(&format!("&{name}=true"));
+        }
+    }
+    path
+}
+
+fn revision(headers: &HeaderMap) -> Option<u64> {
+    headers.get("thalweg-revision")?.to_str().ok()?.parse().ok()
+}
+
+/// Records with keys and headers; what is no text as base64.
+fn records_json(records: &[NewRecord]) -> Value {
+    let records = records.iter().map(|record| {
+        let mut object = Map::new();
+        if let Some(key) = &record.key {
+            insert_bytes(&mut object, "key", key);
+        }
+        if !record.headers.is_empty() {
+            let header = |(name, value): &(String, Vec<u8>)| {
+                let mut header = Map::new();
+                header.insert("name".into(), json!(name));
+                insert_bytes(&mut header, "value", value);
+                Value::Object(header)
+            };
+            object.insert("headers".into(), record.headers.iter().map(header).collect());
+        }
+        insert_bytes(&mut object, "payload", &record.payload);
+        Value::Object(object)
+    });
+    json!({ "records": records.collect::<Vec<_>>() })
+}
+
+/// A record as the API shows it; `None` for a line that is no record.
+fn record_of(object: &Map<String, Value>) -> Option<StreamRecord> {
+    let header = |header: &Value| {
+        let header = header.as_object()?;
+        Some((header.get("name")?.as_str()?.to_owned(), take_bytes(header, "value")?))
+    };
+    let headers = object.get("headers").and_then(Value::as_array);
+    Some(StreamRecord {
+        offset: object.get("offset")?.as_u64()?,
+        time: object.get("time_micros").and_then(Value::as_u64).unwrap_or_default(),
+        key: take_bytes(object, "key"),
+        headers: headers.map(|headers| headers.iter().filter_map(header).collect()).unwrap_or_default(),
+        payload: take_bytes(object, "payload")?,
+    })
+}
+
+fn row_of(value: &Value) -> Option<StreamRow> {
+    let number = |name: &str| value.get(name).and_then(Value::as_u64);
+    Some(StreamRow {
+        name: value.get("name")?.as_str()?.to_owned(),
+        start: number("start")?,
+        next: number("next")?,
+        bytes: number("bytes")?,
+        last_time: number("last_time_micros").unwrap_or_default(),
+        config: StreamConfig {
+            max_age: value["config"]["max_age_seconds"].as_f64().and_then(|age| Duration::try_from_secs_f64(age).ok()),
+            max_bytes: value["config"]["max_bytes"].as_u64(),
+            max_records: value["config"]["max_records"].as_u64(),
+        },
+    })
+}
