@@ -1,0 +1,228 @@
+//! Client commands do the same against a server and against a directory.
+
+mod node;
+
+use node::Place;
+use serde_json::Value;
+
+fn each_place(test: impl Fn(&Place)) {
+    let root = tempfile::tempdir().unwrap();
+    for place in Place::both(root.path()) {
+        test(&place);
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn values_come_back_byte_for_byte() {
+    each_place(|place| {
+        let value: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+        place.cli_with(&["put", "files", "blob"], &value).ok();
+        assert_eq!(place.cli(&["get", "files", "blob"]).bytes, value);
+        place.cli(&["put", "files", "empty", ""]).ok();
+        assert_eq!(place.cli(&["get", "files", "empty"]).ok(), "");
+        place.cli(&["put", "files", "00ff2f", "binary key", "--key-format", "hex"]).ok();
+        assert_eq!(place.cli(&["get", "files", "00ff2f", "--key-format", "hex"]).ok(), "binary key");
+        let shown = json(&place.cli(&["get", "files", "00ff2f", "--key-format", "hex", "--json"]).ok());
+        assert_eq!(shown["key_base64"], "AP8v");
+        assert_eq!(shown["value"], "binary key");
+    });
+}
+
+#[test]
+fn what_is_missing_ends_with_3_and_says_what_to_do() {
+    each_place(|place| {
+        place.cli(&["put", "users", "ada", "1"]).ok();
+        for missing in [["get", "users", "bob"], ["get", "nowhere", "ada"]] {
+            assert!(place.cli(&missing).fails(3).contains("thalweg scan"));
+        }
+        assert!(place.cli(&["read", "nowhere"]).fails(3).contains("thalweg streams"));
+        assert!(place.cli(&["streams", "show", "nowhere"]).fails(3).contains("nowhere"));
+        let error = json(&place.cli(&["read", "nowhere", "--json"]).fails(3));
+        assert_eq!((error["exit"].as_u64(), error["retry"].as_str()), (Some(3), Some("fix")));
+        assert_eq!(place.cli(&["scan", "nowhere"]).ok(), "", "a keyspace that does not exist holds nothing");
+        place.cli(&["append", "events", "a"]).ok();
+        assert!(place.cli(&["read", "events", "--from", "2"]).fails(3).contains('1'));
+        place.cli(&["del", "users", "bob"]).ok();
+    });
+}
+
+#[test]
+fn conditions_hold_or_end_with_4() {
+    each_place(|place| {
+        place.cli(&["put", "users", "ada", "1", "--if-absent"]).ok();
+        place.cli(&["put", "users", "ada", "2", "--if-absent"]).fails(4);
+        let revision =
+            |key: &str| json(&place.cli(&["get", "users", key, "--json"]).ok())["revision"].as_u64().unwrap();
+        let first = revision("ada").to_string();
+        place.cli(&["put", "users", "ada", "2", "--if-revision", &first]).ok();
+        place.cli(&["put", "users", "ada", "3", "--if-revision", &first]).fails(4);
+        assert_eq!(place.cli(&["get", "users", "ada"]).ok(), "2");
+        place.cli(&["del", "users", "ada", "--if-revision", &first]).fails(4);
+        place.cli(&["del", "users", "ada", "--if-present"]).ok();
+        place.cli(&["del", "users", "ada", "--if-present"]).fails(4);
+        place.cli(&["del", "nowhere", "ada", "--if-present"]).fails(4);
+        place.cli(&["append", "events", "a", "--expect", "0"]).ok();
+        assert!(place.cli(&["append", "events", "a", "--expect", "0"]).fails(4).contains('1'));
+        place.cli(&["append", "events", "b", "c", "--expect", "1"]).ok();
+        assert_eq!(place.cli(&["read", "events", "--payload-only"]).ok(), "a\nb\nc\n");
+    });
+}
+
+#[test]
+fn levels_are_asked_for_and_reported() {
+    each_place(|place| {
+        assert!(place.cli(&["put", "k", "a", "1"]).ok().contains("durability disk"), "the default is the strongest");
+        for level in ["os", "interval", "disk"] {
+            let ack = json(&place.cli(&["put", "k", "a", "1", "--durability", level, "--json"]).ok());
+            assert_eq!(ack["durability"], level);
+            assert!(ack["revision"].is_u64());
+            let ack = json(&place.cli(&["append", "s", "x", "--durability", level, "--json"]).ok());
+            assert_eq!(ack["durability"], level);
+        }
+        let ack = json(&place.cli(&["put", "k", "a", "1", "--durability", "none", "--json"]).ok());
+        assert_eq!((ack["durability"].as_str(), &ack["revision"]), (Some("none"), &Value::Null));
+        assert!(place.cli(&["put", "k", "a", "1", "--durability", "paper"]).fails(2).contains("interval"));
+        place.cli(&["put", "k", "a", "1", "--durability", "none", "--if-present"]).fails(2);
+    });
+}
+
+#[test]
+fn scans_cover_what_is_asked() {
+    each_place(|place| {
+        for key in ["a", "b1", "b2", "b3", "c"] {
+            place.cli(&["put", "k", key, &format!("value {key}")]).ok();
+        }
+        let keys = |more: &[&str]| place.cli(&[&["scan", "k", "--keys-only"], more].concat()).ok().replace('\n', " ");
+        assert_eq!(keys(&[]), "a b1 b2 b3 c ");
+        assert_eq!(keys(&["--prefix", "b"]), "b1 b2 b3 ");
+        assert_eq!(keys(&["--prefix", "b", "--limit", "2"]), "b1 b2 ");
+        assert_eq!(keys(&["--start", "b2", "--end", "c"]), "b2 b3 ");
+        assert_eq!(keys(&["--reverse", "--limit", "2"]), "c b3 ");
+        assert_eq!(keys(&["--limit", "0"]), "");
+        assert_eq!(place.cli(&["scan", "k", "--limit", "1"]).ok(), "a\tvalue a\n");
+        let first = place.cli(&["scan", "k", "--json"]).ok();
+        let first = json(first.lines().next().unwrap());
+        assert_eq!((first["key"].as_str(), first["value"].as_str()), (Some("a"), Some("value a")));
+        assert_eq!(place.cli(&["keyspaces"]).ok(), "k\n");
+    });
+}
+
+#[test]
+fn a_scan_of_many_pages_is_whole_and_in_order() {
+    each_place(|place| {
+        let pairs: String = (0..12_345).map(|n| format!("{n:08}\tvalue of {n} {}\n", "x".repeat(n % 200))).collect();
+        place.cli_with(&["import", "-", "--keyspace", "many", "--format", "lines"], pairs.as_bytes()).ok();
+        assert_eq!(place.cli(&["scan", "many"]).ok(), pairs);
+        let reversed: String = pairs.lines().rev().map(|line| format!("{line}\n")).collect();
+        assert_eq!(place.cli(&["scan", "many", "--reverse"]).ok(), reversed);
+        assert_eq!(place.cli(&["scan", "many", "--limit", "9999"]).ok().lines().count(), 9_999);
+    });
+}
+
+#[test]
+fn records_keep_key_headers_and_order() {
+    each_place(|place| {
+        place.cli(&["append", "events", "paid", "--key", "order-7", "--header", "source=shop", "--header", "v=1"]).ok();
+        place.cli_with(&["append", "events"], b"line one\n\nline three").ok();
+        let records: Vec<_> = place.cli(&["read", "events", "--json"]).ok().lines().map(json).collect();
+        let payloads: Vec<_> = records.iter().map(|record| record["payload"].as_str().unwrap()).collect();
+        assert_eq!(payloads, ["paid", "line one", "", "line three"]);
+        let offsets: Vec<_> = records.iter().map(|record| record["offset"].as_u64().unwrap()).collect();
+        assert_eq!(offsets, [0, 1, 2, 3]);
+        assert_eq!(records[0]["key"], "order-7");
+        assert_eq!(records[0]["headers"], json(r#"[{"name":"source","value":"shop"},{"name":"v","value":"1"}]"#));
+        assert!(records[1].get("key").is_none());
+        assert_eq!(
+            place.cli(&["read", "events", "--from", "1", "--limit", "2", "--payload-only"]).ok(),
+            "line one\n\n"
+        );
+        assert_eq!(place.cli(&["read", "events", "--since", "1h"]).ok().lines().count(), 4);
+        assert_eq!(place.cli(&["read", "events", "--since", "2100-01-01T00:00:00Z"]).ok(), "");
+        assert_eq!(
+            place.cli(&["tail", "events", "--last", "2", "--limit", "2", "--payload-only"]).ok(),
+            "\nline three\n"
+        );
+    });
+}
+
+#[test]
+fn streams_are_listed_trimmed_configured_and_deleted() {
+    each_place(|place| {
+        place.cli_with(&["append", "events"], b"a\nb\nc\n").ok();
+        let row = json(&place.cli(&["streams", "--json"]).ok());
+        assert_eq!(
+            (row["name"].as_str(), row["start"].as_u64(), row["next"].as_u64()),
+            (Some("events"), Some(0), Some(3))
+        );
+        place.cli(&["streams", "trim", "events", "--before", "2"]).ok();
+        assert_eq!(place.cli(&["read", "events", "--payload-only"]).ok(), "c\n");
+        assert!(place.cli(&["read", "events", "--from", "0"]).fails(3).contains('2'));
+        place.cli(&["streams", "configure", "events", "--max-records", "10", "--max-age", "7d"]).ok();
+        let row = json(&place.cli(&["streams", "show", "events", "--json"]).ok());
+        assert_eq!(
+            (row["config"]["max_records"].as_u64(), row["config"]["max_age_seconds"].as_f64()),
+            (Some(10), Some(604_800.0))
+        );
+        assert!(row["config"]["max_bytes"].is_null());
+        place.cli(&["streams", "configure", "fresh", "--max-bytes", "1GiB"]).ok();
+        assert_eq!(json(&place.cli(&["streams", "show", "fresh", "--json"]).ok())["config"]["max_bytes"], 1_u64 << 30);
+        place.cli(&["streams", "delete", "events"]).ok();
+        place.cli(&["read", "events"]).fails(3);
+        place.cli(&["streams", "delete", "events"]).fails(3);
+    });
+}
+
+#[test]
+fn files_go_in_and_come_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let csv = dir.path().join("zips.csv");
+    std::fs::write(&csv, "zip,city\n00501,Holtsville\n10001,\"New York, NY\"\n").unwrap();
+    let lines: String = (0..5_000).map(|n| format!("{{\"n\":{n},\"id\":\"k{n:05}\"}}\n")).collect();
+    let ndjson = dir.path().join("events.ndjson");
+    std::fs::write(&ndjson, &lines).unwrap();
+    let (csv, ndjson) = (csv.to_str().unwrap(), ndjson.to_str().unwrap());
+    each_place(|place| {
+        place.cli(&["import", csv, "--keyspace", "zips", "--format", "csv", "--key", "zip"]).ok();
+        assert_eq!(place.cli(&["get", "zips", "10001"]).ok(), r#"{"zip":"10001","city":"New York, NY"}"#);
+        let done = json(&place.cli(&["import", ndjson, "--stream", "events", "--format", "ndjson", "--json"]).ok());
+        assert_eq!((done["records"].as_u64(), done["last"].as_u64()), (Some(5_000), Some(4_999)));
+        assert_eq!(place.cli(&["export", "--stream", "events", "--format", "lines"]).ok(), lines);
+        let keyed = ["import", ndjson, "--keyspace", "events", "--format", "ndjson", "--key", "id", "--batch", "77"];
+        place.cli(&keyed).ok();
+        assert_eq!(place.cli(&["get", "events", "k00042"]).ok(), r#"{"n":42,"id":"k00042"}"#);
+        assert_eq!(place.cli(&["export", "--keyspace", "events"]).ok().lines().count(), 5_000);
+        place.cli(&["import", ndjson, "--stream", "tail", "--format", "ndjson", "--skip", "4990"]).ok();
+        assert_eq!(place.cli(&["read", "tail"]).ok().lines().count(), 10);
+        place.cli(&["import", ndjson, "--keyspace", "k", "--format", "ndjson"]).fails(2);
+        place.cli(&["import", "missing.csv", "--stream", "s", "--format", "lines"]).fails(3);
+        let failed = place.cli(&["import", csv, "--stream", "s", "--format", "ndjson"]).fails(2);
+        assert!(failed.contains("--skip 0"), "{failed}");
+    });
+}
+
+#[test]
+fn an_import_that_meets_a_bad_record_says_where_to_go_on() {
+    each_place(|place| {
+        let lines: String = (0..250).map(|n| format!("{{\"n\":{n}}}\n")).chain(["oops\n".to_owned()]).collect();
+        let args = ["import", "-", "--stream", "s", "--format", "ndjson", "--batch", "100"];
+        let failed = place.cli_with(&args, lines.as_bytes()).fails(2);
+        assert!(failed.contains("line 251") && failed.contains("--skip 200"), "{failed}");
+        let mended = lines.replace("oops", "{\"n\":250}");
+        place.cli_with(&[&args[..], &["--skip", "200"]].concat(), mended.as_bytes()).ok();
+        assert_eq!(place.cli(&["read", "s", "--payload-only"]).ok(), mended);
+    });
+}
+
+#[test]
+fn nobody_at_the_address_ends_with_5() {
+    let refused = node::run(node::command().args(["get", "a", "b", "--server", "http://127.0.0.1:1"]), b"");
+    assert!(refused.fails(5).contains("thalweg serve"));
+    let wrong = node::run(node::command().args(["get", "a", "b", "--server", "ftp://127.0.0.1"]), b"");
+    assert!(wrong.fails(2).contains("http://HOST:PORT"));
+    let missing = node::run(node::command().args(["get", "a", "b", "--data", "/nowhere/at/all"]), b"");
+    missing.fails(3);
+}

@@ -1,0 +1,52 @@
+//! A file system on a loop-mounted image, taken down whatever happens.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A mounted ext4 image; unmounted when dropped.
+pub struct Mounted {
+    at: PathBuf,
+}
+
+impl Mounted {
+    /// Makes an image with a fresh ext4 and mounts it; says why that cannot be done here.
+    pub fn create(image: &Path, at: &Path) -> Result<Self, String> {
+        // SAFETY: geteuid takes nothing and cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err("not root".to_owned());
+        }
+        let file = File::create(image).map_err(|error| error.to_string())?;
+        file.set_len(192 * 1024 * 1024).map_err(|error| error.to_string())?;
+        done(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image))?;
+        Self::existing(image, at)
+    }
+
+    /// Mounts an image. The journal commits when a sync asks for it and otherwise not for a long time, and a
+    /// copy mounted at the same time may have the same UUID.
+    pub fn existing(image: &Path, at: &Path) -> Result<Self, String> {
+        std::fs::create_dir_all(at).map_err(|error| error.to_string())?;
+        done(Command::new("mount").args(["-o", "loop,commit=300"]).arg(image).arg(at))?;
+        Ok(Self { at: at.to_owned() })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // A process that a failed test left behind may hold it: then it goes as soon as that ends.
+        if done(Command::new("umount").arg(&self.at)).is_err() {
+            let _ = done(Command::new("umount").arg("--lazy").arg(&self.at));
+        }
+    }
+}
+
+fn done(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+}

@@ -1,0 +1,214 @@
+//! A real server process and the real command, for tests.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+/// The binary under test.
+pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
+
+/// Longest wait for anything that should take a moment: a failure, not a pace.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server process; killed when dropped.
+pub struct Node {
+    child: Child,
+    pub url: String,
+    /// The line it printed when it was ready.
+    pub line: String,
+    /// What it says on stderr, read to its end by a thread.
+    log: Option<std::thread::JoinHandle<String>>,
+}
+
+impl Node {
+    /// Starts a server on a free port and waits until it says that it is ready.
+    pub fn start(data: &Path) -> Self {
+        Self::start_with(data, &[])
+    }
+
+    /// As `start`, with more flags.
+    pub fn start_with(data: &Path, flags: &[&str]) -> Self {
+        let mut child = command()
+            .arg("serve")
+            .arg("--data")
+            .arg(data)
+            .args(if flags.contains(&"--http") { &[][..] } else { &["--http", "127.0.0.1:0"] })
+            .args(["--segment-bytes", "4MiB", "--spare-segments", "2", "--reserve-bytes", "1MiB"])
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let stderr = child.stderr.take().expect("piped");
+        let log = std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = BufReader::new(stderr).read_to_string(&mut text);
+            text
+        });
+        let stdout = child.stdout.take().expect("piped");
+        let (send, receive) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = send.send(line);
+            }
+        });
+        let line = receive.recv_timeout(PATIENCE).unwrap_or_default();
+        let url = line.split_whitespace().find(|word| word.starts_with("http://")).map(|url| url.trim_end_matches(','));
+        let Some(url) = url.map(str::to_owned) else {
+            let _ = child.kill();
+            let log = log.join().unwrap_or_default();
+            panic!("the server is not ready after {PATIENCE:?}: {line:?}\n{log}");
+        };
+        Self { child, url, line, log: Some(log) }
+    }
+
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a pid")
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: kill takes no pointers, and the pid is of a child that has not been waited for.
+        let sent = unsafe { libc::kill(self.pid(), signal) };
+        assert_eq!(sent, 0, "signal {signal}");
+    }
+
+    /// Waits for the process to end by itself.
+    pub fn wait(mut self, at_most: Duration) -> (ExitStatus, String) {
+        let status = wait_for(&mut self.child, at_most).expect("the server ends in time");
+        (status, self.log.take().map(|log| log.join().unwrap_or_default()).unwrap_or_default())
+    }
+
+    /// SIGTERM, and a clean end.
+    pub fn stop(self) {
+        self.signal(libc::SIGTERM);
+        let (status, log) = self.wait(PATIENCE);
+        assert!(status.success(), "{status}\n{log}");
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("waited");
+    }
+
+    /// The command against this server.
+    pub fn cli(&self, args: &[&str]) -> Run {
+        run(command().args(args).env("THALWEG_SERVER", &self.url), b"")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_for(child: &mut Child, at_most: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + at_most;
+    loop {
+        if let Some(status) = child.try_wait().expect("waitable") {
+            return Some(status);
+        }
+        if Instant::now() > until {
+            return None;
+        }
+        // Polling a process's end: there is no call that waits with a limit.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The command with nothing inherited that changes what it does.
+pub fn command() -> Command {
+    clean(THALWEG)
+}
+
+/// A program without any variable that the command would read.
+pub fn clean(program: &str) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("THALWEG_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Run {
+    pub code: Option<i32>,
+    pub out: String,
+    pub bytes: Vec<u8>,
+    pub err: String,
+}
+
+impl Run {
+    /// Its output, after a success.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
+        self.out
+    }
+
+    /// Its complaint, after a failure with this code.
+    #[track_caller]
+    pub fn fails(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
+        self.err
+    }
+}
+
+/// Runs a command with this on stdin.
+pub fn run(command: &mut Command, input: &[u8]) -> Run {
+    use std::io::Write;
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_vec();
+    let feeder = std::thread::spawn(move || {
+        let _ = stdin.write_all(&input);
+    });
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("output");
+    feeder.join().expect("fed");
+    Run {
+        code: status.code(),
+        out: String::from_utf8_lossy(&stdout).into_owned(),
+        bytes: stdout,
+        err: String::from_utf8_lossy(&stderr).into_owned(),
+    }
+}
+
+/// Where a client command goes: both must behave alike.
+pub enum Place {
+    Server(Node),
+    Directory(PathBuf),
+}
+
+impl Place {
+    /// Both kinds, each over a directory of its own below `root`. A server made the directory that is opened,
+    /// with small segments: what is scanned at each open is small, too.
+    pub fn both(root: &Path) -> Vec<Self> {
+        Node::start(&root.join("opened")).stop();
+        vec![Self::Server(Node::start(&root.join("served"))), Self::Directory(root.join("opened"))]
+    }
+
+    pub fn cli(&self, args: &[&str]) -> Run {
+        self.cli_with(args, b"")
+    }
+
+    pub fn cli_with(&self, args: &[&str], input: &[u8]) -> Run {
+        let mut command = command();
+        command.args(args);
+        match self {
+            Self::Server(node) => command.env("THALWEG_SERVER", &node.url),
+            Self::Directory(path) => command.arg("--data").arg(path),
+        };
+        run(&mut command, input)
+    }
+}
