@@ -243,6 +243,30 @@ fn a_write_does_not_wait_for_ever() {
     log.let_go();
 }
 
+#[test]
+fn compaction_catches_up_and_drops_what_is_hidden() {
+    let mut harness = LsmHarness::new();
+    let backend = harness.open();
+    for number in 1..=400 {
+        put_round(&*backend, number, 40, 60).unwrap();
+    }
+    backend.flush().unwrap();
+    let start = std::time::Instant::now();
+    let settled = loop {
+        let stats = backend.stats();
+        if stats.tables_per_level[0] < 4 {
+            break stats;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "still behind: {stats:?}");
+        std::thread::yield_now();
+    };
+    assert!(settled.compactions > 0 && settled.compacted_bytes > 0, "{settled:?}");
+    // 40 keys and a record in each table of level 0 and in the one they were merged into.
+    assert!(settled.estimated_keys <= 41 * 4, "{settled:?}");
+    assert!(settled.disk_bytes < settled.flushed_bytes / 4, "{settled:?}");
+    assert_round(&*backend, 400, 40, "nothing else is dropped");
+}
+
 /// Flips bits in every file of an LSM directory: what is read is right or an error, and nothing panics.
 #[test]
 fn damaged_tables_are_errors_and_never_other_data() {
