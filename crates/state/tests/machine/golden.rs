@@ -7,15 +7,18 @@ use std::{fmt::Write as _, path::Path, time::Duration};
 use thalweg_state::{
     backend::Backend,
     keyspaces::StoredValue,
-    machine::{Machine, MachineOptions},
+    machine::{LogId, Machine, MachineOptions},
 };
 use thalweg_types::{
-    KeyspaceId, Offset, Revision, SpaceTime, StreamId,
+    Index, KeyspaceId, Offset, Revision, SpaceTime, StreamId, Term,
     command::{self, CommitBuilder, StreamConfig},
     record::{Record, RecordBatch, Records},
 };
 
 use crate::support::{Bench, Map, MapBackend, command};
+
+const MEMBERSHIP: LogId = LogId { term: Term(2), index: Index(4) };
+const PURGED: LogId = LogId { term: Term(1), index: Index(3) };
 
 fn fixed() -> Bench {
     let mut bench = Bench::new(MachineOptions { inline_value_bytes: 8 });
@@ -42,6 +45,10 @@ fn fixed() -> Bench {
     );
     bench.run(2_000_000, &[command(|out| commit.encode(out))]);
     bench.run(3_000_000, &[append(1), command(|out| command::encode_trim_stream(out, StreamId(1), Offset(3)))]);
+    let mut passed = || bench.log.skip(SpaceTime(3_000_000)).next_lsn;
+    bench.machine.apply_membership(MEMBERSHIP, SpaceTime(3_000_000), b"members", passed()).unwrap();
+    bench.machine.apply_vote(b"vote", passed()).unwrap();
+    bench.machine.apply_purged(PURGED, passed()).unwrap();
     bench
 }
 
@@ -95,4 +102,8 @@ fn a_state_of_format_1_can_be_read() {
         assert_eq!(records, [Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p" }, Record::default()]);
     }
     assert_eq!(machine.liveness().len(), 2);
+    let membership = machine.membership().unwrap().unwrap();
+    assert_eq!((membership.id, membership.payload.as_ref()), (MEMBERSHIP, b"members".as_slice()));
+    assert_eq!(machine.vote().unwrap().as_deref(), Some(b"vote".as_slice()));
+    assert_eq!(machine.purged().unwrap(), Some(PURGED));
 }
