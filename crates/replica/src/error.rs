@@ -2,7 +2,7 @@
 
 use thalweg_log::{AppendError, ReadError};
 use thalweg_state::machine::MachineError;
-use thalweg_types::{Action, Classified, Index, Lsn, NodeId};
+use thalweg_types::{Action, Classified, Index, Lsn, NodeId, Term};
 
 /// A space could not be brought up from its log and state.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -34,6 +34,16 @@ pub enum OpenError {
         last: Index,
         /// The index found.
         found: Index,
+    },
+    /// Terms of entries never go back.
+    #[error(
+        "an entry of term {found} follows one of term {last}: the log is not of one space; run `thalweg log verify`"
+    )]
+    TermWentBack {
+        /// The term of the entry before.
+        last: Term,
+        /// The term found.
+        found: Term,
     },
     /// The log can't be read.
     #[error(transparent)]
@@ -80,6 +90,7 @@ impl Classified for OpenError {
             Self::StateAhead { .. } => "state_ahead_of_log",
             Self::LogTooShort { .. } => "log_too_short",
             Self::Gap { .. } => "entry_missing",
+            Self::TermWentBack { .. } => "term_went_back",
             Self::Read(_) => "log_read",
             Self::Append(_) => "log_append",
             Self::Machine(_) => "state_failed",

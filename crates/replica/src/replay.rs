@@ -64,7 +64,7 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
     let next_lsn: Lsn = record.lsn.next();
     match record.kind {
         RecordKind::Entry => {
-            follows(machine, record.index)?;
+            follows(machine, record)?;
             let entry = Entry {
                 term: record.term,
                 index: record.index,
@@ -77,14 +77,14 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
         }
         RecordKind::Membership => {
             if record.index > Index::ZERO {
-                follows(machine, record.index)?;
+                follows(machine, record)?;
             }
             alone(&record.payload, record.lsn)?;
             let id = LogId { term: record.term, index: record.index };
             machine.apply_membership(id, record.time, &record.payload, next_lsn)?;
         }
         RecordKind::Blank => {
-            follows(machine, record.index)?;
+            follows(machine, record)?;
             machine.skip(next_lsn, Some((record.term, record.index, record.time)))?;
         }
         RecordKind::Move => {
@@ -100,10 +100,14 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
     Ok(())
 }
 
-fn follows(machine: &Machine, found: Index) -> Result<(), OpenError> {
-    let last = machine.applied().index;
-    if found != last.next() {
-        return Err(OpenError::Gap { last, found });
+/// Checks that an entry is the one after the last, other than the membership at index 0.
+fn follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
+    let applied = machine.applied();
+    if record.index != applied.index.next() {
+        return Err(OpenError::Gap { last: applied.index, found: record.index });
+    }
+    if record.term < applied.term {
+        return Err(OpenError::TermWentBack { last: applied.term, found: record.term });
     }
     Ok(())
 }

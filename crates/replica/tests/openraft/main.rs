@@ -9,4 +9,5 @@ mod network;
 mod node;
 mod scenarios;
 mod store;
+mod suite;
 mod types;

@@ -20,7 +20,7 @@ use crate::{
     contents::Contents,
     network::Router,
     node::{Parts, RaftNode, SoloNode},
-    types::{RaftLogId, RaftVote, raft_log_id},
+    types::{RaftLogId, RaftVote, raft_log_id, run},
 };
 
 const NODE: u64 = 7;
@@ -89,11 +89,6 @@ fn id(term: u64, index: u64) -> RaftLogId {
 
 fn led_by(node: u64, term: u64) -> RaftVote {
     RaftVote { leader_id: RaftLeaderId::new(term, node), committed: true }
-}
-
-fn run(scenario: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
-    runtime.block_on(scenario);
 }
 
 /// How the first owner of a directory leaves it.

@@ -2,7 +2,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, io,
+    fmt,
+    future::Future,
+    io,
 };
 
 use openraft::{
@@ -98,4 +100,10 @@ pub fn entry_of(record: &thalweg_log::LogRecord) -> io::Result<RaftEntry> {
         _ => return Err(io::ErrorKind::InvalidData.into()),
     };
     Ok(RaftEntry { log_id: raft_log_id(LogId { term: record.term, index: record.index }), payload })
+}
+
+/// Runs a test's future on a runtime of its own.
+pub fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    runtime.block_on(test);
 }
