@@ -1,0 +1,300 @@
+//! `/v1/streams` over real sockets: appending, reading in both formats, tails.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::{Client, Node, holds};
+use thalweg_types::{Offset, record::Records};
+
+const NDJSON: (&str, &str) = ("content-type", "application/x-ndjson");
+
+async fn append_lines(node: &Node, stream: &str, lines: &str) -> Value {
+    node.call("POST", &format!("/v1/streams/{stream}/records"), &[NDJSON], lines.as_bytes()).await.is(200).json()
+}
+
+#[tokio::test]
+async fn three_content_types_append_and_answer_where() {
+    let node = Node::start().await;
+    let target = "/v1/streams/s/records";
+    let raw = node.call("POST", &format!("{target}?key=k%00"), &[], b"\xff raw").await.is(200).json();
+    assert_eq!((&raw["first"], &raw["last"], &raw["count"]), (&json!(0), &json!(0), &json!(1)));
+    assert_eq!(raw["durability"], json!("disk"));
+    let lines = append_lines(&node, "s", "{\"a\":1}\r\n\n  \n[2]\n\"three\"").await;
+    assert_eq!((&lines["first"], &lines["last"]), (&json!(1), &json!(3)));
+    let records = json!({ "records": [
+        { "key": "k", "payload": "text", "headers": [{ "name": "h", "value": "1" }, { "name": "h", "value_base64": "/w==" }] },
+        { "key_base64": "/w==", "payload_base64": "AAE=" },
+    ] });
+    let appended = node.post_json(target, &records).await.is(200).json();
+    assert_eq!((&appended["first"], &appended["last"]), (&json!(4), &json!(5)));
+    node.post_json(target, &json!([{ "payload": "array" }])).await.is(200);
+
+    let reply = node.get(target).await.is(200);
+    assert_eq!(reply.header("content-type"), "application/x-ndjson");
+    assert_eq!(reply.header("thalweg-durability"), "disk");
+    let mut lines = reply.lines();
+    let end = lines.pop().unwrap();
+    assert_eq!(end, json!({ "count": 7, "next": 7, "high_watermark": 7, "durability": "disk" }));
+    assert_eq!(lines[0]["key"], json!("k\0"));
+    assert_eq!(lines[0]["payload_base64"], json!("/yByYXc="));
+    assert_eq!(lines[1]["payload"], json!("{\"a\":1}"));
+    assert_eq!(lines[4]["headers"], json!([{ "name": "h", "value": "1" }, { "name": "h", "value_base64": "/w==" }]));
+    assert_eq!((&lines[5]["key_base64"], &lines[5]["payload"]), (&json!("/w=="), &json!("\0\u{1}")));
+    assert!(lines.iter().enumerate().all(|(at, line)| line["offset"] == json!(at)));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn bad_bodies_are_refused_and_append_nothing() {
+    let node = Node::start().await;
+    let target = "/v1/streams/s/records";
+    let call = |content: &'static str, body: &'static str| node_call(&node, target, content, body);
+    call("application/x-ndjson", "{}\n{oops}\n").await.refused(400, "bad_json", "fix");
+    call("application/x-ndjson", "\n\n").await.refused(400, "no_records", "fix");
+    call("application/json", "{\"records\":[]}").await.refused(400, "no_records", "fix");
+    call("application/json", "{\"records\":[{\"payload\":\"x\",\"kee\":\"y\"}]}").await.refused(400, "bad_json", "fix");
+    call("application/json", "[{\"key\":\"no payload\"}]").await.refused(400, "bad_json", "fix");
+    call("application/json", "[{\"payload_base64\":\"*\"}]").await.refused(400, "bad_base64", "fix");
+    call("application/x-www-form-urlencoded", "x").await.refused(415, "unsupported_media_type", "fix");
+    node.call("POST", "/v1/streams/s/records?key=k", &[NDJSON], b"1").await.refused(400, "bad_parameter", "fix");
+    node.get(target).await.refused(404, "no_such_stream", "fix");
+    node.stop().await;
+}
+
+async fn node_call(node: &Node, target: &str, content: &str, body: &str) -> support::Reply {
+    node.call("POST", target, &[("content-type", content)], body.as_bytes()).await
+}
+
+#[tokio::test]
+async fn an_expected_offset_fences_appends() {
+    let node = Node::start().await;
+    let at = |offset: u64| format!("/v1/streams/s/records?expected={offset}");
+    node.call("POST", &at(0), &[], b"a").await.is(200);
+    let error = node.call("POST", &at(0), &[], b"b").await.refused(409, "offset_conflict", "fix");
+    assert_eq!(error["next"], json!(1));
+    node.call("POST", &at(1), &[], b"c").await.is(200);
+    let none = [("thalweg-durability", "none")];
+    node.call("POST", &at(2), &none, b"d").await.refused(400, "outcome_unknown", "fix");
+    let accepted = node.call("POST", "/v1/streams/s/records", &none, b"d").await.is(202).json();
+    assert_eq!((&accepted["count"], &accepted["durability"]), (&json!(1), &json!("none")));
+    assert!(accepted.get("first").is_none());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn reads_begin_and_end_where_asked() {
+    let node = Node::start().await;
+    let lines: String = (0..500).map(|at| format!("{{\"n\":{at}}}\n")).collect();
+    append_lines(&node, "s", &lines).await;
+    let middle = node.get("/v1/streams/s/records?limit=1&from=250").await.is(200).lines();
+    let time = middle[0]["time_micros"].as_u64().unwrap();
+    append_lines(&node, "s", &lines).await;
+    let get = |query: &str| {
+        let target = format!("/v1/streams/s/records?{query}");
+        let node = &node;
+        async move {
+            let mut lines = node.get(&target).await.is(200).lines();
+            let end = lines.pop().unwrap();
+            assert_eq!(end["count"], json!(lines.len()), "{target}");
+            (lines.first().map(|line| line["offset"].as_u64().unwrap()), lines.len(), end["next"].as_u64().unwrap())
+        }
+    };
+    assert_eq!(get("from=10&limit=5").await, (Some(10), 5, 15));
+    assert_eq!(get("from=990").await, (Some(990), 10, 1000));
+    assert_eq!(get("from=start&limit=1000").await, (Some(0), 1000, 1000));
+    assert_eq!(get("from=end").await, (None, 0, 1000));
+    assert_eq!(get("from=1000").await, (None, 0, 1000));
+    assert_eq!(get(&format!("since={}&limit=1", time + 1)).await, (Some(500), 1, 501));
+    assert_eq!(get("since=2030-01-01T00:00:00Z").await, (None, 0, 1000));
+    let (first, count, next) = get("from=0&max_bytes=1000").await;
+    assert!(first == Some(0) && (1..100).contains(&count) && next == count as u64, "{count}");
+    assert_eq!(get("from=0&max_bytes=0").await.1, 0);
+    let error = node.get("/v1/streams/s/records?from=1001").await.refused(416, "beyond_end", "fix");
+    assert_eq!(error["next"], json!(1000));
+    node.get("/v1/streams/s/records?from=1&since=2").await.refused(400, "bad_parameter", "fix");
+    let images = [("accept", "image/png")];
+    node.call("GET", "/v1/streams/s/records", &images, b"").await.refused(406, "not_acceptable", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_binary_format_is_as_documented() {
+    let node = Node::start().await;
+    append_lines(&node, "s", "1\n22\n333\n").await;
+    let accept = [("accept", "application/octet-stream")];
+    let reply = node.call("GET", "/v1/streams/s/records?from=1", &accept, b"").await.is(200);
+    let mut rest = reply.body.as_slice();
+    let mut payloads = Vec::new();
+    loop {
+        let (len, after) = rest.split_at(4);
+        let len = u32::from_le_bytes(len.try_into().unwrap()) as usize;
+        if len == 0 {
+            let figure = |at: usize| u64::from_le_bytes(after[at..at + 8].try_into().unwrap());
+            assert_eq!((figure(0), figure(8), after.len()), (3, 3, 16));
+            break;
+        }
+        let (frame, after) = after.split_at(len);
+        let offset = u64::from_le_bytes(frame[..8].try_into().unwrap());
+        // The record's own length, which the frame's replaces, makes it a batch of one.
+        let mut batch = ((len - 16) as u32).to_le_bytes().to_vec();
+        batch.extend_from_slice(&frame[16..]);
+        let record = Records::new(&batch).next().unwrap().unwrap();
+        payloads.push((offset, record.payload.to_vec()));
+        rest = after;
+    }
+    assert_eq!(payloads, [(1, b"22".to_vec()), (2, b"333".to_vec())]);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_large_read_comes_in_pages_of_bounded_size() {
+    let node = Node::start().await;
+    let stream = node.db.with_durability(thalweg_types::Durability::Os).stream("big").unwrap();
+    for _ in 0..50 {
+        let mut batch = thalweg_types::record::RecordBatch::new();
+        (0..100).for_each(|_| batch.push_payload(&[b'x'; 1000]).unwrap());
+        stream.append(&batch).unwrap();
+    }
+    let reply = node.get("/v1/streams/big/records?limit=5000&max_bytes=100000000").await.is(200);
+    assert_eq!(reply.lines().len(), 5001);
+    assert!(reply.chunks.len() > 5 && reply.chunks.iter().all(|chunk| chunk.len() < 1 << 20));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_is_created_changed_trimmed_and_deleted() {
+    let node = Node::start().await;
+    let limits = json!({ "max_records": 10, "max_age_seconds": 3600.5 });
+    let put = |body: Value| {
+        let node = &node;
+        async move { node.call("PUT", "/v1/streams/s", &[], body.to_string().as_bytes()).await }
+    };
+    let made = put(limits).await.is(201).json();
+    assert_eq!(made["config"], json!({ "max_age_seconds": 3600.5, "max_bytes": null, "max_records": 10 }));
+    put(json!({})).await.is(200);
+    let patch = |body: Value| {
+        let node = &node;
+        async move { node.call("PATCH", "/v1/streams/s", &[], body.to_string().as_bytes()).await }
+    };
+    let changed = patch(json!({ "max_records": null, "max_bytes": 1000 })).await.is(200).json();
+    assert_eq!(changed["config"], json!({ "max_age_seconds": 3600.5, "max_bytes": 1000, "max_records": null }));
+    patch(json!({ "max_age_seconds": -1.0 })).await.refused(400, "bad_json", "fix");
+    patch(json!({ "max_recs": 1 })).await.refused(400, "bad_json", "fix");
+
+    append_lines(&node, "s", "1\n2\n3\n4\n").await;
+    let trim = json!({ "before": 2 });
+    assert_eq!(node.post_json("/v1/streams/s/trim", &trim).await.is(200).json()["start"], json!(2));
+    let error = node.get("/v1/streams/s/records?from=1").await.refused(410, "trimmed", "fix");
+    assert_eq!(error["start"], json!(2));
+    let info = node.get("/v1/streams/s").await.is(200).json();
+    assert_eq!((&info["start"], &info["next"]), (&json!(2), &json!(4)));
+    assert!(thalweg_server::parse::parse_time(info["last_time"].as_str().unwrap()).is_some());
+    let listed = node.get("/v1/streams").await.is(200).json();
+    assert_eq!(listed["streams"][0]["name"], json!("s"));
+
+    node.delete("/v1/streams/s").await.is(204);
+    node.get("/v1/streams/s").await.refused(404, "no_such_stream", "fix");
+    node.delete("/v1/streams/s").await.refused(404, "no_such_stream", "fix");
+    node.stop().await;
+}
+
+/// The next event that is not a comment: its fields.
+async fn event(client: &mut Client, buffer: &mut String) -> Option<Vec<(String, String)>> {
+    loop {
+        if let Some(end) = buffer.find("\n\n") {
+            let event: String = buffer.drain(..end + 2).collect();
+            if event.starts_with(':') {
+                continue;
+            }
+            let field = |line: &str| line.split_once(": ").map(|(a, b)| (a.to_owned(), b.to_owned()));
+            return Some(event.lines().filter_map(field).collect());
+        }
+        buffer.push_str(&String::from_utf8(client.chunk().await?).unwrap());
+    }
+}
+
+async fn tail(node: &Node, query: &str, headers: &[(&str, &str)]) -> (Client, String) {
+    let mut client = node.connect().await;
+    let mut all = vec![("accept", "text/event-stream")];
+    all.extend_from_slice(headers);
+    client.send("GET", &format!("/v1/streams/s/records{query}"), &all, b"").await;
+    let head = client.head().await.is(200);
+    assert_eq!(head.header("content-type"), "text/event-stream");
+    let first = client.chunk().await.unwrap();
+    (client, String::from_utf8(first).unwrap())
+}
+
+#[tokio::test]
+async fn a_tail_follows_from_where_asked_and_resumes() {
+    let node = Node::start().await;
+    append_lines(&node, "s", "1\n2\n").await;
+    let (mut from_start, mut buffer) = tail(&node, "?from=start", &[]).await;
+    let (mut from_end, mut end_buffer) = tail(&node, "", &[]).await;
+    for expected in 0..2_u64 {
+        let fields = event(&mut from_start, &mut buffer).await.unwrap();
+        assert_eq!(fields[0], ("id".to_owned(), expected.to_string()));
+    }
+    append_lines(&node, "s", "{\"a\":\"x\\ny\"}\n").await;
+    for (client, buffer) in [(&mut from_start, &mut buffer), (&mut from_end, &mut end_buffer)] {
+        let fields = event(client, buffer).await.unwrap();
+        assert_eq!(fields[0].1, "2");
+        let record: Value = serde_json::from_str(&fields[1].1).unwrap();
+        assert_eq!((&record["offset"], &record["payload"]), (&json!(2), &json!("{\"a\":\"x\\ny\"}")));
+    }
+    let (mut resumed, mut buffer) = tail(&node, "?from=start&limit=1", &[("last-event-id", "1")]).await;
+    assert_eq!(event(&mut resumed, &mut buffer).await.unwrap()[0].1, "2");
+    assert_eq!(event(&mut resumed, &mut buffer).await, None, "the limit ends a tail");
+    node.post_json("/v1/streams/s/trim", &json!({ "before": 3 })).await.is(200);
+    let late = [("accept", "text/event-stream"), ("last-event-id", "0")];
+    node.call("GET", "/v1/streams/s/records", &late, b"").await.refused(410, "trimmed", "fix");
+    let bad = [("accept", "text/event-stream"), ("last-event-id", "x")];
+    node.call("GET", "/v1/streams/s/records", &bad, b"").await.refused(400, "bad_header", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_silent_tail_sends_comments_and_ends_with_its_stream() {
+    let node = Node::with(|config| {
+        config.tail_keep_alive = thalweg_server::config::Span(std::time::Duration::from_millis(50));
+    })
+    .await;
+    append_lines(&node, "s", "1\n").await;
+    let (mut client, greeting) = tail(&node, "", &[]).await;
+    assert!(greeting.starts_with(':'));
+    let comment = String::from_utf8(client.chunk().await.unwrap()).unwrap();
+    assert_eq!(comment, ": still here\n\n");
+    node.delete("/v1/streams/s").await.is(204);
+    let mut rest = String::new();
+    while let Some(chunk) = client.chunk().await {
+        rest.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    assert!(rest.lines().all(|line| line.is_empty() || line.starts_with(':')), "{rest}");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_tail_that_retention_overtakes_says_so() {
+    let node = Node::start().await;
+    append_lines(&node, "s", "1\n").await;
+    let stream = node.db.find_stream("s").unwrap();
+    let (mut client, mut buffer) = tail(&node, "", &[]).await;
+    // Both in one commit's time: the tail wakes to find its position gone.
+    let mut batch = thalweg_types::record::RecordBatch::new();
+    (0..5).for_each(|_| batch.push_payload(b"x").unwrap());
+    stream.append(&batch).unwrap();
+    stream.trim(Offset(6)).unwrap();
+    let mut last = Vec::new();
+    for _ in 0..6 {
+        last = event(&mut client, &mut buffer).await.unwrap();
+        if last[0].0 == "event" || last[0].1 == "5" {
+            break;
+        }
+    }
+    // Either it was fast enough to see all five, or it is told what it missed.
+    if last[0].0 == "event" {
+        assert_eq!(last[0].1, "error");
+        holds(&last[1].1, "\"trimmed\"");
+        assert_eq!(event(&mut client, &mut buffer).await, None);
+    }
+    node.stop().await;
+}
