@@ -6,24 +6,24 @@
 //! Does not own: the time that a request's body may take (that gets a proper reply).
 
 use std::{
-    future::Future,
     io,
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::TcpStream,
-    time::{Sleep, sleep},
+    runtime::Handle,
+    time::timeout,
 };
 
-use crate::config::Config;
+use crate::{admission::Held, config::Config};
 
 /// What a connection has done so far; shared by its socket, its service and its watch.
 #[derive(Debug, Default)]
@@ -151,23 +151,30 @@ impl Watch {
     }
 }
 
-/// How long a closing connection reads on, so that a client that still sends gets to see the reply
+/// How long a closed connection is read on, so that a client that still sends gets to see the reply
 /// instead of a reset.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// A socket that counts.
+/// A socket that counts what passes, and closes politely.
 #[derive(Debug)]
 pub struct Watched {
-    inner: TcpStream,
+    /// `None` only while being dropped.
+    inner: Option<TcpStream>,
     activity: Arc<Activity>,
-    lingering: Option<Pin<Box<Sleep>>>,
+    peer_closed: bool,
+    /// Its place among the connections, kept while it lingers.
+    held: Option<Held>,
 }
 
 impl Watched {
     /// Counts into `activity`.
     #[must_use]
-    pub fn new(inner: TcpStream, activity: Arc<Activity>) -> Self {
-        Self { inner, activity, lingering: None }
+    pub fn new(inner: TcpStream, activity: Arc<Activity>, held: Held) -> Self {
+        Self { inner: Some(inner), activity, peer_closed: false, held: Some(held) }
+    }
+
+    fn socket(&mut self) -> Pin<&mut TcpStream> {
+        Pin::new(self.inner.as_mut().expect("taken only when dropped"))
     }
 
     fn wrote(&self, result: &Poll<io::Result<usize>>) {
@@ -182,22 +189,45 @@ impl Watched {
     }
 }
 
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let (Some(stream), Ok(runtime)) = (self.inner.take(), Handle::try_current()) else { return };
+        if !self.peer_closed {
+            runtime.spawn(linger(stream, self.held.take()));
+        }
+    }
+}
+
+/// Closing a socket that holds unread bytes resets it, and the client may lose a reply that it has not
+/// read: so say that nothing more comes, and read on for a moment.
+async fn linger(mut stream: TcpStream, _held: Option<Held>) {
+    let drain = async {
+        let mut scratch = [0_u8; 4096];
+        stream.shutdown().await?;
+        while stream.read(&mut scratch).await? > 0 {}
+        io::Result::Ok(())
+    };
+    // Whatever comes of it, the connection is over.
+    let _ = timeout(LINGER, drain).await;
+}
+
 impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let result = Pin::new(&mut self.inner).poll_read(context, buf);
+        let result = self.socket().poll_read(context, buf);
         let bytes = buf.filled().len() - before;
         if bytes > 0 && self.activity.read.fetch_add(bytes as u64, Ordering::Relaxed) == 0 {
             let http2 = buf.filled()[before..].starts_with(b"PRI");
             self.activity.http2.store(http2, Ordering::Relaxed);
         }
+        self.peer_closed |= bytes == 0 && buf.remaining() > 0 && result.is_ready();
         result
     }
 }
 
 impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.inner).poll_write(context, data);
+        let result = self.socket().poll_write(context, data);
         self.wrote(&result);
         result
     }
@@ -207,37 +237,21 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.inner).poll_write_vectored(context, parts);
+        let result = self.socket().poll_write_vectored(context, parts);
         self.wrote(&result);
         result
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
+        self.socket().poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.lingering.is_none() {
-            ready!(Pin::new(&mut self.inner).poll_shutdown(context))?;
-            self.lingering = Some(Box::pin(sleep(LINGER)));
-        }
-        let mut scratch = [0_u8; 4096];
-        loop {
-            let mut buf = ReadBuf::new(&mut scratch);
-            match Pin::new(&mut self.inner).poll_read(context, &mut buf) {
-                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {}
-                Poll::Ready(_) => return Poll::Ready(Ok(())),
-                Poll::Pending => break,
-            }
-        }
-        match &mut self.lingering {
-            Some(end) => end.as_mut().poll(context).map(Ok),
-            None => Poll::Ready(Ok(())),
-        }
+        self.socket().poll_shutdown(context)
     }
 }
 

@@ -202,8 +202,9 @@ fn builder() -> Builder<TokioExecutor> {
         // for every request.
         .header_read_timeout(None)
         .max_buf_size(READ_BUFFER_BYTES)
-        .max_headers(MAX_HEADER_FIELDS)
-        .pipeline_flush(true);
+        // Not `pipeline_flush`: it would save writes for clients that pipeline, but it also holds back the
+        // replies before a malformed request, and the 400 itself, and then drops them.
+        .max_headers(MAX_HEADER_FIELDS);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -213,10 +214,10 @@ fn builder() -> Builder<TokioExecutor> {
     builder
 }
 
-async fn serve(stream: TcpStream, app: Arc<App>, router: Router, _held: Held) {
+async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Held) {
     let activity = Arc::new(Activity::default());
     let service = PerConnection { router, activity: Arc::clone(&activity) };
-    let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
+    let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity), held));
     let builder = builder();
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
     let patience = Patience::new(&app.config);
