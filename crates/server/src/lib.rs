@@ -33,4 +33,4 @@ mod tail;
 
 pub use config::{Config, ConfigError, Given, Layers, Resolved};
 pub use server::{Server, ServerError};
-pub use status::OPENAPI;
+pub use status::{OPENAPI, node_status};

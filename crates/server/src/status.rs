@@ -6,8 +6,8 @@ use axum::{
     body::Body,
     http::{HeaderValue, Response, StatusCode, header},
 };
-use serde_json::json;
-use thalweg_engine::Health;
+use serde_json::{Value, json};
+use thalweg_engine::{Database, Health};
 use thalweg_types::Action;
 
 use crate::{
@@ -53,7 +53,22 @@ pub fn metrics(app: &Arc<App>) -> Response<Body> {
 
 /// `GET /v1/status`
 pub fn status(app: &Arc<App>) -> Response<Body> {
-    let db = app.db.blocking();
+    let mut object = node_status(app.db.blocking());
+    object["uptime_seconds"] = json!(app.started.elapsed().as_secs());
+    object["durability"] = json!(app.config.durability.name());
+    object["http"] = json!({
+        "connections": app.admission.connections.used(),
+        "requests_in_flight": app.admission.requests.used(),
+        "tails": app.admission.tails.used(),
+        "shed": app.admission.requests.shed() + app.admission.body_bytes.shed() + app.admission.scans.shed()
+            + app.admission.tails.shed() + app.admission.connections.shed(),
+    });
+    reply::json(StatusCode::OK, &object)
+}
+
+/// What `/v1/status` says of the database alone: the same for one that no server has open.
+#[must_use]
+pub fn node_status(db: &Database) -> Value {
     let (report, stats) = (db.report(), db.stats());
     let health = match db.health() {
         Health::Good => json!({ "status": "good" }),
@@ -61,12 +76,11 @@ pub fn status(app: &Arc<App>) -> Response<Body> {
         Health::Failed { reason } => json!({ "status": "failed", "reason": reason }),
         Health::Closed => json!({ "status": "closed" }),
     };
-    let object = json!({
+    json!({
         "version": env!("CARGO_PKG_VERSION"),
         "node": format!("{:016x}", report.node.0),
-        "uptime_seconds": app.started.elapsed().as_secs(),
         "health": health,
-        "durability": app.config.durability.name(),
+        "durability": db.durability().name(),
         "backend": report.backend.name(),
         "opened": {
             "created": report.created,
@@ -99,15 +113,7 @@ pub fn status(app: &Arc<App>) -> Response<Body> {
             "estimated_keys": stats.state.estimated_keys,
             "stalls": stats.state.stalls,
         },
-        "http": {
-            "connections": app.admission.connections.used(),
-            "requests_in_flight": app.admission.requests.used(),
-            "tails": app.admission.tails.used(),
-            "shed": app.admission.requests.shed() + app.admission.body_bytes.shed() + app.admission.scans.shed()
-                + app.admission.tails.shed() + app.admission.connections.shed(),
-        },
-    });
-    reply::json(StatusCode::OK, &object)
+    })
 }
 
 /// `GET /openapi.json`
