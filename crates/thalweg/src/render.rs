@@ -86,7 +86,8 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> St
         table.add_row(row);
     }
     let lines = table.to_string();
-    lines.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    let unframed = |line: &str| line.strip_prefix(' ').unwrap_or(line).trim_end().to_owned();
+    lines.lines().map(unframed).collect::<Vec<_>>().join("\n")
 }
 
 /// `1234567` as `1,234,567`.

@@ -218,6 +218,17 @@ fn an_import_that_meets_a_bad_record_says_where_to_go_on() {
 }
 
 #[test]
+fn status_is_of_one_shape() {
+    each_place(|place| {
+        place.cli(&["put", "k", "a", "1"]).ok();
+        let status = json(&place.cli(&["status", "--json"]).ok());
+        assert_eq!(status["health"]["status"], "good");
+        assert_eq!((status["durability"].as_str(), status["keyspaces"].as_u64()), (Some("disk"), Some(1)));
+        assert!(place.cli(&["status"]).ok().contains("log.free_disk_bytes"));
+    });
+}
+
+#[test]
 fn nobody_at_the_address_ends_with_5() {
     let refused = node::run(node::command().args(["get", "a", "b", "--server", "http://127.0.0.1:1"]), b"");
     assert!(refused.fails(5).contains("thalweg serve"));

@@ -2,7 +2,11 @@
 
 mod node;
 
-use std::time::{Duration, Instant};
+use std::{
+    io::Write,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use node::{Node, PATIENCE, command, run};
 
@@ -34,8 +38,8 @@ fn sigterm_and_sigint_end_with_0_within_10_s_whatever_goes_on() {
         node.cli(&["append", "events", "a"]).ok();
         let tail = command()
             .args(["tail", "events", "--from", "0", "--server", &node.url])
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let url = node.url.clone();
@@ -115,6 +119,36 @@ fn a_tail_shows_records_as_they_come_and_outlives_a_restart() {
     let node = Node::start_with(dir.path(), &["--http", &address]);
     node.cli(&["append", "events", "three"]).ok();
     assert_eq!(tail.join().unwrap().ok(), "one\ntwo\nthree\n");
+}
+
+#[test]
+fn an_import_whose_server_dies_says_where_to_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let args = ["import", "-", "--stream", "lines", "--format", "lines", "--batch", "100"];
+    let mut import = command()
+        .args(args)
+        .args(["--server", &node.url])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = import.stdin.take().unwrap();
+    let lines: Vec<String> = (0..1000).map(|n| format!("line {n}\n")).collect();
+    input.write_all(lines[..501].concat().as_bytes()).unwrap();
+    while node.cli(&["read", "lines", "--from", "499", "--payload-only"]).out != "line 499\n" {}
+    node.kill();
+    let _ = input.write_all(lines[501..].concat().as_bytes());
+    drop(input);
+    let ended = import.wait_with_output().unwrap();
+    let complaint = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(5), "{complaint}");
+    assert!(complaint.contains("--skip 500"), "{complaint}");
+    let node = Node::start(dir.path());
+    let mut again = command();
+    again.args(args).args(["--skip", "500", "--server", &node.url]);
+    run(&mut again, lines.concat().as_bytes()).ok();
+    assert_eq!(node.cli(&["read", "lines", "--payload-only"]).ok(), lines.concat());
 }
 
 #[test]

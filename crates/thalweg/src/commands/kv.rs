@@ -1,6 +1,9 @@
 //! `put`, `get`, `del`, `scan`.
 
-use std::{io::Read as _, ops::ControlFlow};
+use std::{
+    io::{IsTerminal as _, Read as _},
+    ops::ControlFlow,
+};
 
 use serde_json::{Map, Value, json};
 use thalweg_types::{Revision, command::Expect, limits::MAX_VALUE_BYTES};
@@ -35,7 +38,10 @@ pub fn get(args: &Get) -> Result<(), Failure> {
         .then(format!("`thalweg scan {}` lists what is there", args.key.keyspace)));
     };
     if !args.place.json {
-        return render::out(&found.value);
+        render::out(&found.value)?;
+        // A prompt on the value's last line would be taken for a part of it.
+        let split = std::io::stdout().is_terminal() && !found.value.ends_with(b"\n");
+        return if split { render::line("") } else { Ok(()) };
     }
     let mut object = Map::new();
     render::insert_bytes(&mut object, "key", &key);

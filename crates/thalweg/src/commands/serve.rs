@@ -206,12 +206,15 @@ fn startup_line(address: SocketAddr, config: &Config, report: &OpenReport) -> St
     } else if report.clean {
         format!("closed cleanly, opened in {}", show_span(report.took))
     } else {
+        let torn = match report.cut_bytes {
+            0 => String::new(),
+            bytes => format!(", {} of a torn end cut", render::bytes(bytes)),
+        };
         format!(
-            "recovered in {}: {} records ({}) replayed, {} of a torn end cut",
+            "recovered in {}: {} records ({}) replayed{torn}",
             show_span(report.took),
             render::count(report.replayed_records),
             render::bytes(report.replayed_bytes),
-            render::bytes(report.cut_bytes),
         )
     };
     let repaired = report.repaired.as_ref().map_or(String::new(), |what| format!(", repaired: {what}"));

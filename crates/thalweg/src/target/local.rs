@@ -2,11 +2,12 @@
 
 use std::{
     ops::{Bound, ControlFlow},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use thalweg_engine::{Create, Database, Options, Order, ReadError, ScanRange, Stream, StreamInfo, Values, WriteError};
+use thalweg_server::node_status;
 use thalweg_types::{
     Durability, Offset, SpaceTime,
     command::{CommandError, CommitBuilder, Expect, StreamConfig},
@@ -28,7 +29,6 @@ const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 /// An open directory.
 pub struct Local {
     database: Database,
-    path: PathBuf,
 }
 
 impl Local {
@@ -42,7 +42,7 @@ impl Local {
             options.durability = level;
         }
         let database = Database::open(path, options).map_err(|error| Failure::of(&error))?;
-        Ok(Self { database, path: path.to_owned() })
+        Ok(Self { database })
     }
 
     fn find_stream(&self, name: &str) -> Result<Stream, Failure> {
@@ -180,7 +180,7 @@ impl Target for Local {
     }
 
     fn status(&self) -> Result<Value, Failure> {
-        Ok(status(&self.database, &self.path))
+        Ok(node_status(&self.database))
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {
@@ -281,29 +281,4 @@ fn of_read(error: ReadError) -> Failure {
         }
         _ => failure,
     }
-}
-
-fn status(database: &Database, path: &Path) -> Value {
-    let (stats, report) = (database.stats(), database.report());
-    json!({
-        "data": path,
-        "health": format!("{:?}", database.health()),
-        "node": report.node.get(),
-        "backend": format!("{:?}", report.backend).to_lowercase(),
-        "durability": database.durability().name(),
-        "opened": {
-            "clean": report.clean, "cut_bytes": report.cut_bytes, "replayed_records": report.replayed_records,
-            "replayed_bytes": report.replayed_bytes, "took_micros": u64::try_from(report.took.as_micros()).ok(),
-        },
-        "keyspaces": stats.keyspaces,
-        "streams": stats.streams,
-        "applied_index": stats.applied_index.get(),
-        "applied_revision": stats.applied_revision.get(),
-        "replay_bytes": stats.replay_bytes,
-        "log": {
-            "segments": stats.log.segments, "spare_segments": stats.log.spare_segments,
-            "free_disk_bytes": stats.log.free_disk_bytes,
-        },
-        "space_time": crate::span::show_time(stats.space_time.micros()),
-    })
 }
