@@ -109,8 +109,7 @@ impl KvSubject for Store {
         self.database.flush().map_err(BenchError::subject(NAME, "flushing"))
     }
 
-    fn compact(&self) -> Result<(), BenchError> {
-        // Compaction goes by the engine's own schedule: here it is only waited for.
+    fn settle(&self) -> Result<(), BenchError> {
         let (begun, mut last, mut since) = (Instant::now(), None, Instant::now());
         while begun.elapsed() < LONGEST_WAIT {
             let state = self.database.stats().state;
@@ -123,7 +122,7 @@ impl KvSubject for Store {
             std::thread::sleep(Duration::from_millis(10));
         }
         let message = format!("it was still busy after {LONGEST_WAIT:?}");
-        Err(BenchError::Subject { subject: NAME.to_owned(), doing: "compacting", message })
+        Err(BenchError::Subject { subject: NAME.to_owned(), doing: "settling", message })
     }
 
     fn tables(&self) -> Option<u64> {

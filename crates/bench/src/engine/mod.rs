@@ -216,13 +216,14 @@ fn probe_round(
     let dir = scratch.fresh("probe")?;
     let mut probe = Probe::create(&dir, PROBE_BYTES)?;
     let data = [7; KEY_BYTES + SMALL_VALUE_BYTES];
-    let before = Usage::read(Whose::Own);
+    let (before, cpu) = (Usage::read(Whose::Own), usage::thread_cpu());
     let probed = probe.run(&data, Sync::Each, Duration::from_secs_f64(options.scale.min(1.0)))?;
     let operations = probed.times.count();
     let cost = Cost { fsyncs: Some(operations), ..Usage::read(Whose::Own).since(&before) };
     let measure = Measure {
         operations,
         seconds: operations as f64 / probed.rate,
+        thread_cpu: usage::thread_cpu().saturating_sub(cpu),
         longest: probed.times.max(),
         times: probed.times,
         payload_bytes: operations * data.len() as u64,

@@ -45,6 +45,10 @@ impl Row {
     pub fn rates(&self) -> Vec<f64> {
         self.rounds.iter().map(Measure::rate).collect()
     }
+
+    fn nanos(&self) -> Vec<f64> {
+        self.rounds.iter().map(Measure::thread_nanos).collect()
+    }
 }
 
 /// Space used after a group of tests.
@@ -140,8 +144,10 @@ impl Results {
                 "p99 µs",
                 "p99.9 µs",
                 "longest µs",
+                "thread CPU ns/operation",
                 "hits",
                 "thalweg ÷ this",
+                "by thread CPU",
                 "published / here",
             ],
         );
@@ -201,6 +207,7 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> Vec<crate::report::Cell> {
     let at = |percentile| micros(times.percentile(percentile));
     let longest = row.rounds.iter().map(|round| round.longest).max().unwrap_or_default();
     let reads = row.rounds.iter().filter_map(|round| Some((round.hits?, round.operations)));
+    let other = own.filter(|own| own.contender != row.contender);
     let hits: Vec<f64> = reads.map(|(hits, operations)| hits as f64 / operations as f64).collect();
     vec![
         row.test.name.into(),
@@ -213,8 +220,10 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> Vec<crate::report::Cell> {
         at(99.0).into(),
         at(99.9).into(),
         micros(longest).into(),
+        Summary::of(&row.nanos()).median.into(),
         hits.last().map(|share| format!("{:.1} %", share * 100.0)).into(),
-        own.filter(|own| own.contender != row.contender).map(|own| ratio(&own.rates(), &row.rates())).into(),
+        other.map(|own| ratio(&own.rates(), &row.rates())).into(),
+        other.map(|own| ratio(&row.nanos(), &own.nanos())).into(),
         row.test.published.into(),
     ]
 }

@@ -77,8 +77,12 @@ pub trait KvSubject: Send + Sync {
     fn range(&self, start: &[u8], end: &[u8], visit: &mut Visit<'_>) -> Result<(), BenchError>;
     /// Puts everything written so far into tables on disk.
     fn flush(&self) -> Result<(), BenchError>;
-    /// Waits until nothing is left to be compacted; stores that only do so when asked do it now.
-    fn compact(&self) -> Result<(), BenchError>;
+    /// Waits until flushes and compactions that go on by themselves have ended.
+    fn settle(&self) -> Result<(), BenchError>;
+    /// Compacts as far as the store does when asked; one that goes by its own schedule only settles.
+    fn compact(&self) -> Result<(), BenchError> {
+        self.settle()
+    }
     /// Number of tables, where there are such.
     fn tables(&self) -> Option<u64>;
     /// Bytes of the tables or of the data file.

@@ -82,7 +82,7 @@ impl KvSubject for Map {
     fn flush(&self) -> Result<(), BenchError> {
         Ok(())
     }
-    fn compact(&self) -> Result<(), BenchError> {
+    fn settle(&self) -> Result<(), BenchError> {
         Ok(())
     }
     fn tables(&self) -> Option<u64> {

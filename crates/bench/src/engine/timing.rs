@@ -24,6 +24,9 @@ pub struct Measure {
     pub operations: u64,
     /// How long all of them took.
     pub seconds: f64,
+    /// CPU time of the thread that called: on a machine shared with others it says more than `seconds`
+    /// about operations that do not wait.
+    pub thread_cpu: Duration,
     /// Times of the sampled ones.
     pub times: Latencies,
     /// The longest time of a stride of operations.
@@ -42,6 +45,12 @@ impl Measure {
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.seconds
     }
+
+    /// CPU nanoseconds of the calling thread per operation.
+    #[must_use]
+    pub fn thread_nanos(&self) -> f64 {
+        self.thread_cpu.as_nanos() as f64 / self.operations as f64
+    }
 }
 
 /// Runs `operation` for `0..operations` and times it.
@@ -57,6 +66,7 @@ pub fn timed(
     let mut longest = Duration::ZERO;
     let begun = Instant::now();
     let mut stride_began = begun;
+    let cpu = usage::thread_cpu();
     for number in 0..operations {
         if number % stride == 0 {
             let began = Instant::now();
@@ -69,8 +79,9 @@ pub fn timed(
         }
     }
     longest = longest.max(stride_began.elapsed());
+    let thread_cpu = usage::thread_cpu().saturating_sub(cpu);
     let seconds = begun.elapsed().as_secs_f64();
     let mut cost = Usage::read(Whose::Own).since(&before.0);
     cost.fsyncs = subject.fsyncs().zip(before.1).map(|(now, then)| now - then);
-    Ok(Measure { operations, seconds, times, longest, payload_bytes: 0, hits: None, cost })
+    Ok(Measure { operations, seconds, thread_cpu, times, longest, payload_bytes: 0, hits: None, cost })
 }

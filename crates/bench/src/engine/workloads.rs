@@ -168,7 +168,7 @@ pub(super) fn flushed(context: &mut Context<'_>) -> Result<(), BenchError> {
         return Ok(());
     }
     subject.flush()?;
-    subject.compact()?;
+    subject.settle()?;
     let half = context.count(100_000);
     // Once untimed, so that all are measured with a warm cache of the same size.
     check_all(context, &*subject, &Keys::sequential(count), &values)?;
@@ -221,7 +221,7 @@ pub(super) fn large(context: &mut Context<'_>) -> Result<(), BenchError> {
     let subject = context.open(None)?;
     puts(context, &*subject, LARGE_WRITE, &Keys::shuffled(count, context.seed + 5), &values)?;
     subject.flush()?;
-    subject.compact()?;
+    subject.settle()?;
     let reads = context.count(200_000);
     let random = Keys::random(reads, count, context.seed + 6);
     gets(context, &*subject, LARGE_READ, &random, &values, Found::Right)?;

@@ -18,7 +18,8 @@ pub enum Api {
     },
     /// `/v0/entity?id={key}`, the simple one.
     Entity,
-    /// A route that reads the request, stores nothing, and answers.
+    /// A route that reads the request, stores nothing, and answers. It is posted to: with the value in
+    /// place of a put, and with an empty body in place of a get.
     Echo {
         /// Its path.
         path: String,
@@ -69,18 +70,22 @@ impl Requests {
     pub fn new(api: Api, host: &str, durability: Option<Durability>, values: Values) -> Self {
         let level = durability.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n"));
         let put_tail = format!("Host: {host}\r\n{level}Content-Length: {}\r\n\r\n", values.len());
-        let get_tail = format!("Host: {host}\r\n\r\n");
+        let get_tail = match &api {
+            Api::Echo { .. } => format!("Host: {host}\r\nContent-Length: 0\r\n\r\n"),
+            _ => format!("Host: {host}\r\n\r\n"),
+        };
         let (path, takes_key) = match &api {
             Api::Kv { keyspace } => (format!("/v1/kv/{keyspace}/"), true),
             Api::Entity => ("/v0/entity?id=".to_owned(), true),
             Api::Echo { path } => (path.clone(), false),
         };
+        let [put_method, get_method] = if takes_key { ["PUT", "GET"] } else { ["POST", "POST"] };
         let template = |method: &str, tail: &str| Template {
             before_key: format!("{method} {path}").into_bytes(),
             after_key: format!(" HTTP/1.1\r\n{tail}").into_bytes(),
             takes_key,
         };
-        let (put, get) = (template("PUT", &put_tail), template("GET", &get_tail));
+        let (put, get) = (template(put_method, &put_tail), template(get_method, &get_tail));
         Self { api, values, put, get }
     }
 
@@ -143,7 +148,9 @@ mod tests {
         assert!(put.starts_with(head) && put.len() == head.len() + 3, "{put}");
         assert_eq!(text(&kv, Operation::Get), "GET /v1/kv/bench/key_0000000007 HTTP/1.1\r\nHost: h:1\r\n\r\n");
         assert!(text(&new(Api::Entity), Operation::Get).starts_with("GET /v0/entity?id=key_0000000007 HTTP/1.1\r\n"));
-        assert!(text(&new(Api::Echo { path: "/e".into() }), Operation::Put).starts_with("PUT /e HTTP/1.1\r\n"));
+        let echo = new(Api::Echo { path: "/e".into() });
+        assert!(text(&echo, Operation::Put).starts_with("POST /e HTTP/1.1\r\n"));
+        assert_eq!(text(&echo, Operation::Get), "POST /e HTTP/1.1\r\nHost: h:1\r\nContent-Length: 0\r\n\r\n");
     }
 
     #[test]
