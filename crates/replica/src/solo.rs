@@ -232,7 +232,9 @@ impl Solo {
         moved
     }
 
-    /// Logs that entries up to `index`, which is of `term`, need not be in the log any more.
+    /// Logs that entries up to `index`, which is of `term`, need not be in the log any more. Call it, and
+    /// sync the log, before their segments are freed: a group that finds entries gone must know which, and
+    /// of which term the last one was.
     pub fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
         let shared = &*self.shared;
         let role = shared.role();

@@ -40,46 +40,47 @@ async fn passes<T: Future<Output = io::Result<()>>>(name: &str, test: impl FnOnc
     test(store, applier).await.unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 
+/// Side by side, because some of openraft's tests sleep for a second.
 macro_rules! all_pass {
-    ($($name:ident),+ $(,)?) => { $(passes(stringify!($name), Tests::$name).await;)+ };
+    ($($name:ident),+ $(,)?) => {
+        std::thread::scope(|scope| {
+            $(scope.spawn(|| run(passes(stringify!($name), Tests::$name)));)+
+        })
+    };
 }
 
 #[test]
 fn entries_are_read_truncated_and_purged() {
-    run(async {
-        all_pass!(
-            initial_logs,
-            get_log_entries,
-            limited_get_log_entries,
-            leader_bounded_stream,
-            entries_stream,
-            try_get_log_entry,
-            log_reader_reads_new_entries,
-            get_log_state,
-            get_log_id,
-            append_to_log,
-            purge_logs_upto_0,
-            purge_logs_upto_5,
-            purge_logs_upto_20,
-            delete_logs_after_11,
-            delete_logs_after_5,
-            delete_logs_after_0,
-            delete_logs_after_none,
-        );
-    });
+    all_pass!(
+        initial_logs,
+        get_log_entries,
+        limited_get_log_entries,
+        leader_bounded_stream,
+        entries_stream,
+        try_get_log_entry,
+        log_reader_reads_new_entries,
+        get_log_state,
+        get_log_id,
+        append_to_log,
+        purge_logs_upto_0,
+        purge_logs_upto_5,
+        purge_logs_upto_20,
+        delete_logs_after_11,
+        delete_logs_after_5,
+        delete_logs_after_0,
+        delete_logs_after_none,
+    );
 }
 
 #[test]
 fn votes_and_memberships_are_found_at_start() {
-    run(async {
-        all_pass!(
-            save_vote,
-            last_membership_in_log_initial,
-            last_membership_in_log_multi_step,
-            get_membership_initial,
-            get_membership_from_log_and_empty_sm,
-            get_initial_state_without_init,
-            get_initial_state_log_ids,
-        );
-    });
+    all_pass!(
+        save_vote,
+        last_membership_in_log_initial,
+        last_membership_in_log_multi_step,
+        get_membership_initial,
+        get_membership_from_log_and_empty_sm,
+        get_initial_state_without_init,
+        get_initial_state_log_ids,
+    );
 }
