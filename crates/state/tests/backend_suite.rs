@@ -219,6 +219,21 @@ fn edge_cases(harness: &mut dyn Harness) {
     assert_eq!(backend.applied(), Some(applied(4)));
 }
 
+/// A batch larger than a memtable is taken whole, first thing or later.
+fn large_batches(harness: &mut dyn Harness) {
+    let backend = harness.open();
+    let large = vec![3; 200_000];
+    put_all(&*backend, 1, &[(b"a", &large), (b"b", &large)]);
+    put_all(&*backend, 2, &[(b"b", b"small")]);
+    put_all(&*backend, 3, &[(b"c", &large)]);
+    let expected =
+        vec![(b"a".to_vec(), large.clone()), (b"b".to_vec(), b"small".to_vec()), (b"c".to_vec(), large.clone())];
+    assert_eq!(all(&*backend.view()), expected);
+    backend.flush().unwrap();
+    assert_eq!(all(&*backend.view()), expected);
+    assert_eq!(backend.get(b"c").unwrap().as_deref(), Some(&large[..]));
+}
+
 /// A failed barrier persists nothing, fails the flush, and leaves reads as they were.
 fn failed_barrier(harness: &mut dyn Harness) {
     let backend = harness.open();
@@ -292,6 +307,11 @@ macro_rules! suite {
             }
 
             #[test]
+            fn large_batches() {
+                super::large_batches(&mut <$harness>::new());
+            }
+
+            #[test]
             fn failed_barrier() {
                 super::failed_barrier(&mut <$harness>::new());
             }
@@ -305,4 +325,4 @@ macro_rules! suite {
 }
 
 suite!(memory, MemoryHarness, 12, 300);
-suite!(lsm, LsmHarness, 8, 300);
+suite!(lsm, LsmHarness, 6, 250);

@@ -167,6 +167,19 @@ impl LsmBackend {
         Ok(())
     }
 
+    /// Puts a memtable with room for `bytes` in the place of the active one, which is empty.
+    fn enlarge(&self, writer: &mut Writer, bytes: usize) {
+        let shared = &*self.shared;
+        let (active, memtable) = Memtable::create_in(&shared.pool, bytes);
+        let mut state = shared.lock();
+        let version = Version { active, ..Version::clone(&state.version) };
+        state.upto = BatchNumber::default();
+        let retired = shared.publish(&mut state, version);
+        drop(state);
+        drop(retired);
+        writer.memtable = memtable;
+    }
+
     /// Makes a write pause if compaction is behind, in proportion to its bytes.
     fn slow_down(&self, writer: &mut Writer, bytes: usize) {
         let nanos = bytes as u64 * 1_000_000_000 / SLOW_BYTES_PER_SECOND;
@@ -188,7 +201,11 @@ impl Backend for LsmBackend {
         let mut writer = lock(&self.writer);
         if !batch.is_empty() {
             if !writer.memtable.has_room_for(batch) {
-                self.seal(&mut writer, bytes)?;
+                if writer.memtable.memtable().is_empty() {
+                    self.enlarge(&mut writer, bytes);
+                } else {
+                    self.seal(&mut writer, bytes)?;
+                }
             }
             writer.memtable.apply(batch).map_err(|full| BackendError::Failed(full.to_string()))?;
         }
