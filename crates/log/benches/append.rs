@@ -59,6 +59,11 @@ fn main() {
     if wanted("sizes") {
         sizes(&disk, scale.durable * 20);
     }
+    if wanted("fresh") {
+        for _ in 0..3 {
+            fresh(&disk);
+        }
+    }
     if wanted("replay") {
         replay(&disk, scale.replay_mib);
     }
@@ -102,8 +107,8 @@ fn one_writer(disk: &Arc<dyn Disk>, name: &str, bytes: usize, count: usize) {
     let payload = vec![7; bytes];
     let (mut probed, mut logged, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let raw = timed(count / ROUNDS, || probe.write(&payload));
-        let ours = timed(count / ROUNDS, || append(&log, &payload, Durability::Disk));
+        let raw = timed((count / ROUNDS).max(1), || probe.write(&payload));
+        let ours = timed((count / ROUNDS).max(1), || append(&log, &payload, Durability::Disk));
         ratios.push(median(&raw).as_secs_f64() / median(&ours).as_secs_f64());
         probed.extend(raw);
         logged.extend(ours);
@@ -168,23 +173,24 @@ fn grouped(disk: &Arc<dyn Disk>, writers: usize, each: usize) {
             })
         })
         .collect();
-    let before = log.stats();
+    let (before, cpu) = (log.stats(), process_cpu());
     barrier.wait();
     let began = Instant::now();
     let mut times: Vec<Duration> =
         threads.into_iter().flat_map(|thread| thread.join().expect("the writer ends")).collect();
-    let took = began.elapsed();
+    let (took, cpu) = (began.elapsed(), process_cpu().saturating_sub(cpu));
     times.sort();
     let stats = log.stats();
     let syncs = stats.syncs - before.syncs;
     println!(
-        "{writers} writers, 1KiB, disk: {:.0}/s; p50 {:?} p99 {:?} max {:?}; {syncs} syncs of {} us on average, {:.1} batches each",
+        "{writers} writers, 1KiB, disk: {:.0}/s; p50 {:?} p99 {:?} max {:?}; {syncs} syncs of {} us on average, {:.1} batches each; {:.1} us of CPU an append",
         (writers * each) as f64 / took.as_secs_f64(),
         percentile(&times, 0.5),
         percentile(&times, 0.99),
         times[times.len() - 1],
         (stats.sync_micros - before.sync_micros) / syncs.max(1),
         (writers * each) as f64 / syncs.max(1) as f64,
+        cpu.as_secs_f64() * 1e6 / (writers * each) as f64,
     );
     remove(disk, log, "grouped");
 }
@@ -226,6 +232,16 @@ fn sizes(disk: &Arc<dyn Disk>, count: usize) {
     }
 }
 
+/// Opens a new log: its first segment is made before the call returns.
+fn fresh(disk: &Arc<dyn Disk>) {
+    let began = Instant::now();
+    let clock = Arc::new(SystemClock::default());
+    let options = LogOptions { reserve_bytes: 0, ..LogOptions::default() };
+    let (log, _) = Log::open(Arc::clone(disk), "fresh", options, clock, 1).expect("the log opens");
+    println!("open of a new log: {:?}", began.elapsed());
+    remove(disk, log, "fresh");
+}
+
 /// Reads a log of 1 KiB records from the start, and opens it again.
 fn replay(disk: &Arc<dyn Disk>, mib: usize) {
     let log = open(disk, "replay");
@@ -261,6 +277,14 @@ fn replay(disk: &Arc<dyn Disk>, mib: usize) {
 fn thread_cpu() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
+}
+
+/// What all threads of this process have run, in steps of 10 ms; 0 where the system does not tell.
+fn process_cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = text.rsplit(')').next().unwrap_or_default();
+    let ticks: u64 = after_name.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
 }
 
 fn timed(count: usize, mut work: impl FnMut()) -> Vec<Duration> {
