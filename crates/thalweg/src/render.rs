@@ -2,7 +2,7 @@
 //!
 //! stdout carries results and nothing else; notes and progress go to stderr.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
@@ -28,11 +28,42 @@ pub fn note(text: &str) {
     }
 }
 
-/// Writes to stdout; a reader that went away (`| head`) ends the command quietly.
+/// Writes to stdout, and shows it.
 pub fn out(bytes: &[u8]) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()) {
+    gone_is_done(io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()))
+}
+
+/// Many lines, written together; flushed when dropped or when told to.
+pub struct Lines {
+    out: BufWriter<io::Stdout>,
+}
+
+impl Lines {
+    pub fn new() -> Self {
+        Self { out: BufWriter::with_capacity(64 * 1024, io::stdout()) }
+    }
+
+    /// Adds bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        gone_is_done(self.out.write_all(bytes))
+    }
+
+    /// Adds a line.
+    pub fn line(&mut self, text: &str) -> Result<(), Failure> {
+        gone_is_done(self.out.write_all(text.as_bytes()).and_then(|()| self.out.write_all(b"\n")))
+    }
+
+    /// What was added is shown now.
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        gone_is_done(self.out.flush())
+    }
+}
+
+/// A reader that went away (`| head`) ends the command quietly.
+fn gone_is_done(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        result => Ok(result?),
+        written => Ok(written?),
     }
 }
 

@@ -197,6 +197,13 @@ fn files_go_in_and_come_out() {
         assert_eq!(place.cli(&["export", "--keyspace", "events"]).ok().lines().count(), 5_000);
         place.cli(&["import", ndjson, "--stream", "tail", "--format", "ndjson", "--skip", "4990"]).ok();
         assert_eq!(place.cli(&["read", "tail"]).ok().lines().count(), 10);
+        let file = dir.path().join("out.ndjson");
+        let out = file.to_str().unwrap();
+        place.cli(&["export", "--stream", "events", "--format", "lines", "--output", out]).ok();
+        for missing in ["--stream", "--keyspace"] {
+            place.cli(&["export", missing, "nowhere", "--output", out]).fails(3);
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), lines, "a slip does not empty the file");
         place.cli(&["import", ndjson, "--keyspace", "k", "--format", "ndjson"]).fails(2);
         place.cli(&["import", "missing.csv", "--stream", "s", "--format", "lines"]).fails(3);
         let failed = place.cli(&["import", csv, "--stream", "s", "--format", "ndjson"]).fails(2);

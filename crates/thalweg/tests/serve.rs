@@ -31,6 +31,25 @@ fn the_startup_line_says_what_there_is() {
 }
 
 #[test]
+fn a_node_does_not_mind_that_nobody_reads_what_it_prints() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(&dir.path().join("a"));
+    let address = node.url.trim_start_matches("http://").to_owned();
+    let url = node.url.clone();
+    node.stop();
+    let mut deaf = command();
+    deaf.args(["serve", "--http", &address, "--data", dir.path().join("b").to_str().unwrap()]);
+    let mut deaf = deaf.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop((deaf.stdout.take(), deaf.stderr.take()));
+    let up = || run(command().args(["put", "k", "a", "1", "--server", &url]), b"").code == Some(0);
+    while !up() {
+        assert!(deaf.try_wait().unwrap().is_none(), "it ended");
+    }
+    deaf.kill().unwrap();
+    deaf.wait().unwrap();
+}
+
+#[test]
 fn sigterm_and_sigint_end_with_0_within_10_s_whatever_goes_on() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let dir = tempfile::tempdir().unwrap();

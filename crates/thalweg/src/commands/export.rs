@@ -15,21 +15,10 @@ use crate::{
 };
 
 pub fn run(args: &Export) -> Result<(), Failure> {
-    let mut out: Box<dyn Write> = match &args.output {
-        Some(path) => {
-            let file = File::create(path).map_err(|error| Failure::file(path, &error))?;
-            Box::new(BufWriter::with_capacity(256 * 1024, file))
-        }
-        None => Box::new(BufWriter::with_capacity(256 * 1024, io::stdout().lock())),
-    };
-    let count = with_target(&args.place, Access::Read, |target| {
-        let count = match (&args.stream, &args.keyspace) {
-            (Some(stream), _) => export_stream(target, stream, args.format, out.as_mut()),
-            (None, Some(keyspace)) => export_keyspace(target, keyspace, args.format, out.as_mut()),
-            (None, None) => Err(Failure::usage("say what: --stream NAME or --keyspace NAME")),
-        }?;
-        out.flush()?;
-        Ok(count)
+    let count = with_target(&args.place, Access::Read, |target| match (&args.stream, &args.keyspace) {
+        (Some(stream), _) => export_stream(target, stream, args),
+        (None, Some(keyspace)) => export_keyspace(target, keyspace, args),
+        (None, None) => Err(Failure::usage("say what: --stream NAME or --keyspace NAME")),
     });
     match count {
         Ok(count) => {
@@ -41,33 +30,50 @@ pub fn run(args: &Export) -> Result<(), Failure> {
     }
 }
 
-fn export_stream(target: &dyn Target, name: &str, format: ExportFormat, out: &mut dyn Write) -> Result<u64, Failure> {
+/// Where to write. Opened once it is known that there is something to export, so that a slip of the pen does
+/// not empty a file.
+fn output(args: &Export) -> Result<Box<dyn Write>, Failure> {
+    let out: Box<dyn Write> = match &args.output {
+        Some(path) => Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?),
+        None => Box::new(io::stdout().lock()),
+    };
+    Ok(Box::new(BufWriter::with_capacity(256 * 1024, out)))
+}
+
+fn export_stream(target: &dyn Target, name: &str, args: &Export) -> Result<u64, Failure> {
     let (start, mut count) = (target.stream(name)?.start, 0);
+    let mut out = output(args)?;
     target.read(name, start, u64::MAX, &mut |record| {
-        match format {
-            ExportFormat::Lines => write_line(out, &[one_line_payload(&record.payload, record.offset)?])?,
-            ExportFormat::Ndjson => write_line(out, &[record_json(&record).as_bytes()])?,
+        match args.format {
+            ExportFormat::Lines => write_line(&mut out, &[one_line_payload(&record.payload, record.offset)?])?,
+            ExportFormat::Ndjson => write_line(&mut out, &[record_json(&record).as_bytes()])?,
         }
         count += 1;
         Ok(ControlFlow::Continue(()))
     })?;
+    out.flush()?;
     Ok(count)
 }
 
-fn export_keyspace(target: &dyn Target, name: &str, format: ExportFormat, out: &mut dyn Write) -> Result<u64, Failure> {
-    let mut count = 0;
+fn export_keyspace(target: &dyn Target, name: &str, args: &Export) -> Result<u64, Failure> {
+    if !target.keyspaces()?.iter().any(|keyspace| keyspace == name) {
+        return Err(Failure::new(Exit::NotFound, "no_such_keyspace", format!("there is no keyspace named {name:?}"))
+            .then("`thalweg keyspaces` lists what is there"));
+    }
+    let (mut out, mut count) = (output(args)?, 0);
     target.scan(name, &ScanQuery::default(), &mut |pair| {
         let value = pair.value.unwrap_or_default();
-        match format {
+        match args.format {
             ExportFormat::Lines if pair.key.contains(&b'\t') || pair.key.contains(&b'\n') || value.contains(&b'\n') => {
                 return Err(unfit(&format!("key {:?}", render::one_line(pair.key))));
             }
-            ExportFormat::Lines => write_line(out, &[pair.key, b"\t", value])?,
-            ExportFormat::Ndjson => write_line(out, &[pair_json(pair).as_bytes()])?,
+            ExportFormat::Lines => write_line(&mut out, &[pair.key, b"\t", value])?,
+            ExportFormat::Ndjson => write_line(&mut out, &[pair_json(pair).as_bytes()])?,
         }
         count += 1;
         Ok(ControlFlow::Continue(()))
     })?;
+    out.flush()?;
     Ok(count)
 }
 

@@ -70,11 +70,13 @@ pub fn scan(args: &Scan) -> Result<(), Failure> {
         keys_only: args.keys_only,
     };
     with_target(&args.place, Access::Read, |target| {
+        let mut lines = render::Lines::new();
         target.scan(&args.keyspace, &query, &mut |pair| {
             let text = if args.place.json { pair_json(pair) } else { pair_text(pair, args.key_format) };
-            render::line(&text)?;
+            lines.line(&text)?;
             Ok(ControlFlow::Continue(()))
-        })
+        })?;
+        lines.flush()
     })
 }
 

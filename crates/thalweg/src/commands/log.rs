@@ -149,12 +149,12 @@ fn stats(args: &LogArgs) -> Result<(), Failure> {
 
 fn dump(args: &LogDump) -> Result<(), Failure> {
     let stopped = open(&args.log.data)?;
-    let mut outcome = Ok(());
+    let (mut lines, mut outcome) = (render::Lines::new(), Ok(()));
     let from = Lsn(args.from.unwrap_or(0));
     let limit = args.limit.unwrap_or(u64::MAX);
     offline::dump(&stopped.disk, LOG_DIR, from, limit, |item| {
         let text = if args.log.json { item_json(&item).to_string() } else { item_text(&item) };
-        match render::line(&text) {
+        match lines.line(&text) {
             Ok(()) => ControlFlow::Continue(()),
             Err(failure) => {
                 outcome = Err(failure);
@@ -163,7 +163,8 @@ fn dump(args: &LogDump) -> Result<(), Failure> {
         }
     })
     .map_err(|error| Failure::of(&error))?;
-    outcome
+    outcome?;
+    lines.flush()
 }
 
 fn item_text(item: &Item) -> String {

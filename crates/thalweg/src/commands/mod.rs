@@ -14,6 +14,7 @@ use clap::CommandFactory;
 use crate::{
     cli::{Cli, Command, KeyFormat},
     failure::Failure,
+    render,
     target::{Access, Place, Target},
 };
 
@@ -36,8 +37,9 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Log(args) => log::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "thalweg", &mut script);
+            render::out(&script)
         }
     }
 }

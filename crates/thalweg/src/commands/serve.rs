@@ -4,7 +4,12 @@
 //! stopping. Does not own: any knob (they are `thalweg_server::config`'s, flags follow from its table) and
 //! anything about requests.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    path::PathBuf,
+    time::Duration,
+};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use thalweg_engine::{Create, Database, OpenReport, Options, Repair};
@@ -162,7 +167,8 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
             .then("stop what listens there, or choose another address with --http"),
         error => Failure::of(&error),
     })?;
-    render::line(&startup_line(server.local_addr(), config, database.report()))?;
+    // Nobody may be reading it, and a node does not fall over that.
+    let _ = writeln!(io::stdout(), "{}", startup_line(server.local_addr(), config, database.report()));
     let told = async move {
         let signal = stop.signalled().await;
         tracing::info!(signal, "told to stop");
@@ -235,7 +241,8 @@ fn log_to_stderr(config: &Config) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    let builder = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    let builder =
+        tracing_subscriber::fmt().with_max_level(level).log_internal_errors(false).with_writer(std::io::stderr);
     match config.log_format {
         LogFormat::Text => builder.with_ansi(render::stderr_colour()).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),

@@ -1,9 +1,6 @@
 //! `append`, `read`, `tail`.
 
-use std::{
-    io::{BufRead, Write},
-    ops::ControlFlow,
-};
+use std::{io::BufRead, ops::ControlFlow};
 
 use serde_json::{Map, Value, json};
 use thalweg_types::{Clock, SpaceTime, SystemClock};
@@ -12,7 +9,7 @@ use super::with_target;
 use crate::{
     cli::{Append, Read, RecordFormat, Tail},
     failure::Failure,
-    render,
+    render::{self, Lines},
     span::show_time,
     target::{Access, Appended, NewRecord, StreamRecord, Target},
 };
@@ -77,10 +74,12 @@ pub fn read(args: &Read) -> Result<(), Failure> {
             (None, Some(since)) => target.offset_at(&args.stream, since.time(now()).micros())?,
             (None, None) => target.stream(&args.stream)?.start,
         };
+        let mut lines = Lines::new();
         target.read(&args.stream, from, args.limit.unwrap_or(u64::MAX), &mut |record| {
-            show_record(&record, &args.format, args.place.json)?;
+            show_record(&mut lines, &record, &args.format, args.place.json)?;
             Ok(ControlFlow::Continue(()))
-        })
+        })?;
+        lines.flush()
     })
 }
 
@@ -96,9 +95,10 @@ pub fn tail(args: &Tail) -> Result<(), Failure> {
                 stream.next.saturating_sub(last.unwrap_or(0)).max(stream.start)
             }
         };
-        let mut left = args.limit;
+        let (mut lines, mut left) = (Lines::new(), args.limit);
         target.tail(&args.stream, from, &mut |record| {
-            show_record(&record, &args.format, args.place.json)?;
+            show_record(&mut lines, &record, &args.format, args.place.json)?;
+            lines.flush()?;
             left = left.map(|left| left - 1);
             Ok(if left == Some(0) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })
@@ -126,14 +126,13 @@ pub fn record_json(record: &StreamRecord) -> String {
     Value::Object(object).to_string()
 }
 
-fn show_record(record: &StreamRecord, format: &RecordFormat, json: bool) -> Result<(), Failure> {
+fn show_record(lines: &mut Lines, record: &StreamRecord, format: &RecordFormat, json: bool) -> Result<(), Failure> {
     if json {
-        return render::line(&record_json(record));
+        return lines.line(&record_json(record));
     }
     if format.payload_only {
-        let mut bytes = record.payload.clone();
-        bytes.push(b'\n');
-        return render::out(&bytes);
+        lines.bytes(&record.payload)?;
+        return lines.line("");
     }
     let mut text = format!("{}\t{}\t", record.offset, show_time(record.time));
     if let Some(key) = &record.key {
@@ -143,7 +142,7 @@ fn show_record(record: &StreamRecord, format: &RecordFormat, json: bool) -> Resu
         text.push_str(&format!("{name}={} ", render::one_line(value)));
     }
     text.push_str(&render::one_line(&record.payload));
-    render::line(&text)
+    lines.line(&text)
 }
 
 fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Failure> {
@@ -160,8 +159,7 @@ fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Fa
         }
         (false, None) => format!("ok, {count} accepted, durability {level}"),
     };
-    render::line(&text)?;
-    Ok(std::io::stdout().flush()?)
+    render::line(&text)
 }
 
 fn parse_header(text: &str) -> Result<(String, Vec<u8>), Failure> {

@@ -19,6 +19,10 @@ const MAX_ERROR_BYTES: u64 = 64 * 1024;
 /// Longest reply that is held in memory: a value of the largest size, or a page of records as base64.
 const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
 
+/// A reply that pauses for so long has lost its server: three times the pause after which a tail says that it is
+/// still there.
+const MIN_SILENCE: Duration = Duration::from_secs(45);
+
 /// A server's address and how to speak to it.
 pub struct Http {
     agent: Agent,
@@ -75,6 +79,7 @@ impl Http {
             .timeout_connect(Some(timeout))
             .timeout_send_body(Some(timeout))
             .timeout_recv_response(Some(timeout))
+            .timeout_per_read(Some(timeout.max(MIN_SILENCE)))
             .build();
         Ok(Self { agent: config.into(), base })
     }
