@@ -18,7 +18,10 @@ use thalweg_types::{
     limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS},
 };
 
-use crate::{error::ProposeError, slot::Slot};
+use crate::{
+    error::ProposeError,
+    slot::{Answer, Slot},
+};
 
 /// A proposal in the queue.
 #[derive(Debug)]
@@ -30,10 +33,33 @@ pub(crate) struct Pending {
     pub(crate) slot: Option<Arc<Slot>>,
 }
 
+impl Pending {
+    /// Tells whoever waits, if anybody does.
+    pub(crate) fn answer(&mut self, answer: Answer) {
+        if let Some(slot) = self.slot.take() {
+            slot.complete(answer);
+        }
+    }
+}
+
+/// Nobody waits for ever: a proposal that is dropped unanswered, because its committer panicked or the space
+/// was dropped without a close, tells its waiter.
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.slot.is_some() {
+            let panicking = std::thread::panicking();
+            let panicked = || ProposeError::State("the thread that committed it panicked".to_owned());
+            self.answer(Err(if panicking { panicked() } else { ProposeError::Closed }));
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     pending: VecDeque<Pending>,
     bytes: usize,
+    /// Proposers that wait for room.
+    waiting: usize,
     closed: bool,
 }
 
@@ -64,7 +90,11 @@ impl Queue {
         while !inner.closed && !inner.pending.is_empty() && inner.bytes + bytes > self.max_bytes {
             match when_full {
                 WhenFull::Refuse => return Err(ProposeError::Overloaded { queued_bytes: inner.bytes }),
-                WhenFull::Wait => inner = self.room.wait(inner).unwrap_or_else(PoisonError::into_inner),
+                WhenFull::Wait => {
+                    inner.waiting += 1;
+                    inner = self.room.wait(inner).unwrap_or_else(PoisonError::into_inner);
+                    inner.waiting -= 1;
+                }
             }
         }
         if inner.closed {
@@ -79,7 +109,6 @@ impl Queue {
     /// Moves the commands for one entry into `into`: all that wait, up to an entry's limits.
     pub(crate) fn take_entry(&self, into: &mut Vec<Pending>) {
         let mut inner = self.lock();
-        let was_full = inner.bytes >= self.max_bytes / 2;
         let mut bytes = 0;
         while let Some(next) = inner.pending.front() {
             let fits = into.len() < MAX_ENTRY_COMMANDS && bytes + next.command.bytes().len() <= MAX_ENTRY_BYTES;
@@ -91,7 +120,7 @@ impl Queue {
         }
         inner.bytes -= bytes;
         self.len.store(inner.pending.len(), Ordering::SeqCst);
-        if was_full {
+        if inner.waiting > 0 {
             self.room.notify_all();
         }
     }

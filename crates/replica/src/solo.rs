@@ -15,6 +15,7 @@
 use std::{
     fmt,
     io::IoSlice,
+    ops::{Deref, DerefMut},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -169,10 +170,8 @@ impl Solo {
         if shared.queue.is_empty()
             && let Some(mut role) = shared.try_role()
         {
-            let committed = shared.commit_one(&mut role, command.bytes(), level, purpose);
-            drop(role);
-            shared.hand_over();
-            return committed;
+            shared.check()?;
+            return shared.commit_one(&mut role, command.bytes(), level, purpose);
         }
         let slot = Slot::for_this_thread();
         let pending = Pending { command: command.clone(), level, purpose, slot: Some(slot.clone()) };
@@ -221,15 +220,12 @@ impl Solo {
     /// Copies bytes forward: logs the move and applies it. `Void` if the state no longer points at the source.
     pub fn relocate(&self, payload: &[u8]) -> Result<Moved, ProposeError> {
         let shared = &*self.shared;
-        let role = shared.role();
+        let _role = shared.role();
         shared.check()?;
         let appended =
             shared.append(RecordKind::Move, Term::ZERO, Index::ZERO, payload, Durability::Os, Purpose::Reclaim)?.0;
         let moved = shared.machine.apply_move(payload, appended.payload_at, appended.next);
-        let moved = moved.map_err(|error| shared.fail(&error.to_string()));
-        drop(role);
-        shared.hand_over();
-        moved
+        moved.map_err(|error| shared.fail(&error.to_string()))
     }
 
     /// Logs that entries up to `index`, which is of `term`, need not be in the log any more. Call it, and
@@ -237,16 +233,11 @@ impl Solo {
     /// of which term the last one was.
     pub fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
         let shared = &*self.shared;
-        let role = shared.role();
+        let _role = shared.role();
         shared.check()?;
         let appended = shared.append(RecordKind::Purged, term, index, &[], Durability::Os, Purpose::Reclaim)?.0;
-        let passed = shared
-            .machine
-            .apply_purged(LogId { term, index }, appended.next)
-            .map_err(|error| shared.fail(&error.to_string()));
-        drop(role);
-        shared.hand_over();
-        passed
+        let passed = shared.machine.apply_purged(LogId { term, index }, appended.next);
+        passed.map_err(|error| shared.fail(&error.to_string()))
     }
 
     /// The space's time now.
@@ -281,14 +272,19 @@ impl Solo {
         if let Some(committer) = shared.committer.get() {
             committer.thread.unpark();
             let handle = committer.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(handle) = handle {
-                // A committer that panicked has already failed its waiters.
+            // A waker that the committer called may have dropped the last handle, and so run this on it.
+            if let Some(handle) = handle
+                && handle.thread().id() != thread::current().id()
+            {
+                // A committer that panicked has failed its waiters by dropping their proposals.
                 let _ = handle.join();
             }
         }
         while !shared.queue.is_empty() {
             shared.lead(shared.role());
         }
+        // Whoever took the role before all this is done with the log and the state.
+        drop(shared.role());
     }
 
     fn wake_committer(&self) {
@@ -314,6 +310,35 @@ fn spawn_committer(shared: &Arc<Shared>) -> Committer {
     Committer { thread: handle.thread().clone(), handle: Mutex::new(Some(handle)) }
 }
 
+/// The writer role in somebody's hands. However it is given back (an error, a panic), somebody is woken to
+/// lead if something waits.
+struct Held<'a> {
+    shared: &'a Shared,
+    /// `None` only while it is dropped.
+    role: Option<MutexGuard<'a, Role>>,
+}
+
+impl Deref for Held<'_> {
+    type Target = Role;
+
+    fn deref(&self) -> &Role {
+        self.role.as_deref().expect("held until dropped")
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Role {
+        self.role.as_deref_mut().expect("held until dropped")
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        drop(self.role.take());
+        self.shared.hand_over();
+    }
+}
+
 impl Shared {
     /// Commits what waits, or sleeps until something does. False when it is time to end.
     fn committer_step(&self) -> bool {
@@ -333,35 +358,39 @@ impl Shared {
         true
     }
 
-    fn role(&self) -> MutexGuard<'_, Role> {
-        self.role.lock().unwrap_or_else(PoisonError::into_inner)
+    fn role(&self) -> Held<'_> {
+        let role = self.role.lock().unwrap_or_else(|poisoned| self.after_panic(poisoned.into_inner()));
+        Held { shared: self, role: Some(role) }
     }
 
-    fn try_role(&self) -> Option<MutexGuard<'_, Role>> {
-        match self.role.try_lock() {
-            Ok(role) => Some(role),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    fn try_role(&self) -> Option<Held<'_>> {
+        let role = match self.role.try_lock() {
+            Ok(role) => role,
+            Err(TryLockError::Poisoned(poisoned)) => self.after_panic(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Held { shared: self, role: Some(role) })
+    }
+
+    /// An entry may be in the log and not in the state: another one with its index must not follow.
+    #[cold]
+    fn after_panic<'a>(&self, role: MutexGuard<'a, Role>) -> MutexGuard<'a, Role> {
+        self.fail("a thread panicked while it committed");
+        role
     }
 
     /// Commits one entry's worth of the queue, gives the role back, then wakes those it committed for:
     /// the next holder writes while their threads wake.
-    fn lead(&self, mut role: MutexGuard<'_, Role>) {
+    fn lead(&self, mut role: Held<'_>) {
         let mut taken = std::mem::take(&mut role.taken);
         self.queue.take_entry(&mut taken);
         let answers = self.commit_many(&mut role, &taken);
         drop(role);
-        self.hand_over();
-        for (pending, answer) in taken.drain(..).zip(answers) {
-            if let Some(slot) = pending.slot {
-                slot.complete(answer);
-            }
+        for (mut pending, answer) in taken.drain(..).zip(answers) {
+            pending.answer(answer);
         }
         if let Some(mut role) = self.try_role() {
             role.taken = taken;
-            drop(role);
-            self.hand_over();
         }
     }
 
@@ -380,6 +409,10 @@ impl Shared {
         if self.stopping.load(Ordering::Relaxed) {
             return Err(ProposeError::Closed);
         }
+        self.check_not_failed()
+    }
+
+    fn check_not_failed(&self) -> Result<(), ProposeError> {
         match self.failure.get() {
             Some(reason) => Err(ProposeError::State(reason.clone())),
             None => Ok(()),
@@ -398,7 +431,7 @@ impl Shared {
         level: Durability,
         purpose: Purpose,
     ) -> Result<Committed, ProposeError> {
-        self.check()?;
+        self.check_not_failed()?;
         let durability = self.commit_entry(role, framed, level, purpose)?;
         let outcome = role.outcomes.pop();
         debug_assert!(role.outcomes.is_empty() && outcome.is_some());
