@@ -9,7 +9,7 @@ use std::{
     fmt,
     path::Path,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -82,6 +82,9 @@ pub enum Health {
 /// lost, but the next open replays. [`close`](Self::close) makes the next open fast.
 #[derive(Clone)]
 pub struct Database {
+    /// Dropped first: it waits for the thread, which holds `inner` during a round. So the last handle's drop
+    /// releases the directory, and not that thread some time later.
+    background: Arc<Background>,
     pub(crate) inner: Arc<Inner>,
     level: Durability,
 }
@@ -93,7 +96,6 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) rounds: Mutex<Rounds>,
     pub(crate) totals: Mutex<Maintenance>,
-    background: OnceLock<Background>,
     /// Why the last round of maintenance failed, if it did.
     complaint: Mutex<Option<String>>,
     closed: AtomicBool,
@@ -121,12 +123,11 @@ impl Database {
             options,
             rounds: Mutex::default(),
             totals: Mutex::default(),
-            background: OnceLock::new(),
             complaint: Mutex::default(),
             closed: AtomicBool::new(false),
         });
-        let _ = inner.background.set(Background::start(Arc::downgrade(&inner), interval));
-        Self { inner, level }
+        let background = Arc::new(Background::start(Arc::downgrade(&inner), interval));
+        Self { background, inner, level }
     }
 
     /// What opening found and did.
@@ -142,7 +143,7 @@ impl Database {
         if inner.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        inner.stop_background();
+        self.background.stop();
         inner.open.solo.close();
         inner.open.tails.close();
         // Both are tried: a state that can't be flushed only makes the next open slower.
@@ -155,7 +156,7 @@ impl Database {
     /// A handle whose writes default to `level`.
     #[must_use]
     pub fn with_durability(&self, level: Durability) -> Self {
-        Self { inner: self.inner.clone(), level }
+        Self { background: self.background.clone(), inner: self.inner.clone(), level }
     }
 
     /// The level of writes that name none.
@@ -294,8 +295,7 @@ impl Database {
         if inner.closed.load(Ordering::SeqCst) {
             return Health::Closed;
         }
-        let free_bytes = inner.open.disk.free_bytes().unwrap_or(u64::MAX);
-        if free_bytes < inner.options.reserve_bytes { Health::DiskFull { free_bytes } } else { Health::Good }
+        if inner.is_disk_full() { Health::DiskFull { free_bytes: inner.free_bytes() } } else { Health::Good }
     }
 }
 
@@ -309,10 +309,13 @@ impl fmt::Debug for Database {
 }
 
 impl Inner {
-    fn stop_background(&self) {
-        if let Some(background) = self.background.get() {
-            background.stop();
-        }
+    fn free_bytes(&self) -> u64 {
+        self.open.disk.free_bytes().unwrap_or(u64::MAX)
+    }
+
+    /// Whether new data is refused for want of space.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        self.free_bytes() < self.options.reserve_bytes
     }
 
     /// Remembers how a round of maintenance ended, for [`Stats`].
@@ -376,7 +379,6 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.stop_background();
         self.open.solo.close();
         self.open.tails.close();
     }

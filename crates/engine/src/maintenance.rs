@@ -62,8 +62,10 @@ impl Inner {
     pub(crate) fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
         let mut done = Maintenance { trimmed_streams: self.enforce_retention()?, ..Maintenance::default() };
         done.reclaimed_entries = self.reclaim()?;
-        self.persist()?;
+        // A full disk may refuse the flush; what can be freed all the same is what it needs.
+        let persisted = self.persist(rounds.mover.waits_for_state());
         rounds.mover.round(self, &mut done)?;
+        persisted?;
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
         Ok(done)
     }
@@ -103,15 +105,20 @@ impl Inner {
     }
 
     /// Bounds replay, and tells the log what the state no longer needs of it.
-    fn persist(&self) -> Result<(), WriteError> {
+    ///
+    /// On a full disk the state is flushed as soon as that lets a segment go: nothing else brings space back,
+    /// since what would trigger the next flush is refused.
+    fn persist(&self, frees_segments: bool) -> Result<(), WriteError> {
         let backend = &self.open.backend;
-        if self.replay_bytes() > self.options.max_replay_bytes {
-            backend.flush()?;
+        let behind = self.replay_bytes();
+        let frees_segments = frees_segments || behind > u64::from(self.options.segment_bytes);
+        let persisted = if behind > self.options.max_replay_bytes || (frees_segments && self.is_disk_full()) {
+            backend.flush().map(|_| ())
         } else {
-            backend.maintain()?;
-        }
+            backend.maintain()
+        };
         self.open.log.release(backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn));
-        Ok(())
+        Ok(persisted?)
     }
 }
 
@@ -145,17 +152,21 @@ impl Background {
         Self { signal, handle: Mutex::new(handle) }
     }
 
-    /// Ends the thread after its round, and waits for it unless called from it.
+    /// Ends the thread after its round, and waits for it.
     pub(crate) fn stop(&self) {
         *self.signal.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.signal.1.notify_all();
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(handle) = handle
-            && handle.thread().id() != thread::current().id()
-        {
+        if let Some(handle) = handle {
             // A round that panicked has said so already; there is nothing to undo.
             let _ = handle.join();
         }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

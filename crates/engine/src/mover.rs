@@ -8,12 +8,18 @@
 //! same segments are found again.
 //!
 //! Invariant: a segment is freed only if a walk found nothing live in it, or the state's figures say that
-//! it never held anything to point at; new pointers into a sealed segment cannot appear.
+//! nothing points into it; new pointers into a sealed segment cannot appear. Whatever made it so (a trim, an
+//! overwrite) is durable by then: else a power loss would bring back pointers into a segment that is gone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
-use thalweg_state::{keyspaces::StoredValue, liveness::Liveness, machine::StreamReadError, streams::BatchRef};
+use thalweg_state::{
+    keyspaces::StoredValue,
+    liveness::Liveness,
+    machine::{Moved, StreamReadError},
+    streams::BatchRef,
+};
 use thalweg_types::{
     BlobRef, Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, SpaceTime, StreamId,
     command::{Command, Commands, Move, MoveTarget, Write},
@@ -27,6 +33,8 @@ use crate::{database::Inner, error::WriteError, maintenance::Maintenance};
 const MAX_LIVE_PERCENT: u64 = 50;
 /// Segments that one round walks: bounds how long a round reads.
 const WALKS_PER_ROUND: usize = 4;
+/// How often a segment is walked at once if something in it was overwritten just before it was moved.
+const WALKS_PER_SEGMENT: usize = 3;
 
 /// What is known of a segment that could not be freed.
 #[derive(Clone, Copy, Debug)]
@@ -60,9 +68,13 @@ impl Mover {
         self.seen.retain(|generation, _| freeable.iter().any(|segment| segment.generation == *generation));
         let mut walks = 0;
         let mut freed = false;
+        let mut synced = false;
         for segment in &freeable {
             let live = liveness.get(&segment.generation).copied().unwrap_or_default();
             if live.bytes() == 0 || self.is_drained(inner, segment) {
+                if !std::mem::replace(&mut synced, true) {
+                    inner.open.log.sync()?;
+                }
                 inner.open.log.free(segment.generation)?;
                 inner.open.machine.forget_segment(segment.generation);
                 self.seen.remove(&segment.generation);
@@ -74,6 +86,11 @@ impl Mover {
             }
         }
         if freed { note_purged(inner) } else { Ok(()) }
+    }
+
+    /// Whether a segment could be freed if the state were persisted now.
+    pub(crate) fn waits_for_state(&self) -> bool {
+        self.seen.values().any(|seen| seen.drained_at.is_some())
     }
 
     fn is_drained(&self, inner: &Inner, segment: &SegmentInfo) -> bool {
@@ -105,14 +122,22 @@ impl Mover {
     ) -> Result<(), WriteError> {
         let mut seen = Seen { liveness, end: inner.open.log.end(), drained_at: None };
         let most = u64::from(segment.bytes) * MAX_LIVE_PERCENT / 100;
-        if let Some(live) = live_bytes(inner, segment, most)? {
+        for _ in 0..WALKS_PER_SEGMENT {
+            let Some(live) = live_bytes(inner, segment, most)? else { break };
+            let mut void = false;
             for live in &live {
-                inner.open.solo.relocate(&live.payload)?;
-                done.moved_bytes += live.bytes;
+                match inner.open.solo.relocate(&live.payload)? {
+                    Moved::Applied => done.moved_bytes += live.bytes,
+                    Moved::Void => void = true,
+                }
             }
-            // The copies are in the log; the source must outlive a crash that loses them.
-            inner.open.log.sync()?;
-            seen.drained_at = Some(inner.open.machine.applied().lsn);
+            // A void copy was overwritten meanwhile, or is still wanted where it is: only a walk can tell.
+            if !void {
+                // The copies are in the log; the source must outlive a crash that loses them.
+                inner.open.log.sync()?;
+                seen.drained_at = Some(inner.open.machine.applied().lsn);
+                break;
+            }
         }
         self.seen.insert(segment.generation, seen);
         Ok(())

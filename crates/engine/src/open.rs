@@ -61,13 +61,14 @@ pub struct OpenReport {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) _lock: Box<dyn LockGuard>,
     pub(crate) log: Log,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) machine: Arc<Machine>,
     pub(crate) solo: Solo,
     pub(crate) tails: Arc<Tails>,
     pub(crate) report: OpenReport,
+    /// Last, so that it is given back when nothing of the above is open any more.
+    pub(crate) _lock: Box<dyn LockGuard>,
 }
 
 struct Barrier(Log);
@@ -123,7 +124,7 @@ pub(crate) fn on(
         took: clock.monotonic().saturating_sub(started),
         repaired: recovery.repaired,
     };
-    Ok(Opened { disk, _lock: lock, log, backend, machine, solo, tails, report })
+    Ok(Opened { disk, log, backend, machine, solo, tails, report, _lock: lock })
 }
 
 fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> Result<(Identity, bool), OpenError> {

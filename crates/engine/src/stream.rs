@@ -10,7 +10,7 @@ use bytes::Bytes;
 use thalweg_log::Purpose;
 use thalweg_state::streams::BatchRef;
 use thalweg_types::{
-    Durability, Offset, SpaceTime, StreamId,
+    BlobRef, Durability, Offset, SpaceTime, StreamId,
     command::{
         CommandError, StreamConfig, encode_append, encode_configure_stream, encode_delete_stream, encode_trim_stream,
     },
@@ -109,17 +109,26 @@ impl Stream {
     /// # Errors
     /// `Trimmed` if `from` is below the start, `BeyondEnd` if it is above the end.
     pub fn read(&self, from: Offset, max_records: u64, max_bytes: u64) -> Result<StreamPage, ReadError> {
+        let mut gone = None;
         loop {
-            match self.read_once(from, max_records, max_bytes) {
+            match self.read_once(from, max_records, max_bytes, &mut gone) {
                 // A batch was moved or trimmed between the lookup and the read: look again. It ends,
-                // because a moved batch is found at its new place and a trimmed one answers `Trimmed`.
+                // because a moved batch is found at its new place, a trimmed one answers `Trimmed`, and one
+                // that is found where it was is lost.
                 Err(ReadError::ViewExpired) => {}
                 other => return other,
             }
         }
     }
 
-    fn read_once(&self, from: Offset, max_records: u64, max_bytes: u64) -> Result<StreamPage, ReadError> {
+    /// Notes in `gone` which batch was no longer where the state said.
+    fn read_once(
+        &self,
+        from: Offset,
+        max_records: u64,
+        max_bytes: u64,
+        gone: &mut Option<BlobRef>,
+    ) -> Result<StreamPage, ReadError> {
         let open = &self.db.inner.open;
         let max_batches = usize::try_from(max_records.min(MAX_BATCHES_PER_READ)).unwrap_or(usize::MAX);
         let found = open
@@ -133,7 +142,15 @@ impl Stream {
             if left == 0 {
                 break;
             }
-            let bytes = open.log.read_blob(&batch.blob)?;
+            let bytes = match open.log.read_blob(&batch.blob) {
+                Err(thalweg_log::ReadError::Gone { generation }) => {
+                    if gone.replace(batch.blob) == Some(batch.blob) {
+                        return Err(ReadError::Corrupt(format!("the log has lost segment {generation}")));
+                    }
+                    return Err(ReadError::ViewExpired);
+                }
+                read => read?,
+            };
             let cut = cut(&batch, page.next, left, bytes);
             left -= u64::from(cut.count);
             page.next = cut.first.plus(u64::from(cut.count));
