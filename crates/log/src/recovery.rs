@@ -57,7 +57,8 @@ pub(crate) fn open(
         generation = mend(survey, seed, generation)?;
     }
     let slots = inventory.slots.clone();
-    let spares = Arc::new(Spares::new(disk, dir, &options, seed, generation, slots));
+    let spares = Arc::new(Spares::new(Arc::clone(&disk), dir, &options, seed, generation, slots));
+    let set_aside: Vec<String> = inventory.unreadable.iter().map(|file| file.corruption.file.clone()).collect();
     let mut unused: Vec<Slot> = inventory.spares.into_iter().map(|found| found.slot).collect();
     let (table, core, mut recovery) = match survey {
         Some(survey) => {
@@ -68,7 +69,7 @@ pub(crate) fn open(
         }
         None => {
             let (table, core) = begin(&mut unused, &options, &spares)?;
-            (table, core, Recovery { clean: true, repaired: tell(&given_up), ..Recovery::default() })
+            (table, core, Recovery { clean: given_up.is_empty(), repaired: tell(&given_up), ..Recovery::default() })
         }
     };
     recovery.segments = table.0.len() as u32;
@@ -78,6 +79,7 @@ pub(crate) fn open(
     let durable = core.next;
     let shared = Shared::new(options, clock, spares, ArcSwap::from_pointee(table), core, durable, guard);
     mark_opened(&shared)?;
+    put_aside(&*disk, dir, &set_aside)?;
     shared.spares.look();
     Ok((shared, recovery))
 }
@@ -86,6 +88,18 @@ fn make_dir(disk: &dyn Disk, dir: &str) -> Result<(), OpenError> {
     disk.create_dir(dir).explain("create", dir)?;
     let parent = dir.rsplit_once('/').map_or("", |(parent, _)| parent);
     disk.sync_dir(parent).explain("sync", parent)?;
+    Ok(())
+}
+
+/// What a repair gave up is kept under another name, so that the next open needs no repair. Last: everything
+/// else of the repair is durable by now.
+fn put_aside(disk: &dyn Disk, dir: &str, files: &[String]) -> Result<(), OpenError> {
+    for path in files {
+        disk.rename(path, &format!("{path}.bad")).explain("rename", path)?;
+    }
+    if !files.is_empty() {
+        disk.sync_dir(dir).explain("sync", dir)?;
+    }
     Ok(())
 }
 

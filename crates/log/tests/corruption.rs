@@ -221,6 +221,13 @@ fn files_that_are_no_segments() {
         short.open(&ends[1].0).unwrap().set_len(len).unwrap();
         assert!(matches!(open_still(&as_disk(&short), options()), Err(OpenError::Corrupt(_))), "cut to {len}");
         assert_eq!(offline::verify(&short, "log").unwrap().verdict, Verdict::Corrupt, "cut to {len}");
+        // Repaired once, it needs no repair again; the bytes are kept.
+        let repair = LogOptions { repair: Repair::CutAtCorruption, ..options() };
+        let (_, recovery) = open_still(&as_disk(&short), repair).unwrap();
+        assert!(recovery.repaired.is_some() && !recovery.clean, "cut to {len}: {recovery:?}");
+        let (_, recovery) = open_still(&as_disk(&short), options()).unwrap();
+        assert_eq!(recovery.repaired, None, "cut to {len}");
+        assert!(short.paths().contains(&format!("{}.bad", ends[1].0)), "cut to {len}: {:?}", short.paths());
     }
     let newer = disk.kill_process();
     for copy in [0, 4096] {
