@@ -1,5 +1,6 @@
 //! What maintenance must not do: free what a power loss would bring back, hold the directory after the last
 //! handle, or leave a full disk full.
+#![allow(clippy::print_stdout, reason = "seeds are printed")]
 
 mod common;
 

@@ -2,6 +2,7 @@
 //! panic in between. Nobody waits for ever, and what was acknowledged is in the log once and in order.
 //!
 //! Seeds choose what the threads do, not how they interleave. `THALWEG_TEST_SEED` replays one.
+#![allow(clippy::print_stdout, reason = "seeds are printed")]
 
 use std::{
     collections::BTreeSet,
