@@ -48,12 +48,32 @@ pub enum Mode {
     Compaction,
 }
 
+/// A group of tests that share their stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Group {
+    /// 50k × 100 B: writes, and reads and ranges in memory.
+    Small,
+    /// 200k × 200 B: writes, and reads and ranges of flushed tables.
+    Flushed,
+    /// 70/30 and 90/10 over 50k × 100 B.
+    Mixed,
+    /// 2 M × 200 B in random order, gets, misses.
+    Large,
+    /// Reads, ranges and space before and after compaction.
+    Compaction,
+    /// Appends of 100 × 1 KB to a stream.
+    Stream,
+}
+
 /// Options of the engine suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EngineOptions {
     /// Which part of the suite.
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
+    /// Only these groups, whatever the mode: for profiles and second looks.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<Group>,
     /// Durability of the writes.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Level::Interval, Level::Disk])]
     pub level: Vec<Level>,
@@ -135,7 +155,7 @@ pub fn run_all(
     for round in 1..=options.rounds {
         progress.step(&format!("round {round} of {}", options.rounds));
         one_round(options, contenders, round, &scratch, &mut results, progress)?;
-        if options.mode == Mode::Full && options.level.contains(&Level::Interval) {
+        if groups(options, Level::Interval).contains(&Group::Stream) && options.level.contains(&Level::Interval) {
             streams.push(stream_round(options, &scratch, progress)?);
         }
     }
@@ -156,8 +176,6 @@ pub fn run_all(
     Ok((report, results))
 }
 
-type Group = fn(&mut Context<'_>) -> Result<(), BenchError>;
-
 fn one_round(
     options: &EngineOptions,
     contenders: &[&dyn Contender],
@@ -171,10 +189,11 @@ fn one_round(
         order.reverse();
     }
     for &level in &options.level {
-        if level == Level::Disk && options.mode != Mode::Compaction {
+        if level == Level::Disk && groups(options, level).contains(&Group::Small) {
             probe_round(options, scratch, results, progress)?;
         }
-        for group in groups(options.mode, level) {
+        for group in groups(options, level) {
+            let Some(run) = group.run() else { continue };
             for contender in &order {
                 let dir = scratch.fresh("store")?;
                 let mut context = Context {
@@ -187,21 +206,38 @@ fn one_round(
                     results,
                     progress,
                 };
-                group(&mut context)?;
+                run(&mut context)?;
             }
         }
     }
     Ok(())
 }
 
-/// What a mode runs at a level: reads are the same at both, so `disk` repeats only what writes.
-fn groups(mode: Mode, level: Level) -> Vec<Group> {
-    match (mode, level) {
-        (Mode::Compaction, Level::Interval) => vec![compaction::run],
+impl Group {
+    /// What runs for each contender; the stream is not a matter of contenders.
+    fn run(self) -> Option<fn(&mut Context<'_>) -> Result<(), BenchError>> {
+        match self {
+            Self::Small => Some(workloads::small),
+            Self::Flushed => Some(workloads::flushed),
+            Self::Mixed => Some(workloads::mixed),
+            Self::Large => Some(workloads::large),
+            Self::Compaction => Some(compaction::run),
+            Self::Stream => None,
+        }
+    }
+}
+
+/// What runs at a level: reads are the same at both, so `disk` repeats only what writes.
+fn groups(options: &EngineOptions, level: Level) -> Vec<Group> {
+    if !options.only.is_empty() {
+        return options.only.clone();
+    }
+    match (options.mode, level) {
+        (Mode::Compaction, Level::Interval) => vec![Group::Compaction],
         (Mode::Compaction, Level::Disk) => vec![],
-        (Mode::Quick, _) | (Mode::Full, Level::Disk) => vec![workloads::small, workloads::flushed, workloads::mixed],
+        (Mode::Quick, _) | (Mode::Full, Level::Disk) => vec![Group::Small, Group::Flushed, Group::Mixed],
         (Mode::Full, Level::Interval) => {
-            vec![workloads::small, workloads::flushed, workloads::mixed, workloads::large, compaction::run]
+            vec![Group::Small, Group::Flushed, Group::Mixed, Group::Large, Group::Compaction, Group::Stream]
         }
     }
 }

@@ -148,6 +148,12 @@ fn a_store_that_lies_gets_no_figures() {
 }
 
 #[test]
+fn single_groups_can_be_chosen() {
+    let report = run(&options(&format!("{TINY} --level interval --only stream")), &mut Quiet).unwrap();
+    assert_eq!(report.tables.len(), 1, "{}", report.to_text());
+}
+
+#[test]
 fn options_out_of_range_are_named() {
     assert!(run(&options("--scale 0"), &mut Quiet).unwrap_err().to_string().contains("--scale"));
     assert!(run(&options("--rounds 0"), &mut Quiet).unwrap_err().to_string().contains("--rounds"));

@@ -386,3 +386,22 @@ impl Worker {
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With timeouts rounded up to milliseconds no wait could be shorter than one.
+    #[test]
+    fn waits_are_finer_than_a_millisecond() {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+        let wait = |_| {
+            let (began, mut events) = (Instant::now(), Vec::<Event>::with_capacity(1));
+            epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)).unwrap();
+            began.elapsed()
+        };
+        let shortest = (0..100).map(wait).min().unwrap();
+        assert!(shortest >= Duration::from_micros(100) && shortest < Duration::from_millis(1), "{shortest:?}");
+    }
+}
