@@ -9,7 +9,7 @@ use std::{io, ops::ControlFlow, sync::Arc};
 
 use axum::{
     body::Body,
-    http::{HeaderName, HeaderValue, header},
+    http::{HeaderName, HeaderValue, Response, header},
 };
 use bytes::Bytes;
 use thalweg_engine::{ReadError, Stream};
@@ -24,7 +24,6 @@ use crate::{
     pages::{Running, Unfold},
     parse::{Media, ParseError, RecordsQuery, Since},
     records::{begin, push_json},
-    reply,
 };
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -54,8 +53,11 @@ pub fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) ->
         _held: held,
     };
     let body = Body::new(Unfold { frames: Default::default(), state: Some(tail), running: None, step });
-    let mut response = reply::shown(Media::Events, body, app.db.blocking().visible_durability());
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // No level in the head: it is in each event, because what comes later may be at another.
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Media::Events.name()));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
 
@@ -147,6 +149,8 @@ impl Tail {
         let max_bytes = self.bytes_left.min(TAIL_PAGE_BYTES as u64);
         let max_records = self.left.min(TAIL_PAGE_ITEMS);
         let page = self.stream.read(self.next, max_records, max_bytes)?;
+        // Asked after the read, so that it covers all that was read.
+        let level = self.app.db.blocking().visible_durability();
         let (mut out, mut taken) = (Vec::new(), 0);
         page.for_each(&mut |offset, time, record| {
             if taken == max_records || (taken > 0 && out.len() as u64 >= max_bytes) {
@@ -155,7 +159,10 @@ impl Tail {
             taken += 1;
             out.extend_from_slice(format!("id: {offset}\ndata: ").as_bytes());
             push_json(&mut out, offset, time, record);
-            out.extend_from_slice(b"\n\n");
+            out.pop();
+            out.extend_from_slice(b",\"durability\":\"");
+            out.extend_from_slice(level.name().as_bytes());
+            out.extend_from_slice(b"\"}\n\n");
             ControlFlow::Continue(())
         })?;
         self.next = self.next.plus(taken);

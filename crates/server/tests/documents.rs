@@ -143,3 +143,13 @@ async fn request_ids_are_taken_over_or_made() {
     assert_eq!(error.refused(404, "unknown_route", "fix")["request_id"], json!("mine-2"));
     node.stop().await;
 }
+
+#[test]
+fn the_guide_names_every_route() {
+    let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/http.md")).unwrap();
+    for route in ROUTES {
+        // The guide writes a route's methods once for all its paths, and the rest of a path in one way.
+        let stem = documented(route.path).split("/{key}").next().unwrap().trim_end_matches('/').to_owned();
+        assert!(guide.contains(&stem), "{stem} is not in docs/http.md");
+    }
+}

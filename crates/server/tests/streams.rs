@@ -240,6 +240,7 @@ async fn a_tail_follows_from_where_asked_and_resumes() {
         assert_eq!(fields[0].1, "2");
         let record: Value = serde_json::from_str(&fields[1].1).unwrap();
         assert_eq!((&record["offset"], &record["payload"]), (&json!(2), &json!("{\"a\":\"x\\ny\"}")));
+        assert_eq!(record["durability"], json!("disk"));
     }
     let (mut resumed, mut buffer) = tail(&node, "?from=start&limit=1", &[("last-event-id", "1")]).await;
     assert_eq!(event(&mut resumed, &mut buffer).await.unwrap()[0].1, "2");
