@@ -213,9 +213,11 @@ fn one_round(
     Ok(())
 }
 
+type Run = fn(&mut Context<'_>) -> Result<(), BenchError>;
+
 impl Group {
     /// What runs for each contender; the stream is not a matter of contenders.
-    fn run(self) -> Option<fn(&mut Context<'_>) -> Result<(), BenchError>> {
+    fn run(self) -> Option<Run> {
         match self {
             Self::Small => Some(workloads::small),
             Self::Flushed => Some(workloads::flushed),
