@@ -21,7 +21,7 @@ use thalweg_state::{
     streams::BatchRef,
 };
 use thalweg_types::{
-    BlobRef, Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, SpaceTime, StreamId,
+    BlobRef, Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, SpaceTime, StreamId, Term,
     command::{Command, Commands, Move, MoveTarget, Write},
     limits::MIN_INLINE_VALUE_BYTES,
 };
@@ -67,25 +67,33 @@ impl Mover {
         let liveness = current_liveness(inner);
         self.seen.retain(|generation, _| freeable.iter().any(|segment| segment.generation == *generation));
         let mut walks = 0;
-        let mut freed = false;
-        let mut synced = false;
-        for segment in &freeable {
+        let mut free = Vec::new();
+        for segment in freeable {
             let live = liveness.get(&segment.generation).copied().unwrap_or_default();
-            if live.bytes() == 0 || self.is_drained(inner, segment) {
-                if !std::mem::replace(&mut synced, true) {
-                    inner.open.log.sync()?;
-                }
-                inner.open.log.free(segment.generation)?;
-                inner.open.machine.forget_segment(segment.generation);
-                self.seen.remove(&segment.generation);
-                done.freed_segments += 1;
-                freed = true;
-            } else if walks < WALKS_PER_ROUND && self.worth_a_walk(inner, segment, live) {
+            if live.bytes() == 0 || self.is_drained(inner, &segment) {
+                free.push(segment);
+            } else if walks < WALKS_PER_ROUND && self.worth_a_walk(inner, &segment, live) {
                 walks += 1;
-                self.walk(inner, segment, live, done)?;
+                self.walk(inner, &segment, live, done)?;
             }
         }
-        if freed { note_purged(inner) } else { Ok(()) }
+        if !free.is_empty() {
+            self.free(inner, &free, done)?;
+        }
+        Ok(())
+    }
+
+    /// What made the segments free, and up to which entry the log is gone, is durable before they are.
+    fn free(&mut self, inner: &Inner, segments: &[SegmentInfo], done: &mut Maintenance) -> Result<(), WriteError> {
+        note_purged(inner, segments)?;
+        inner.open.log.sync()?;
+        for segment in segments {
+            inner.open.log.free(segment.generation)?;
+            inner.open.machine.forget_segment(segment.generation);
+            self.seen.remove(&segment.generation);
+            done.freed_segments += 1;
+        }
+        Ok(())
     }
 
     /// Whether a segment could be freed if the state were persisted now.
@@ -304,17 +312,33 @@ fn lies_at(blob: &BlobRef, at: LogPosition) -> bool {
     blob.generation == at.generation && blob.offset == at.offset
 }
 
-/// Notes in the log up to which entry it has been freed, as a Raft group would.
-fn note_purged(inner: &Inner) -> Result<(), WriteError> {
+/// Notes in the log up to which entry it will be gone, as a Raft group would: the last entry of the
+/// consecutive segments at its beginning that are about to be freed.
+fn note_purged(inner: &Inner, segments: &[SegmentInfo]) -> Result<(), WriteError> {
     let log = &inner.open.log;
-    let mut records = log.records_from(log.start()).map_err(|error| failed(&error))?;
-    let first = records.find_map(|record| record.ok().filter(|record| record.kind == RecordKind::Entry));
-    if let Some(first) = first
-        && first.index > Index(1)
-    {
-        inner.open.solo.note_purged(first.term, Index(first.index.0 - 1))?;
+    let mut start = log.start();
+    let mut last = None;
+    for segment in segments {
+        if segment.first <= start && start < segment.next {
+            start = segment.next;
+            last = last_entry(inner, segment)?.or(last);
+        }
     }
-    Ok(())
+    match last {
+        Some((term, index)) => Ok(inner.open.solo.note_purged(term, index)?),
+        None => Ok(()),
+    }
+}
+
+fn last_entry(inner: &Inner, segment: &SegmentInfo) -> Result<Option<(Term, Index)>, WriteError> {
+    let mut last = None;
+    for record in inner.open.log.segment_records(segment.generation).map_err(|error| failed(&error))? {
+        let record = record.map_err(|error| failed(&error))?;
+        if matches!(record.kind, RecordKind::Entry | RecordKind::Membership | RecordKind::Blank) {
+            last = Some((record.term, record.index));
+        }
+    }
+    Ok(last)
 }
 
 fn failed(error: &dyn std::error::Error) -> WriteError {
