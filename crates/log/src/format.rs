@@ -41,6 +41,9 @@ pub const MAX_SEGMENT_BYTES: u32 = 1024 * 1024 * 1024;
 /// Room that batches of records leave before the footer, for the small batches that only attest.
 pub const MARKER_ROOM: u32 = 4 * BATCH_HEADER_BYTES as u32;
 
+/// Generations and LSNs grow by one from zero: none ever gets here, so adding to one that decoded is safe.
+pub const MAX_NUMBER: u64 = 1 << 62;
+
 const FOOTER_TAG: u32 = 0x544f_4f46;
 
 const _: () = assert!(SEGMENT_HEADER_BYTES <= 512, "a header must lie in one sector");
@@ -199,6 +202,11 @@ impl SegmentHeader {
             2 => SegmentState::Live,
             other => return Err(Damage::new("segment state of 1 or 2", 2_u64, other)),
         };
+        for number in [u64_at(bytes, 24), u64_at(bytes, 32)] {
+            if number >= MAX_NUMBER {
+                return Err(Damage::new("generation and LSN below their bound", MAX_NUMBER, number));
+            }
+        }
         let segment_bytes = u32_at(bytes, 44);
         if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment_bytes) {
             return Err(Damage::new("segment size", MIN_SEGMENT_BYTES, segment_bytes));
@@ -315,7 +323,7 @@ impl BatchHeader {
         if u64::from(self.body_len) < least || (self.count == 0) != (self.kind != BatchKind::Records) {
             return Err(Damage::new("batch count that fits its length", least, self.body_len));
         }
-        if self.attested > self.first || self.first.0.checked_add(u64::from(self.count)).is_none() {
+        if self.attested > self.first || self.first.0 >= MAX_NUMBER {
             return Err(Damage::new("attested LSN below the batch", self.first.0, self.attested.0));
         }
         Ok(())
@@ -467,7 +475,8 @@ impl Footer {
             first_time: SpaceTime(u64_at(bytes, 32)),
             last_time: SpaceTime(u64_at(bytes, 40)),
         };
-        if !(DATA_START..=position).contains(&footer.end) || footer.next < footer.first {
+        let numbers = footer.first <= footer.next && footer.next.0 < MAX_NUMBER;
+        if !(DATA_START..=position).contains(&footer.end) || !numbers {
             return Err(Damage::new("footer's end within the segment", position, footer.end));
         }
         Ok(footer)

@@ -93,3 +93,30 @@ fn names_of_slots() {
         assert_eq!(parse_segment_name(name), None, "{name}");
     }
 }
+
+/// Right checksums do not make sense of nonsense: counters near their end would overflow where they are raised.
+#[test]
+fn numbers_that_no_log_reaches_are_damage() {
+    let header = SegmentHeader {
+        state: SegmentState::Spare,
+        id: SegmentId(7),
+        generation: Generation(1),
+        base: Lsn(1),
+        base_chain: 0,
+        segment_bytes: MIN_SEGMENT_BYTES,
+        slot: 1,
+        previous: Generation(0),
+    };
+    assert!(SegmentHeader::decode(&header.encode()).is_ok());
+    for number in [MAX_NUMBER, u64::MAX] {
+        assert!(SegmentHeader::decode(&SegmentHeader { generation: Generation(number), ..header }.encode()).is_err());
+        assert!(SegmentHeader::decode(&SegmentHeader { base: Lsn(number), ..header }.encode()).is_err());
+        let batch = BatchHeader { first: Lsn(number), kind: BatchKind::Idle, ..BatchHeader::default() };
+        let bytes = batch.encode(SegmentId(7), DATA_START);
+        assert!(BatchHeader::decode(&bytes, SegmentId(7), DATA_START, MIN_SEGMENT_BYTES).is_err());
+        let (first, next) = (Lsn(0), Lsn(number));
+        let time = SpaceTime(0);
+        let footer = Footer { end: DATA_START, chain: 0, first, next, first_time: time, last_time: time };
+        assert!(Footer::decode(&footer.encode(SegmentId(7), 9000), SegmentId(7), 9000).is_err());
+    }
+}
