@@ -159,7 +159,21 @@ fn the_log_suite_runs() {
 
 #[test]
 fn the_engine_suite_runs() {
-    bench(&["engine", "--mode", "quick", "--scale", "0.02", "--rounds", "1", "--cache-mib", "16", "--warm-mib", "1"]);
+    bench(&[
+        "engine",
+        "--mode",
+        "quick",
+        "--level",
+        "interval",
+        "--scale",
+        "0.02",
+        "--rounds",
+        "1",
+        "--cache-mib",
+        "16",
+        "--warm-mib",
+        "1",
+    ]);
 }
 
 #[test]

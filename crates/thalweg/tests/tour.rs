@@ -76,3 +76,14 @@ fn the_readme_names_its_two_commands() {
     assert!(README.contains("cargo run --release -- serve"));
     assert!(README.contains("cargo test --workspace"));
 }
+
+#[test]
+fn what_the_readme_points_at_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let links: Vec<_> =
+        README.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link).collect();
+    assert!(links.len() >= 5);
+    for link in links.into_iter().filter(|link| !link.contains("://")) {
+        assert!(root.join(link).exists(), "{link}");
+    }
+}
