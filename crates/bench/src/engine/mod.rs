@@ -1,7 +1,7 @@
 //! The engine suite: row P's whole suite and what DESIGN.md promises beyond it, for our engine and,
 //! with the same code in the same process, for other stores (`peers/`).
 //!
-//! Owns: the workloads ([`workloads`], [`compaction`], [`stream`]) and the order of rounds.
+//! Owns: the workloads (`workloads`, `compaction`, `stream`) and the order of rounds.
 //! Stores are reached through [`KvSubject`] alone. Within a round the contenders take turns test group
 //! by test group, the first one last in every second round; ratios are medians over rounds.
 

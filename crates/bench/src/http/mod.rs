@@ -6,9 +6,9 @@
 //! only in the one that was under way (*coordinated omission*), and no second correction is applied.
 //!
 //! Parts: [`request`] builds the bytes, [`reply`] parses what comes back, [`schedule`] says when,
-//! [`worker`] is the event loop of one thread, [`run`] spawns the workers and judges the outcome,
+//! [`worker`] is the event loop of one thread, [`mod@run`] spawns the workers and judges the outcome,
 //! [`search`] looks for the knee, [`target`] starts a server of our own when none is given,
-//! [`suite`] puts it together.
+//! `suite` puts it together.
 
 mod connection;
 pub mod reply;

@@ -1,6 +1,6 @@
 //! The log suite: row S's two tables at every durability level, beside a raw probe of the same disk.
 //!
-//! Owns: which cells there are ([`cells`]), one round of a cell ([`round`]), the report.
+//! Owns: which cells there are (`cells`), one round of a cell (`round`), the report.
 //! A process of row S is a thread here that appends one batch after the other; probe and log take
 //! turns, and the ratio is the median of the rounds' ratios.
 
