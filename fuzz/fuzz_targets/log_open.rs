@@ -15,7 +15,7 @@ use libfuzzer_sys::fuzz_target;
 use thalweg_disk::Disk;
 use thalweg_fuzz::{Input, disk_with, put};
 use thalweg_log::{
-    Draft, Log, LogOptions, Purpose, RecordKind, Repair, crc32c,
+    Draft, Log, LogOptions, Purpose, ReadError, RecordKind, Repair, crc32c,
     format::{
         BATCH_HEADER_BYTES, BatchHeader, BatchKind, DATA_START, FOOTER_BYTES, Footer, HEADER_BLOCK_BYTES,
         RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, SegmentId, SegmentState, padded, segment_name,
@@ -60,7 +60,10 @@ enum Origin {
 
 /// What recovery accepted can be read, and written to, and is found again.
 fn use_log(log: Log, disk: &Arc<dyn Disk>, origin: Origin) {
-    let read = |log: &Log| log.records_from(log.start()).into_iter().flatten().take_while(Result::is_ok).count();
+    let read = |log: &Log| -> Result<usize, ReadError> {
+        log.records_from(log.start())?.try_fold(0, |count, record| record.map(|_| count + 1))
+    };
+    // Open does not look at what is sealed and attested: damage there is found by reading.
     let before = read(&log);
     for segment in log.segments() {
         log.segment_records(segment.generation).into_iter().flatten().take_while(Result::is_ok).for_each(drop);
@@ -74,7 +77,9 @@ fn use_log(log: Log, disk: &Arc<dyn Disk>, origin: Origin) {
     if written && closed && origin == Origin::Disk {
         let again = open(disk, Repair::Refuse).expect("what was recovered opens again");
         assert_eq!(again.end(), end);
-        assert_eq!(read(&again), before + 1, "records after reopening");
+        if let Ok(before) = before {
+            assert_eq!(read(&again), Ok(before + 1), "records after reopening");
+        }
     }
 }
 
