@@ -129,6 +129,11 @@ pub async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(answer(&ack, &appends))
 }
 
+/// Whether a body is the JSON of a commit.
+pub fn check(body: &[u8]) -> Result<(), ApiError> {
+    json::parse::<JsonCommit>(body).map(|_| ())
+}
+
 /// 415 unless the body says that it is JSON, or says nothing.
 pub fn require_json(call: &Call) -> Result<(), ApiError> {
     match call.header(&header::CONTENT_TYPE) {

@@ -34,3 +34,9 @@ mod tail;
 pub use config::{Config, ConfigError, Given, Layers, Resolved};
 pub use server::{Server, ServerError};
 pub use status::{OPENAPI, node_status};
+
+/// Bodies without a request around them, for the fuzz target. No part of the API.
+#[doc(hidden)]
+pub mod bodies {
+    pub use crate::{batch::batch as records, commit::check as commit};
+}
