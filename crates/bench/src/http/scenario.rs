@@ -168,11 +168,12 @@ fn row_h(options: &HttpOptions) -> Vec<Scenario> {
         durability: level,
         ..base.clone()
     };
+    let many = if options.keys_are_default() { 1_500_000 } else { options.keys };
     let many_gets = Scenario {
-        name: "get 1.2 KB of 1.5 M at 2,000/s".to_owned(),
+        name: format!("get 1.2 KB of {many} keys at 2,000/s"),
         mix: Mix::Get,
         value_bytes: 1200,
-        keys: if options.keys_are_default() { 1_500_000 } else { options.keys },
+        keys: many,
         connections: 1,
         pace: Loop::Open { rate: 2000.0, arrivals: Arrivals::Constant },
         ..base.clone()
