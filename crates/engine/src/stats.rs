@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use thalweg_log::LogStats;
 use thalweg_state::backend::BackendStats;
-use thalweg_types::{Index, Lsn, Revision, SpaceTime};
+use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
 
 use crate::{database::Inner, maintenance::Maintenance};
 
@@ -33,6 +33,8 @@ pub struct Stats {
     pub commands: u64,
     /// Entries that carried them.
     pub entries: u64,
+    /// Commands per entry: how large groups get.
+    pub entry_commands: Log2Histogram,
     /// Keyspaces.
     pub keyspaces: u64,
     /// Streams.
@@ -62,6 +64,7 @@ impl Inner {
             queue_commands: solo.queue_commands,
             commands: solo.commands,
             entries: solo.entries,
+            entry_commands: solo.entry_commands,
             keyspaces: open.machine.keyspaces().len() as u64,
             streams: open.machine.stream_count() as u64,
             maintenance: *self.totals.lock().unwrap_or_else(PoisonError::into_inner),

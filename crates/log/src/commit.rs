@@ -164,7 +164,10 @@ impl Shared {
         self.check_not_failed()?;
         core.unsynced.drain(..sealed.len());
         core.counters.syncs += 1;
-        core.counters.sync_micros += u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        core.counters.sync_micros += micros;
+        core.counters.sync_latency.record(micros);
+        core.counters.batches_per_sync.record(batches);
         self.durable.store(reach.0, Ordering::Release);
         debug_assert!(reach >= lsn);
         let handed_over = self.hand_on(&mut core, number);

@@ -307,6 +307,8 @@ impl Log {
         stats.syncs = core.counters.syncs;
         stats.sync_micros = core.counters.sync_micros;
         stats.batches_per_sync_max = core.counters.batches_per_sync_max;
+        stats.sync_latency = core.counters.sync_latency;
+        stats.batches_per_sync = core.counters.batches_per_sync;
         stats
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thalweg_types::{Generation, Lsn, SpaceTime};
+use thalweg_types::{Generation, Log2Histogram, Lsn, SpaceTime};
 
 use crate::{
     errors::OpenError,
@@ -138,6 +138,10 @@ pub struct LogStats {
     pub sync_micros: u64,
     /// Most batches that shared one sync.
     pub batches_per_sync_max: u64,
+    /// Microseconds that each fsync took.
+    pub sync_latency: Log2Histogram,
+    /// Batches that each fsync made durable.
+    pub batches_per_sync: Log2Histogram,
     /// Live segments.
     pub segments: u64,
     /// Prepared segments.

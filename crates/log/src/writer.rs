@@ -14,7 +14,7 @@ use std::{
 };
 
 use thalweg_disk::Mapping;
-use thalweg_types::{Durability, LogPosition, Lsn};
+use thalweg_types::{Durability, Log2Histogram, LogPosition, Lsn};
 
 use crate::{
     commit::SyncRole,
@@ -49,6 +49,8 @@ pub(crate) struct WriteCounters {
     pub syncs: u64,
     pub sync_micros: u64,
     pub batches_per_sync_max: u64,
+    pub sync_latency: Log2Histogram,
+    pub batches_per_sync: Log2Histogram,
 }
 
 /// What the holder of the writer role works on.

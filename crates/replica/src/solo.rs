@@ -26,8 +26,9 @@ use std::{
 use thalweg_log::{AppendError, Appended, Draft, Log, Purpose, RecordKind};
 use thalweg_state::machine::{Entry, LogId, Machine, Moved};
 use thalweg_types::{
-    Clock, Durability, Index, NodeId, SpaceId, SpaceTime, Term,
+    Clock, Durability, Index, Log2Histogram, NodeId, SpaceId, SpaceTime, Term,
     command::{Framed, Outcome},
+    histogram::LOG2_BUCKETS,
 };
 
 use crate::{
@@ -71,6 +72,8 @@ pub struct SoloStats {
     pub commands: u64,
     /// Entries that carried them.
     pub entries: u64,
+    /// Commands per entry: how large groups get.
+    pub entry_commands: Log2Histogram,
     /// Bytes waiting now.
     pub queue_bytes: u64,
     /// Commands waiting now.
@@ -102,6 +105,8 @@ struct Shared {
     failure: OnceLock<String>,
     commands: AtomicU64,
     entries: AtomicU64,
+    /// How many entries carried how many commands, by [`Log2Histogram::bucket_of`].
+    entry_sizes: [AtomicU64; LOG2_BUCKETS],
 }
 
 #[derive(Debug)]
@@ -152,6 +157,7 @@ impl Solo {
             failure: OnceLock::new(),
             commands: AtomicU64::new(0),
             entries: AtomicU64::new(0),
+            entry_sizes: [const { AtomicU64::new(0) }; LOG2_BUCKETS],
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -259,6 +265,10 @@ impl Solo {
         SoloStats {
             commands: self.shared.commands.load(Ordering::Relaxed),
             entries: self.shared.entries.load(Ordering::Relaxed),
+            entry_commands: Log2Histogram {
+                sum: self.shared.commands.load(Ordering::Relaxed),
+                buckets: std::array::from_fn(|at| self.shared.entry_sizes[at].load(Ordering::Relaxed)),
+            },
             queue_bytes: bytes as u64,
             queue_commands: len as u64,
         }
@@ -494,7 +504,9 @@ impl Shared {
         applied.map_err(|error| self.fail(&error.to_string()))?;
         role.next = index.next();
         self.entries.fetch_add(1, Ordering::Relaxed);
-        self.commands.fetch_add(role.outcomes.len() as u64, Ordering::Relaxed);
+        let commands = role.outcomes.len() as u64;
+        self.commands.fetch_add(commands, Ordering::Relaxed);
+        self.entry_sizes[Log2Histogram::bucket_of(commands)].fetch_add(1, Ordering::Relaxed);
         if let Some(observer) = self.observer.get() {
             observer.applied(&role.outcomes);
         }

@@ -91,6 +91,9 @@ async fn metrics_count_requests_by_operation_and_level() {
     for name in [
         "thalweg_log_syncs_total",
         "thalweg_log_sync_seconds_total",
+        "thalweg_log_sync_duration_seconds_bucket{le=\"+Inf\"}",
+        "thalweg_log_sync_batches_count",
+        "thalweg_entry_commands_sum",
         "thalweg_log_segments",
         "thalweg_commands_total",
         "thalweg_entries_total",

@@ -9,6 +9,7 @@ use prometheus_client::{
     registry::Unit,
 };
 use thalweg_engine::{Health, Stats};
+use thalweg_types::Log2Histogram;
 
 use super::{CLASSES, LEVELS, level_name};
 use crate::{admission::Bound, app::App, routes::Operation};
@@ -109,6 +110,21 @@ fn seconds(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, micros: 
     ConstCounter::new(micros as f64 / 1e6).encode(metric)
 }
 
+/// `scale` turns the values that were counted into the unit.
+fn histogram(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    unit: Option<&Unit>,
+    counted: &Log2Histogram,
+    scale: f64,
+) -> fmt::Result {
+    let bound = |at| Log2Histogram::upper_bound(at).map_or(f64::INFINITY, |bound| bound as f64 * scale);
+    let buckets: Vec<_> = counted.buckets.iter().enumerate().map(|(at, count)| (bound(at), *count)).collect();
+    let mut metric = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
+    metric.encode_histogram::<NoLabels>(counted.sum as f64 * scale, counted.count(), &buckets, None)
+}
+
 fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
     let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(metric)
@@ -122,6 +138,9 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
     counter(encoder, "log_payload_bytes", "Payload bytes written to the log", log.payload_bytes)?;
     counter(encoder, "log_syncs", "fsyncs of the log", log.syncs)?;
     seconds(encoder, "log_sync", "Time spent in fsyncs of the log", log.sync_micros)?;
+    let latency = "Time of each fsync of the log";
+    histogram(encoder, "log_sync_duration", latency, Some(&Unit::Seconds), &log.sync_latency, 1e-6)?;
+    histogram(encoder, "log_sync_batches", "Batches that each fsync made durable", None, &log.batches_per_sync, 1.0)?;
     gauge(encoder, "log_batches_per_sync_max", "Most batches that shared an fsync", log.batches_per_sync_max)?;
     gauge(encoder, "log_waiting_writers", "Callers that wait for the log", log.waiting_writers)?;
     gauge(encoder, "log_segments", "Segments in use", log.segments)?;
@@ -135,6 +154,7 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
 fn encode_engine(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
     counter(encoder, "commands", "Commands applied", stats.commands)?;
     counter(encoder, "entries", "Log entries applied; commands / entries is the size of a group", stats.entries)?;
+    histogram(encoder, "entry_commands", "Commands of each entry", None, &stats.entry_commands, 1.0)?;
     gauge(encoder, "queue_commands", "Commands that wait for the writer", stats.queue_commands)?;
     gauge(encoder, "queue_bytes", "Bytes of commands that wait for the writer", stats.queue_bytes)?;
     gauge(encoder, "replay_bytes", "Log bytes that a crash now would replay", stats.replay_bytes)?;

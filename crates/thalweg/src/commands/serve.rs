@@ -12,6 +12,7 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thalweg_engine::{Create, Database, OpenReport, Options, Repair};
 use thalweg_server::{
     Server, ServerError,
@@ -142,6 +143,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         return render::out(resolved.explain().as_bytes());
     }
     log_to_stderr(&resolved.config);
+    raise_file_limit();
     let database = open(&resolved.config, args.repair)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
     let served = runtime.block_on(serve(&resolved.config, &database));
@@ -151,6 +153,15 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         let _ = database.close();
     }
     served
+}
+
+/// Segments, tables and connections are a file each; many systems start a process with 1,024, which it may
+/// raise itself.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!(%error, current = limit.current, "the limit on open files stays as it is");
+    }
 }
 
 fn open(config: &Config, repair: bool) -> Result<Database, Failure> {

@@ -1,0 +1,71 @@
+//! A histogram small enough to keep beside counters and to copy with them.
+//!
+//! Buckets double: bucket `i` counts values of `2^(i-1) < value <= 2^i`, bucket 0 those up to 1, and the
+//! last one everything above. So a figure read from it is at most a factor of two off; load generators use
+//! finer ones.
+
+/// Buckets of a [`Log2Histogram`]; the last is open.
+pub const LOG2_BUCKETS: usize = 28;
+
+/// Counts of values by their power of two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Log2Histogram {
+    /// Sum of all values.
+    pub sum: u64,
+    /// Values per bucket.
+    pub buckets: [u64; LOG2_BUCKETS],
+}
+
+impl Log2Histogram {
+    /// Counts a value.
+    #[inline]
+    pub fn record(&mut self, value: u64) {
+        self.sum = self.sum.saturating_add(value);
+        self.buckets[Self::bucket_of(value)] += 1;
+    }
+
+    /// The bucket that counts a value.
+    #[inline]
+    #[must_use]
+    pub fn bucket_of(value: u64) -> usize {
+        let bits = u64::BITS - value.saturating_sub(1).leading_zeros();
+        (bits as usize).min(LOG2_BUCKETS - 1)
+    }
+
+    /// How many values were counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The inclusive upper bound of a bucket; `None` for the last, which has none.
+    #[must_use]
+    pub fn upper_bound(bucket: usize) -> Option<u64> {
+        (bucket + 1 < LOG2_BUCKETS).then(|| 1 << bucket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_is_in_the_bucket_whose_bounds_hold_it() {
+        let edges = (0..40).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
+        for value in edges.chain([u64::MAX]) {
+            let bucket = Log2Histogram::bucket_of(value);
+            assert!(Log2Histogram::upper_bound(bucket).is_none_or(|bound| value <= bound), "{value}");
+            if bucket > 0 {
+                assert!(Log2Histogram::upper_bound(bucket - 1).is_some_and(|bound| value > bound), "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn counts_and_sums() {
+        let mut histogram = Log2Histogram::default();
+        [1, 2, 3, 100].into_iter().for_each(|value| histogram.record(value));
+        assert_eq!((histogram.count(), histogram.sum), (4, 106));
+        assert_eq!(histogram.buckets[..8], [1, 1, 1, 0, 0, 0, 0, 1]);
+    }
+}
