@@ -7,10 +7,7 @@
 
 use std::{ops::Bound, sync::Arc};
 
-use super::{
-    block::{DataBlock, Item},
-    table::Table,
-};
+use super::{block::DataBlock, table::Table};
 use crate::backend::{BackendError, Direction};
 
 /// The bounds and direction of a scan.
@@ -49,21 +46,11 @@ pub struct RunCursor<'a> {
     /// The current block: its table, its number within it.
     table: usize,
     number: usize,
-    block: DataBlock,
+    block: Arc<DataBlock>,
     /// Items of the current block that are within the span and not yet passed, the current one included.
     left: std::ops::Range<usize>,
     /// Whether the span ends within the current block.
     is_last: bool,
-    current: Current,
-}
-
-/// Where the current pair lies in its block.
-#[derive(Clone, Copy, Default)]
-struct Current {
-    key: (u32, u32),
-    /// `None`: a delete.
-    value: Option<(u32, u32)>,
-    end: usize,
 }
 
 impl<'a> RunCursor<'a> {
@@ -71,23 +58,29 @@ impl<'a> RunCursor<'a> {
     pub fn open(tables: &'a [Arc<Table>], span: Span<'a>) -> Result<Option<Self>, BackendError> {
         let Some((table, number)) = first_block(tables, &span) else { return Ok(None) };
         let block = tables[table].block(number)?;
-        let mut cursor =
-            Self { tables, span, table, number, block, left: 0..0, is_last: false, current: Current::default() };
-        cursor.enter_block()?;
+        let mut cursor = Self { tables, span, table, number, block, left: 0..0, is_last: false };
+        cursor.enter_block();
         Ok(cursor.settle()?.then_some(cursor))
     }
 
     /// The current key.
     #[inline]
     pub fn key(&self) -> &[u8] {
-        let (from, to) = self.current.key;
-        &self.block.data()[from as usize..to as usize]
+        self.block.key(self.current())
     }
 
     /// The current value; `None` if the key was deleted.
     #[inline]
     pub fn value(&self) -> Option<&[u8]> {
-        self.current.value.map(|(from, to)| &self.block.data()[from as usize..to as usize])
+        self.block.value(self.current())
+    }
+
+    #[inline]
+    fn current(&self) -> usize {
+        match self.span.direction {
+            Direction::Forward => self.left.start,
+            Direction::Reverse => self.left.end - 1,
+        }
     }
 
     /// Goes to the next pair; false if that was the last.
@@ -97,15 +90,7 @@ impl<'a> RunCursor<'a> {
             Direction::Forward => self.left.start += 1,
             Direction::Reverse => self.left.end -= 1,
         }
-        if self.left.is_empty() {
-            return self.settle();
-        }
-        let at = match self.span.direction {
-            Direction::Forward => self.current.end,
-            Direction::Reverse => self.block.offset(self.left.end - 1),
-        };
-        self.stand_at(at)?;
-        Ok(true)
+        if self.left.is_empty() { self.settle() } else { Ok(true) }
     }
 
     /// Makes the current pair one within the span, going to further blocks if this one has none left.
@@ -115,31 +100,13 @@ impl<'a> RunCursor<'a> {
                 return Ok(false);
             }
             self.block = self.tables[self.table].block(self.number)?;
-            self.enter_block()?;
+            self.enter_block();
         }
-        let first = match self.span.direction {
-            Direction::Forward => self.left.start,
-            Direction::Reverse => self.left.end - 1,
-        };
-        self.stand_at(self.block.offset(first))?;
         Ok(true)
     }
 
-    #[inline]
-    fn stand_at(&mut self, offset: usize) -> Result<(), BackendError> {
-        let Item { key, value, end } =
-            self.block.item_at(offset).map_err(|malformed| self.tables[self.table].malformed(malformed))?;
-        let base = self.block.data().as_ptr() as usize;
-        let place = |bytes: &[u8]| {
-            let from = bytes.as_ptr() as usize - base;
-            (from as u32, (from + bytes.len()) as u32)
-        };
-        self.current = Current { key: place(key), value: value.map(place), end };
-        Ok(())
-    }
-
     /// Finds which of the block's items are within the span.
-    fn enter_block(&mut self) -> Result<(), BackendError> {
+    fn enter_block(&mut self) {
         let table = &*self.tables[self.table];
         let index = table.index();
         // All keys of the block are above the last of the block before it, and at most its own last.
@@ -148,15 +115,14 @@ impl<'a> RunCursor<'a> {
             None => self.span.begins_after(table.min_key()),
         };
         let cut_above = self.span.ends_before(index.end_key(self.number));
-        let rank = |key, inclusive| self.block.rank(key, inclusive).map_err(|malformed| table.malformed(malformed));
         let start = match self.span.lower {
-            Bound::Included(key) if cut_below => rank(key, false)?,
-            Bound::Excluded(key) if cut_below => rank(key, true)?,
+            Bound::Included(key) if cut_below => self.block.rank(key, false),
+            Bound::Excluded(key) if cut_below => self.block.rank(key, true),
             _ => 0,
         };
         let end = match self.span.upper {
-            Bound::Included(key) if cut_above => rank(key, true)?,
-            Bound::Excluded(key) if cut_above => rank(key, false)?,
+            Bound::Included(key) if cut_above => self.block.rank(key, true),
+            Bound::Excluded(key) if cut_above => self.block.rank(key, false),
             _ => self.block.len(),
         };
         self.left = start..end.max(start);
@@ -164,7 +130,6 @@ impl<'a> RunCursor<'a> {
             Direction::Forward => cut_above,
             Direction::Reverse => cut_below,
         };
-        Ok(())
     }
 
     fn next_block(&mut self) -> bool {

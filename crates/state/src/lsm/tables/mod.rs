@@ -5,6 +5,7 @@
 //! table format would replace this module and nothing else.
 
 mod block;
+mod cache;
 mod cursor;
 mod filter;
 mod set;

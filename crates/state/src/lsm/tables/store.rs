@@ -32,6 +32,7 @@ use lsm_tree::{
 use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
 
 use super::{
+    cache::BlockCache,
     set::{Run, TableSet},
     table::{Found, Table},
 };
@@ -52,7 +53,7 @@ const FIRST_SEQNO: u64 = 1 << 32;
 const EVERYTHING: u64 = 1 << 62;
 const BLOCK_BYTES: u32 = 16 * 1024;
 const FILTER_BITS_PER_KEY: f32 = 10.0;
-const BUCKETS_PER_ITEM: f32 = 2.0;
+const CRATE_CACHE_BYTES: u64 = 1 << 20;
 /// Flushes on level 0 that start a compaction into the next level.
 const LEVEL_0_FLUSHES: u8 = 4;
 
@@ -68,7 +69,7 @@ pub struct TableOptions {
 /// See the module. Methods may be called from any thread.
 pub struct TableStore {
     tree: Tree,
-    cache: Arc<Cache>,
+    cache: Arc<BlockCache>,
     table_bytes: u64,
     /// The newest set and the next flush's seqno. Held while a set is read from the crate, so that sets
     /// never go back.
@@ -83,8 +84,8 @@ struct Newest {
 impl TableStore {
     /// Opens the tables in a directory, which is created if missing.
     pub fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
-        let cache = Arc::new(Cache::with_capacity_bytes(options.cache_bytes));
-        let config = config(dir, &cache);
+        let cache = Arc::new(BlockCache::new(options.cache_bytes));
+        let config = config(dir);
         let tree = match guarded("open", || config.open())? {
             AnyTree::Standard(tree) => tree,
             AnyTree::Blob(_) => return Err(corrupt(dir, "the directory holds a tree of another kind")),
@@ -154,7 +155,7 @@ impl TableStore {
 
     /// Bytes of blocks in memory.
     pub fn cached_bytes(&self) -> u64 {
-        self.cache.size()
+        self.cache.bytes()
     }
 
     fn lock(&self) -> MutexGuard<'_, Newest> {
@@ -176,7 +177,7 @@ impl TableStore {
                 for table in run.iter() {
                     tables.push(match known.get(&table.id()) {
                         Some(table) => Arc::clone(table),
-                        None => Arc::new(Table::open(table.clone(), self.tree.id(), Arc::clone(&self.cache))?),
+                        None => Arc::new(Table::open(table.clone(), Arc::clone(&self.cache))?),
                     });
                 }
                 set.runs.push(Run::new(tables));
@@ -187,13 +188,14 @@ impl TableStore {
     }
 }
 
-fn config(dir: &Path, cache: &Arc<Cache>) -> Config {
+fn config(dir: &Path) -> Config {
     let bloom = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(FILTER_BITS_PER_KEY));
     Config::new(dir, SequenceNumberCounter::default(), SequenceNumberCounter::default())
-        .use_cache(Arc::clone(cache))
+        // For what the crate reads through it while it opens a table; blocks of data are in a cache of our own.
+        .use_cache(Arc::new(Cache::with_capacity_bytes(CRATE_CACHE_BYTES)))
         .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
         .data_block_restart_interval_policy(RestartIntervalPolicy::all(1))
-        .data_block_hash_ratio_policy(HashRatioPolicy::all(BUCKETS_PER_ITEM))
+        .data_block_hash_ratio_policy(HashRatioPolicy::all(0.0))
         // Said although it is our build's default: another crate in the same build may turn on the crate's
         // compression, and with it another default.
         .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))

@@ -4,18 +4,19 @@
 //! filter, index and block cache. Does not own: writing tables, or which tables there are.
 //!
 //! The crate's own reader costs about three times as much per read: it goes through boxed iterators and
-//! materialises every key and value. So only its file format, its filter and its cache are used here.
+//! materialises every key and value. So only its file format and its filter are used here.
 
 use std::{fs::File, sync::Arc};
 
 use bytes::Bytes;
 use lsm_tree::{
-    Cache, CompressionType, GlobalTableId, TreeId,
+    CompressionType,
     table::{Block, BlockHandle, BlockOffset, IndexBlock, block::BlockType, filter::standard_bloom::Builder},
 };
 
 use super::{
-    block::{DataBlock, Malformed},
+    block::{DataBlock, Malformed, common_len},
+    cache::{BlockCache, Slots},
     filter::Filter,
 };
 use crate::backend::BackendError;
@@ -37,8 +38,9 @@ pub struct Table {
     /// Keeps the file from being deleted.
     inner: lsm_tree::Table,
     file: File,
-    cache: Arc<Cache>,
-    cache_id: GlobalTableId,
+    cache: Arc<BlockCache>,
+    /// Its blocks in memory.
+    slots: Arc<Slots>,
     index: BlockIndex,
     filter: Option<Filter>,
 }
@@ -56,7 +58,7 @@ pub fn key_hash(key: &[u8]) -> u64 {
 }
 
 impl Table {
-    pub(super) fn open(inner: lsm_tree::Table, tree: TreeId, cache: Arc<Cache>) -> Result<Self, BackendError> {
+    pub(super) fn open(inner: lsm_tree::Table, cache: Arc<BlockCache>) -> Result<Self, BackendError> {
         let io = |error: std::io::Error| BackendError::Io { operation: "open table", message: error.to_string() };
         let file = File::open(&*inner.path).map_err(io)?;
         let corrupt = |message: &str| corrupt(&inner, message);
@@ -81,8 +83,8 @@ impl Table {
             }
             None => None,
         };
-        let cache_id = (tree, inner.id()).into();
-        Ok(Self { inner, file, cache, cache_id, index, filter })
+        let slots = Arc::new(Slots::new(index.len()));
+        Ok(Self { inner, file, cache, slots, index, filter })
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -121,31 +123,29 @@ impl Table {
     /// What this table says of a key.
     #[inline]
     pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>, BackendError> {
+        let Some(number) = self.index.first_ending_at_or_after(key) else { return Ok(None) };
+        // A block in memory says faster than the filter whether it has the key.
+        if let Some(block) = &*self.slots.get(number) {
+            return Ok(found(block, key));
+        }
         if self.filter.as_ref().is_some_and(|filter| !filter.may_contain(hash)) {
             return Ok(None);
         }
-        let Some(number) = self.index.first_ending_at_or_after(key) else { return Ok(None) };
-        let block = self.block(number)?;
-        let item = block.find(key, hash).map_err(|malformed| self.malformed(malformed))?;
-        Ok(item.map(|item| match item.value {
-            None => Found::Deleted,
-            Some(value) if value.len() <= MAX_COPIED_BYTES => Found::Value(Bytes::copy_from_slice(value)),
-            Some(value) => Found::Value(block.data().slice_ref(value)),
-        }))
+        Ok(found(&*self.load_block(number)?, key))
     }
 
-    /// A block by its number, from the cache or the file.
+    /// A block by its number, from memory or the file.
     #[inline]
-    pub(super) fn block(&self, number: usize) -> Result<DataBlock, BackendError> {
-        let (offset, size) = self.index.place(number);
-        if let Some(block) = self.cache.get_block(self.cache_id, BlockOffset(offset)) {
-            return DataBlock::new(block.data.into()).map_err(|malformed| self.malformed(malformed));
+    pub(super) fn block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
+        match &*self.slots.get(number) {
+            Some(block) => Ok(Arc::clone(block)),
+            None => self.load_block(number),
         }
-        self.load_block(offset, size)
     }
 
     #[cold]
-    fn load_block(&self, offset: u64, size: u32) -> Result<DataBlock, BackendError> {
+    fn load_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
+        let (offset, size) = self.index.place(number);
         let handle = BlockHandle::new(BlockOffset(offset), size);
         let block =
             Block::from_file(&self.file, handle, self.inner.metadata.data_block_compression).map_err(|error| {
@@ -160,14 +160,27 @@ impl Table {
         if block.header.block_type != BlockType::Data {
             return Err(corrupt(&self.inner, &format!("no data block at {offset}")));
         }
-        self.cache.insert_block(self.cache_id, BlockOffset(offset), block.clone());
-        DataBlock::new(block.data.into()).map_err(|malformed| self.malformed(malformed))
+        let malformed = |Malformed| corrupt(&self.inner, "a block is malformed though its checksum is right");
+        let block = Arc::new(DataBlock::new(block.data.into()).map_err(malformed)?);
+        self.cache.insert(&self.slots, number, &block);
+        Ok(block)
     }
+}
 
-    #[cold]
-    pub(super) fn malformed(&self, _: Malformed) -> BackendError {
-        corrupt(&self.inner, "a block is malformed though its checksum is right")
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.cache.forget(&self.slots);
     }
+}
+
+#[inline]
+fn found(block: &DataBlock, key: &[u8]) -> Option<Found> {
+    let number = block.find(key)?;
+    Some(match block.value(number) {
+        None => Found::Deleted,
+        Some(value) if value.len() <= MAX_COPIED_BYTES => Found::Value(Bytes::copy_from_slice(value)),
+        Some(value) => Found::Value(block.data().slice_ref(value)),
+    })
 }
 
 fn corrupt(table: &lsm_tree::Table, message: &str) -> BackendError {
@@ -250,7 +263,10 @@ impl BlockIndex {
                 // Those with a lesser head end before the key, those with a greater one after it.
                 let head = head(&key[self.common_len..]);
                 let first = self.heads.partition_point(|end| *end < head);
-                first..first + self.heads[first..].partition_point(|end| *end == head)
+                match self.heads.get(first) {
+                    Some(end) if *end == head => first..first + self.heads[first..].partition_point(|end| *end == head),
+                    _ => first..first,
+                }
             }
             _ => 0..self.len(),
         };
@@ -265,10 +281,6 @@ impl BlockIndex {
         }
         (low < self.len()).then_some(low)
     }
-}
-
-fn common_len(left: &[u8], right: &[u8]) -> usize {
-    left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }
 
 /// The first eight bytes as a number that orders as they do.

@@ -1,0 +1,183 @@
+//! Blocks kept in memory.
+//!
+//! Owns: which blocks of the open tables are in memory, within a bound in bytes. A read of a block that
+//! is there costs a load from an array: no hash, no lock, no count that readers share.
+//! Does not own: reading blocks.
+//!
+//! Each table has a slot per block. What is in the slots stands in one queue, oldest first; when the
+//! bytes exceed the bound, the oldest goes, unless it was read again since it last came to the front:
+//! then it goes to the back once more. A walk over much data thus passes through without pushing out
+//! what is read again and again.
+//!
+//! Invariants, with the queue locked: a slot is full exactly if its table and number stand in the queue,
+//! once; `bytes` is the sum over the queue. Tables leave the queue before they are dropped.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use arc_swap::{ArcSwapOption, Guard};
+
+use super::block::DataBlock;
+
+/// Blocks that one insertion spares because they were read again. More keeps the order truer, and
+/// makes the longest insertion longer.
+const MAX_SPARED: usize = 32;
+
+/// See the module.
+pub(super) struct BlockCache {
+    capacity_bytes: u64,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    entries: VecDeque<(Arc<Slots>, u32)>,
+    bytes: u64,
+}
+
+/// The blocks of one table that are in memory, by their number.
+pub(super) struct Slots(Box<[ArcSwapOption<DataBlock>]>);
+
+impl Slots {
+    pub(super) fn new(blocks: usize) -> Self {
+        Self((0..blocks).map(|_| ArcSwapOption::empty()).collect())
+    }
+
+    /// The block of that number, if it is in memory.
+    #[inline]
+    pub(super) fn get(&self, number: usize) -> Guard<Option<Arc<DataBlock>>> {
+        let block = self.0[number].load();
+        if let Some(block) = &*block {
+            block.mark_read_again();
+        }
+        block
+    }
+}
+
+impl BlockCache {
+    pub(super) fn new(capacity_bytes: u64) -> Self {
+        Self { capacity_bytes, queue: Mutex::default() }
+    }
+
+    /// Bytes in memory.
+    pub(super) fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// Keeps a block, and lets older ones go to make room. If somebody else was faster, theirs stays.
+    pub(super) fn insert(&self, slots: &Arc<Slots>, number: usize, block: &Arc<DataBlock>) {
+        let mut queue = self.lock();
+        if slots.0[number].load().is_some() {
+            return;
+        }
+        slots.0[number].store(Some(Arc::clone(block)));
+        queue.entries.push_back((Arc::clone(slots), number as u32));
+        queue.bytes += block.memory_bytes();
+        queue.shrink_to(self.capacity_bytes);
+    }
+
+    /// Lets go of all blocks of a table that is about to be dropped.
+    pub(super) fn forget(&self, slots: &Arc<Slots>) {
+        let mut queue = self.lock();
+        let Queue { entries, bytes } = &mut *queue;
+        entries.retain(|(other, number)| {
+            let is_other = !Arc::ptr_eq(slots, other);
+            if !is_other && let Some(block) = slots.0[*number as usize].swap(None) {
+                *bytes -= block.memory_bytes();
+            }
+            is_other
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn shrink_to(&mut self, bytes: u64) {
+        let mut spared = 0;
+        while self.bytes > bytes
+            && let Some((slots, number)) = self.entries.pop_front()
+        {
+            let slot = &slots.0[number as usize];
+            let was_read_again =
+                spared < MAX_SPARED && slot.load().as_ref().is_some_and(|block| block.was_read_again());
+            if was_read_again {
+                spared += 1;
+                self.entries.push_back((slots, number));
+            } else if let Some(block) = slot.swap(None) {
+                self.bytes -= block.memory_bytes();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::block::tests::block_of, *};
+
+    fn block() -> Arc<DataBlock> {
+        Arc::new(block_of(&[(b"key", Some(&[7; 1000]))]))
+    }
+
+    fn held(slots: &Slots) -> Vec<usize> {
+        (0..slots.0.len()).filter(|number| slots.0[*number].load().is_some()).collect()
+    }
+
+    #[test]
+    fn the_oldest_goes_unless_it_was_read_again() {
+        let bytes = block().memory_bytes();
+        let cache = BlockCache::new(3 * bytes);
+        let slots = Arc::new(Slots::new(8));
+        for number in 0..3 {
+            cache.insert(&slots, number, &block());
+        }
+        assert!(slots.get(0).is_some() && slots.get(7).is_none());
+        for number in 3..5 {
+            cache.insert(&slots, number, &block());
+        }
+        assert_eq!(held(&slots), [0, 3, 4], "1 and 2 were not read again");
+        cache.insert(&slots, 5, &block());
+        assert_eq!(held(&slots), [0, 4, 5], "0 was not read again since it was spared, but 3 came before it");
+        assert_eq!(cache.bytes(), 3 * bytes);
+    }
+
+    #[test]
+    fn the_bound_holds_though_all_are_read_again() {
+        let bytes = block().memory_bytes();
+        let blocks = 2 * MAX_SPARED;
+        let cache = BlockCache::new(blocks as u64 * bytes);
+        let slots = Arc::new(Slots::new(2 * blocks));
+        for number in 0..2 * blocks {
+            cache.insert(&slots, number, &block());
+            (0..2 * blocks).for_each(|number| drop(slots.get(number)));
+            assert!(cache.bytes() <= blocks as u64 * bytes);
+        }
+        assert_eq!(held(&slots).len(), blocks);
+    }
+
+    #[test]
+    fn a_block_inserted_twice_counts_once_and_a_forgotten_table_not_at_all() {
+        let cache = BlockCache::new(1 << 20);
+        let (one, other) = (Arc::new(Slots::new(2)), Arc::new(Slots::new(2)));
+        cache.insert(&one, 0, &block());
+        cache.insert(&one, 0, &block());
+        cache.insert(&other, 1, &block());
+        assert_eq!(cache.bytes(), 2 * block().memory_bytes());
+        cache.forget(&one);
+        assert_eq!((held(&one), held(&other)), (vec![], vec![1]));
+        assert_eq!(cache.bytes(), block().memory_bytes());
+        assert_eq!(cache.lock().entries.len(), 1);
+    }
+
+    #[test]
+    fn nothing_is_kept_without_room() {
+        let cache = BlockCache::new(0);
+        let slots = Arc::new(Slots::new(1));
+        cache.insert(&slots, 0, &block());
+        assert_eq!((held(&slots), cache.bytes()), (vec![], 0));
+    }
+}
