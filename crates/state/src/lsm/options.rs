@@ -9,7 +9,8 @@ use std::{path::PathBuf, time::Duration};
 pub struct LsmOptions {
     /// Directory of the tables. Created if missing.
     pub dir: PathBuf,
-    /// Bytes of table blocks kept in memory. Less costs a read from disk for what doesn't fit.
+    /// Bytes of table blocks kept in memory, with 12 bytes per key to find it by. Less costs a read from
+    /// disk for what doesn't fit.
     pub cache_bytes: u64,
     /// Bytes a memtable takes before it is flushed. More takes memory, and time at open to replay what
     /// was not flushed; less makes more and smaller tables, and so more compaction.
