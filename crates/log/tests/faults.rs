@@ -187,7 +187,9 @@ fn a_full_disk_refuses_data_but_not_deletes_and_goes_on_when_there_is_room() {
     log.close().unwrap();
     drop(log);
     let log = open_sim(&disk, options);
-    assert_records(&read_all(&log), start as u64, &payloads[start..]);
+    // A freed segment that has not been recycled yet may be there again, unchanged.
+    let records: Vec<_> = log.records_from(Lsn(start as u64)).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_records(&records, start as u64, &payloads[start..]);
 }
 
 #[test]
