@@ -107,6 +107,12 @@ impl TableSet {
             return Ok(None);
         }
         let hash = key_hash(key);
+        if let [run] = &*self.runs {
+            return match run.table_for(key) {
+                Some(table) if table.may_hold_at_first_sight(hash) => table.get(key, hash),
+                _ => Ok(None),
+            };
+        }
         for runs in self.runs.chunks(RUNS_AT_A_TIME) {
             // Most runs don't hold the key. Their filters are asked all together, so that their cache
             // misses overlap instead of adding up.

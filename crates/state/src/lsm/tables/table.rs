@@ -6,7 +6,7 @@
 //! The crate's own reader costs about three times as much per read: it goes through boxed iterators and
 //! materialises every key and value. So only its file format and its filter are used here.
 
-use std::{fs::File, sync::Arc};
+use std::{cmp::Ordering, fs::File, sync::Arc};
 
 use bytes::Bytes;
 use lsm_tree::{
@@ -74,7 +74,7 @@ impl Table {
             }
         };
         let block = part("index", inner.regions.tli, inner.metadata.index_block_compression, BlockType::Index)?;
-        let index = BlockIndex::new(&IndexBlock::new(block), inner.metadata.key_range.min());
+        let index = BlockIndex::new(&IndexBlock::new(block));
         let index = index.ok_or_else(|| corrupt("its index is malformed"))?;
         let filter = match inner.regions.filter {
             Some(handle) => {
@@ -187,11 +187,12 @@ fn corrupt(table: &lsm_tree::Table, message: &str) -> BackendError {
     BackendError::Corrupt { what: table.path.display().to_string(), message: message.to_owned() }
 }
 
-/// Where a table's blocks are and with which key each ends. Keys of one table begin alike; the eight
+/// Where a table's blocks are and with which key each ends. Most keys of a table begin alike; the eight
 /// bytes after that common beginning decide most comparisons without touching the keys.
 pub(super) struct BlockIndex {
-    /// The beginning that all keys of the table share.
-    common_len: usize,
+    /// How most end keys begin. Not all: what the backend keeps for itself sorts before or after all data.
+    common: Box<[u8]>,
+    /// Of each end key, and in the same order as those: see [`head`](Self::head).
     heads: Vec<u64>,
     places: Vec<Place>,
     /// The end keys, one after the other.
@@ -206,22 +207,31 @@ struct Place {
 }
 
 impl BlockIndex {
-    fn new(block: &IndexBlock, min_key: &[u8]) -> Option<Self> {
-        let mut index = Self { common_len: 0, heads: Vec::new(), places: Vec::new(), keys: Vec::new() };
+    fn new(block: &IndexBlock) -> Option<Self> {
+        let mut index = Self { common: Box::default(), heads: Vec::new(), places: Vec::new(), keys: Vec::new() };
         let bytes: &[u8] = block.as_slice();
         for item in block.iter() {
-            let key_at = u32::try_from(index.keys.len()).ok()?;
-            if let Some(prefix) = &item.prefix {
-                index.keys.extend_from_slice(bytes.get(prefix.0..prefix.1)?);
-            }
-            index.keys.extend_from_slice(bytes.get(item.end_key.0..item.end_key.1)?);
-            let key_len = u16::try_from(index.keys.len() - key_at as usize).ok()?;
-            index.places.push(Place { offset: *item.offset, size: item.size, key_at, key_len });
+            let prefix = item.prefix.as_ref().map_or(Some(&[][..]), |prefix| bytes.get(prefix.0..prefix.1))?;
+            let rest = bytes.get(item.end_key.0..item.end_key.1)?;
+            index.add(&[prefix, rest].concat(), *item.offset, item.size)?;
         }
-        let last = index.len().checked_sub(1)?;
-        index.common_len = common_len(min_key, index.end_key(last));
-        index.heads = (0..index.len()).map(|number| head(&index.end_key(number)[index.common_len..])).collect();
-        Some(index)
+        index.finish()
+    }
+
+    fn add(&mut self, end_key: &[u8], offset: u64, size: u32) -> Option<()> {
+        let key_at = u32::try_from(self.keys.len()).ok()?;
+        let key_len = u16::try_from(end_key.len()).ok()?;
+        self.keys.extend_from_slice(end_key);
+        self.places.push(Place { offset, size, key_at, key_len });
+        Some(())
+    }
+
+    fn finish(mut self) -> Option<Self> {
+        let last = self.len().checked_sub(1)?;
+        let (low, high) = (self.end_key(last / 8), self.end_key(last - last / 8));
+        self.common = low[..common_len(low, high)].into();
+        self.heads = (0..self.len()).map(|number| self.head(self.end_key(number))).collect();
+        Some(self)
     }
 
     /// How many blocks.
@@ -253,22 +263,28 @@ impl BlockIndex {
         self.first_where(key, |end| end > key)
     }
 
+    /// A number that never falls from one key to a greater one: what comes after the common beginning,
+    /// or an end of the scale for keys that begin otherwise.
+    #[inline]
+    fn head(&self, key: &[u8]) -> u64 {
+        let begin = key.get(..self.common.len()).unwrap_or(key);
+        match begin.cmp(&self.common) {
+            Ordering::Less => 0,
+            Ordering::Equal => head(&key[begin.len()..]),
+            Ordering::Greater => u64::MAX,
+        }
+    }
+
     /// The first block for whose end key `reached` holds; it must be monotone and be decided by how the
     /// end key compares with `key`.
     #[inline]
     fn first_where(&self, key: &[u8], reached: impl Fn(&[u8]) -> bool) -> Option<usize> {
-        let begin = &self.end_key(0)[..self.common_len];
-        let alike = match key.get(..self.common_len) {
-            Some(own) if own == begin => {
-                // Those with a lesser head end before the key, those with a greater one after it.
-                let head = head(&key[self.common_len..]);
-                let first = self.heads.partition_point(|end| *end < head);
-                match self.heads.get(first) {
-                    Some(end) if *end == head => first..first + self.heads[first..].partition_point(|end| *end == head),
-                    _ => first..first,
-                }
-            }
-            _ => 0..self.len(),
+        // Those with a lesser head end before the key, those with a greater one after it.
+        let head = self.head(key);
+        let first = self.heads.partition_point(|end| *end < head);
+        let alike = match self.heads.get(first) {
+            Some(end) if *end == head => first..first + self.heads[first..].partition_point(|end| *end == head),
+            _ => first..first,
         };
         let (mut low, mut high) = (alike.start, alike.end);
         while low < high {
@@ -290,4 +306,38 @@ fn head(bytes: &[u8]) -> u64 {
         return u64::from_be_bytes(*whole);
     }
     bytes.iter().rev().fold(0, |head, byte| head >> 8 | u64::from(*byte) << 56)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index_of(keys: &[Vec<u8>]) -> BlockIndex {
+        let mut index = BlockIndex { common: Box::default(), heads: Vec::new(), places: Vec::new(), keys: Vec::new() };
+        for key in keys {
+            index.add(key, 0, 0).unwrap();
+        }
+        index.finish().unwrap()
+    }
+
+    #[test]
+    fn the_index_agrees_with_a_plain_search() {
+        let numbered = (0..500).map(|number| format!("\x10space key {:06}", number * 7).into_bytes());
+        let long = (0..20).map(|number| format!("\x10space key 000350 and more {number:02}").into_bytes());
+        let outside = [b"\0".to_vec(), b"\x10".to_vec(), b"\x10space".to_vec(), b"\x11".to_vec(), vec![255; 20]];
+        let mut keys: Vec<Vec<u8>> = numbered.chain(long).chain(outside).collect();
+        keys.sort();
+        for keys in [&keys[..], &keys[3..], &keys[..9], &keys[..1]] {
+            let index = index_of(keys);
+            let shorter = keys.iter().map(|key| key[..key.len() - 1].to_vec());
+            let longer = keys.iter().map(|key| [key, &b"\0"[..]].concat());
+            for probe in keys.iter().cloned().chain(shorter).chain(longer).chain([vec![], vec![0; 3], vec![255; 30]]) {
+                let place = |at: usize| (at < keys.len()).then_some(at);
+                let at_or_after = place(keys.partition_point(|key| *key < probe));
+                let after = place(keys.partition_point(|key| *key <= probe));
+                assert_eq!(index.first_ending_at_or_after(&probe), at_or_after, "{probe:?}");
+                assert_eq!(index.first_ending_after(&probe), after, "{probe:?}");
+            }
+        }
+    }
 }
