@@ -108,6 +108,8 @@ impl TableSet {
         }
         let hash = key_hash(key);
         if let [run] = &*self.runs {
+            // Most keys that are asked for are there, and if their block is in memory, the rest of the filter
+            // costs more than it saves.
             return match run.table_for(key) {
                 Some(table) if table.may_hold_at_first_sight(hash) => table.get(key, hash),
                 _ => Ok(None),
@@ -120,7 +122,7 @@ impl TableSet {
             for (candidate, run) in candidates.iter_mut().zip(runs) {
                 *candidate = run.table_for(key).filter(|table| table.may_hold_at_first_sight(hash));
             }
-            for table in candidates.into_iter().flatten() {
+            for table in candidates.into_iter().flatten().filter(|table| table.may_hold(hash)) {
                 if let Some(found) = table.get(key, hash)? {
                     return Ok(Some(found));
                 }

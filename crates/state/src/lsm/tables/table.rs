@@ -120,15 +120,20 @@ impl Table {
         self.filter.as_ref().is_none_or(|filter| filter.may_contain_at_first_sight(hash))
     }
 
-    /// What this table says of a key.
+    /// False only if the table does not hold a key of this hash.
+    #[inline]
+    pub(super) fn may_hold(&self, hash: u64) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash))
+    }
+
+    /// What this table says of a key. Asks the filter only to save a read of the file.
     #[inline]
     pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>, BackendError> {
         let Some(number) = self.index.first_ending_at_or_after(key) else { return Ok(None) };
-        // A block in memory says faster than the filter whether it has the key.
         if let Some(block) = &*self.slots.get(number) {
             return Ok(found(block, key));
         }
-        if self.filter.as_ref().is_some_and(|filter| !filter.may_contain(hash)) {
+        if !self.may_hold(hash) {
             return Ok(None);
         }
         Ok(found(&*self.load_block(number)?, key))
