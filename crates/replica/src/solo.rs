@@ -2,13 +2,14 @@
 //!
 //! One writer *role*, not one writer thread. A blocking proposer that finds the role free encodes,
 //! writes, syncs and applies by itself. Whoever comes meanwhile queues; the next holder of the role
-//! takes all that is queued as one entry. Async proposers never take the role: a committer thread
-//! does it for them, because they must not block their executor for an fsync.
+//! takes all that is queued as one entry. Async proposers take the role only where no fsync is wanted: else
+//! a committer thread does it for them, because they must not block their executor.
 //!
 //! ```text
 //! propose ─┬─ role free, queue empty ──► commit own command ─► hand over
 //!          └─ else queue ─► (role free? lead) ─► park ─► woken: done, or lead
-//! propose_async ─► queue ─► committer thread leads
+//! propose_async ─┬─ no fsync wanted, role free, queue empty ─► commit own command ─► hand over
+//!                └─ else queue ─► committer thread leads
 //! ```
 //! Invariant: whenever the role is free and the queue is not empty, somebody has been woken to lead.
 
@@ -126,6 +127,9 @@ struct Role {
     outcomes: Vec<Outcome>,
 }
 
+/// Longer commands of async callers go to the committer: copying them takes an executor's time.
+const MAX_INLINE_COMMAND_BYTES: usize = 64 * 1024;
+
 /// A longer entry gives its buffer back.
 const MAX_KEPT_ENTRY_BYTES: usize = 1024 * 1024;
 
@@ -194,6 +198,10 @@ impl Solo {
     }
 
     /// Queues an encoded command; the future resolves when `level` is reached. Level `none` resolves at once.
+    ///
+    /// A small command that needs no fsync is committed here if the role is free and nothing waits: a copy
+    /// and a change in memory cost less than waking the committer. Such a call blocks only if the log has
+    /// no segment ready or the state stalls, and then one caller alone: the others find the role taken.
     pub fn propose_async(
         &self,
         command: Framed,
@@ -203,6 +211,16 @@ impl Solo {
         let slot = Slot::for_task();
         if level == Durability::None {
             slot.complete(self.propose_unseen(command, purpose, WhenFull::Refuse));
+            return Ok(Proposal(slot));
+        }
+        let shared = &*self.shared;
+        if !level.waits_for_sync()
+            && command.bytes().len() <= MAX_INLINE_COMMAND_BYTES
+            && shared.queue.is_empty()
+            && let Some(mut role) = shared.try_role()
+        {
+            shared.check()?;
+            slot.complete(shared.commit_one(&mut role, command.bytes(), level, purpose));
             return Ok(Proposal(slot));
         }
         let pending = Pending { command, level, purpose, slot: Some(slot.clone()) };
