@@ -14,10 +14,13 @@ use crate::{
     record::Draft,
 };
 
-/// Batches up to this size are copied together and into the mapped segment; larger ones are written with one
-/// vectored write, straight from the caller's memory. About where a system call becomes cheaper than the page
-/// faults of the mapping.
+/// Batches up to this size may go through the mapped segment. About where a system call becomes cheaper than
+/// the page faults of the mapping.
 pub(crate) const MAPPED_MAX_BYTES: u64 = 32 * 1024;
+
+/// Larger batches are written with one vectored write, straight from the caller's memory, unless their records
+/// are shorter than this on average: then a copy costs less than the kernel's work for each piece.
+const GATHERED_MIN_RECORD_BYTES: u64 = 4 * 1024;
 
 const PADDING: [u8; 8] = [0; 8];
 
@@ -57,7 +60,7 @@ pub(crate) struct Scratch {
 }
 
 /// Memory that a thread keeps between appends, at most.
-const SCRATCH_KEEP_BYTES: usize = 256 * 1024;
+const SCRATCH_KEEP_BYTES: usize = 2 * 1024 * 1024;
 
 /// A batch whose header is still missing.
 #[derive(Debug)]
@@ -98,7 +101,9 @@ impl Scratch {
         self.bytes.clear();
         self.sums.clear();
         self.sums.extend_from_slice(&[0; 4]);
-        let flat = measure.total() <= MAPPED_MAX_BYTES;
+        let flat = measure.total() <= MAPPED_MAX_BYTES
+            || (measure.total() <= SCRATCH_KEEP_BYTES as u64
+                && measure.total() < drafts.len() as u64 * GATHERED_MIN_RECORD_BYTES);
         if flat {
             self.encode_flat(drafts, measure.total() as usize);
         } else {

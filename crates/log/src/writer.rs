@@ -18,7 +18,7 @@ use thalweg_types::{Durability, Log2Histogram, LogPosition, Lsn};
 
 use crate::{
     commit::SyncRole,
-    encode::{Body, Encoded, Measure, Scratch},
+    encode::{Body, Encoded, MAPPED_MAX_BYTES, Measure, Scratch},
     errors::AppendError,
     format::{
         BATCH_HEADER_BYTES, BatchHeader, BatchKind, DATA_START, FOOTER_BYTES, Footer, HEADER_BLOCK_BYTES, MARKER_ROOM,
@@ -65,8 +65,8 @@ enum Through {
 }
 
 impl Through {
-    fn for_level(level: Durability) -> Self {
-        if level.waits_for_sync() { Self::File } else { Self::Mapping }
+    fn of(level: Durability, total: u64) -> Self {
+        if level.waits_for_sync() || total > MAPPED_MAX_BYTES { Self::File } else { Self::Mapping }
     }
 }
 
@@ -253,7 +253,7 @@ impl Shared {
         }
         let (mut core, appended) = SCRATCH.with_borrow_mut(|scratch| {
             let batch = scratch.encode(drafts, measure);
-            self.place(batch, measure.total() as u32, purpose, Through::for_level(level))
+            self.place(batch, measure.total() as u32, purpose, Through::of(level, measure.total()))
         })?;
         match level {
             Durability::None | Durability::Os => Ok(appended),
