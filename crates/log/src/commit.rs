@@ -174,6 +174,12 @@ impl Shared {
         let followers = std::mem::take(&mut core.role.followers[parity(number)]);
         if !handed_over && core.next == reach {
             core.mark_idle();
+            if core.torn {
+                // A failed write is final. What was asked for is durable all the same.
+                let reason = format!("write of a marker to {}", core.active.path);
+                self.fail(core, reason);
+                return Ok(());
+            }
         }
         let look = core.counters.syncs.is_multiple_of(SYNCS_PER_LOOK);
         drop(core);

@@ -229,3 +229,18 @@ fn a_preparation_that_fails_is_told_and_tried_again() {
     let payloads: Vec<_> = (0..=count).map(|number| payload(number, 30_000)).collect();
     assert_records(&read_all(&log), 0, &payloads);
 }
+
+#[test]
+fn a_failed_write_of_a_marker_is_final_and_takes_nothing_back() {
+    let disk = SimDisk::new(7);
+    let log = open_sim(&disk, small_options());
+    settled(&log);
+    // The first write is the batch, the second the marker that attests it once it is durable.
+    disk.fail(Fault::new(Operation::Write, 2, Errno::Io).on_path("00000001.seg"));
+    append(&log, &[vec![1]], Durability::Disk).unwrap();
+    assert!(log.failure().is_some_and(|reason| reason.contains("marker")), "{:?}", log.failure());
+    assert!(matches!(append(&log, &[vec![2]], Durability::Os).unwrap_err(), AppendError::Failed { .. }));
+    drop(log);
+    let log = open_sim(&disk.power_loss(7), small_options());
+    assert_records(&read_all(&log), 0, &[vec![1]]);
+}
