@@ -25,12 +25,23 @@
 //! ```
 //! Little-endian. `expected` is `u64::MAX` for an append at whatever offset comes next.
 
+mod commit;
+mod moves;
+mod outcome;
+
 use std::time::Duration;
 
+pub use commit::{
+    Commit, CommitBuilder, Condition, Expect, Write, Writes, check_key, check_value, encode_append, encode_delete,
+    encode_put,
+};
+pub use moves::{Move, MoveTarget};
+pub use outcome::{AppendedAt, Outcome};
+
 use crate::{
-    ids::{BlobRef, KeyspaceId, Offset, Revision, StreamId},
+    ids::{Offset, StreamId},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES},
-    record::{Malformed, Reader, RecordBatch, put_u16, put_u32},
+    record::{Malformed, Reader, put_u16},
 };
 
 const COMMIT: u8 = 1;
@@ -40,10 +51,6 @@ const CONFIGURE_STREAM: u8 = 4;
 const DELETE_STREAM: u8 = 5;
 const TRIM_STREAM: u8 = 6;
 const RECLAIM_STREAM: u8 = 7;
-
-const PUT: u8 = 1;
-const DELETE: u8 = 2;
-const APPEND: u8 = 3;
 
 /// A command that breaks a limit; nothing was proposed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,17 +87,6 @@ pub fn check_name(name: &str) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// What a condition wants of its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
-    /// The key has no value.
-    Absent,
-    /// The key has some value.
-    Present,
-    /// The key's value was written at this revision.
-    Revision(Revision),
-}
-
 /// What a stream keeps. `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamConfig {
@@ -119,174 +115,6 @@ impl StreamConfig {
         let mut limit = || reader.u64("stream limit").map(|limit| (limit != u64::MAX).then_some(limit));
         Ok(Self { max_age: limit()?.map(Duration::from_micros), max_bytes: limit()?, max_records: limit()? })
     }
-}
-
-/// Builds a commit: conditions that must all hold, then writes that all happen or none.
-#[derive(Clone, Debug, Default)]
-pub struct CommitBuilder {
-    conditions: Vec<u8>,
-    condition_count: u32,
-    writes: Vec<u8>,
-    write_count: u32,
-    expects_offset: bool,
-}
-
-impl CommitBuilder {
-    /// Without conditions and writes.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a condition.
-    pub fn expect(&mut self, keyspace: KeyspaceId, key: &[u8], expect: Expect) -> Result<&mut Self, CommandError> {
-        check_key(key)?;
-        self.room(key.len() + 32)?;
-        self.condition_count += 1;
-        let out = &mut self.conditions;
-        put_u32(out, keyspace.0 as usize);
-        put_u32(out, key.len());
-        out.extend_from_slice(key);
-        match expect {
-            Expect::Absent => out.push(0),
-            Expect::Present => out.push(1),
-            Expect::Revision(revision) => {
-                out.push(2);
-                out.extend_from_slice(&revision.0.to_le_bytes());
-            }
-        }
-        Ok(self)
-    }
-
-    /// Adds a put.
-    pub fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Result<&mut Self, CommandError> {
-        check_key(key)?;
-        check_value(value)?;
-        self.room(key.len() + value.len() + 32)?;
-        self.write_count += 1;
-        encode_put_write(&mut self.writes, keyspace, key, value);
-        Ok(self)
-    }
-
-    /// Adds a delete.
-    pub fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<&mut Self, CommandError> {
-        check_key(key)?;
-        self.room(key.len() + 32)?;
-        self.write_count += 1;
-        encode_delete_write(&mut self.writes, keyspace, key);
-        Ok(self)
-    }
-
-    /// Adds an append; with `expected`, the commit fails unless the stream's next offset is that.
-    pub fn append(
-        &mut self,
-        stream: StreamId,
-        expected: Option<Offset>,
-        batch: &RecordBatch,
-    ) -> Result<&mut Self, CommandError> {
-        self.room(batch.bytes().len() + 32)?;
-        self.write_count += 1;
-        self.expects_offset |= expected.is_some();
-        encode_append_write(&mut self.writes, stream, expected, batch);
-        Ok(self)
-    }
-
-    /// How many writes it holds.
-    #[must_use]
-    pub fn write_count(&self) -> u32 {
-        self.write_count
-    }
-
-    /// Whether its outcome depends on the state: conditions, or appends at an expected offset.
-    #[must_use]
-    pub fn is_conditional(&self) -> bool {
-        self.condition_count > 0 || self.expects_offset
-    }
-
-    /// Appends the encoded command.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        encode_commit_head(out, self.condition_count, self.write_count);
-        out.extend_from_slice(&self.conditions);
-        out.extend_from_slice(&self.writes);
-    }
-
-    fn room(&self, bytes: usize) -> Result<(), CommandError> {
-        let count = self.condition_count as usize + self.write_count as usize;
-        if count >= MAX_COMMIT_WRITES || self.conditions.len() + self.writes.len() + bytes > MAX_COMMAND_BYTES {
-            return Err(CommandError::CommitTooLarge);
-        }
-        Ok(())
-    }
-}
-
-/// Checks a key's length.
-pub fn check_key(key: &[u8]) -> Result<(), CommandError> {
-    if key.len() > MAX_KEY_BYTES {
-        return Err(CommandError::KeyTooLong { got: key.len() });
-    }
-    Ok(())
-}
-
-/// Checks a value's length.
-pub fn check_value(value: &[u8]) -> Result<(), CommandError> {
-    if value.len() > MAX_VALUE_BYTES {
-        return Err(CommandError::ValueTooLong { got: value.len() });
-    }
-    Ok(())
-}
-
-fn encode_commit_head(out: &mut Vec<u8>, conditions: u32, writes: u32) {
-    out.push(COMMIT);
-    out.extend_from_slice(&conditions.to_le_bytes());
-    out.extend_from_slice(&writes.to_le_bytes());
-}
-
-fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
-    out.push(PUT);
-    out.extend_from_slice(&keyspace.0.to_le_bytes());
-    put_u32(out, key.len());
-    put_u32(out, value.len());
-    out.extend_from_slice(key);
-    out.extend_from_slice(value);
-}
-
-fn encode_delete_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) {
-    out.push(DELETE);
-    out.extend_from_slice(&keyspace.0.to_le_bytes());
-    put_u32(out, key.len());
-    out.extend_from_slice(key);
-}
-
-fn encode_append_write(out: &mut Vec<u8>, stream: StreamId, expected: Option<Offset>, batch: &RecordBatch) {
-    out.push(APPEND);
-    out.extend_from_slice(&stream.0.to_le_bytes());
-    out.extend_from_slice(&expected.map_or(u64::MAX, Offset::get).to_le_bytes());
-    out.extend_from_slice(&batch.count().to_le_bytes());
-    put_u32(out, batch.bytes().len());
-    out.extend_from_slice(batch.bytes());
-}
-
-/// Appends the command of a single put: what a [`CommitBuilder`] with one put would write.
-pub fn encode_put(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Result<(), CommandError> {
-    check_key(key)?;
-    check_value(value)?;
-    encode_commit_head(out, 0, 1);
-    encode_put_write(out, keyspace, key, value);
-    Ok(())
-}
-
-/// Appends the command of a single delete.
-pub fn encode_delete(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) -> Result<(), CommandError> {
-    check_key(key)?;
-    encode_commit_head(out, 0, 1);
-    encode_delete_write(out, keyspace, key);
-    Ok(())
-}
-
-/// Appends the command of a single append.
-pub fn encode_append(out: &mut Vec<u8>, stream: StreamId, expected: Option<Offset>, batch: &RecordBatch) {
-    encode_commit_head(out, 0, 1);
-    encode_append_write(out, stream, expected, batch);
 }
 
 /// Appends the command that creates a keyspace; one that exists is left as it is.
@@ -424,62 +252,6 @@ pub enum Command<'a> {
     },
 }
 
-/// A commit's inside. `conditions` and `writes` may be iterated any number of times.
-#[derive(Clone, Debug)]
-pub struct Commit<'a> {
-    bytes: &'a [u8],
-    conditions_at: usize,
-    conditions: u32,
-    writes: u32,
-}
-
-/// A condition of a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Condition<'a> {
-    /// The keyspace.
-    pub keyspace: KeyspaceId,
-    /// The key.
-    pub key: &'a [u8],
-    /// What must hold.
-    pub expect: Expect,
-}
-
-/// A write of a commit. `at` fields are byte offsets in the slice that was decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write<'a> {
-    /// Set a key.
-    Put {
-        /// The keyspace.
-        keyspace: KeyspaceId,
-        /// The key.
-        key: &'a [u8],
-        /// Its value.
-        value: &'a [u8],
-        /// Where the value lies.
-        value_at: usize,
-    },
-    /// Remove a key.
-    Delete {
-        /// The keyspace.
-        keyspace: KeyspaceId,
-        /// The key.
-        key: &'a [u8],
-    },
-    /// Append records.
-    Append {
-        /// The stream.
-        stream: StreamId,
-        /// Fail the commit unless this is the next offset.
-        expected: Option<Offset>,
-        /// How many records.
-        count: u32,
-        /// The encoded batch.
-        batch: &'a [u8],
-        /// Where the batch lies.
-        batch_at: usize,
-    },
-}
-
 impl<'a> Command<'a> {
     /// Decodes the command that fills `bytes`: what is left over makes it malformed, so that a newer
     /// writer's command is never half understood. A commit's inside is checked as it is iterated.
@@ -496,11 +268,7 @@ impl<'a> Command<'a> {
     #[inline]
     fn decode_from(bytes: &'a [u8], reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         match reader.u8("command kind")? {
-            COMMIT => {
-                let conditions = reader.u32("condition count")?;
-                let writes = reader.u32("write count")?;
-                Ok(Self::Commit(Commit { bytes, conditions_at: reader.position(), conditions, writes }))
-            }
+            COMMIT => Ok(Self::Commit(Commit::decode_head(bytes, reader)?)),
             CREATE_KEYSPACE => Ok(Self::CreateKeyspace { name: decode_name(reader)? }),
             CREATE_STREAM => {
                 let config = StreamConfig::decode(reader)?;
@@ -542,114 +310,6 @@ fn decode_name<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
     name.ok_or(Malformed { at, expected: "well-formed name" })
 }
 
-impl<'a> Commit<'a> {
-    /// How many conditions.
-    #[must_use]
-    pub fn condition_count(&self) -> u32 {
-        self.conditions
-    }
-
-    /// How many writes.
-    #[must_use]
-    pub fn write_count(&self) -> u32 {
-        self.writes
-    }
-
-    /// The conditions in order.
-    pub fn conditions(&self) -> impl Iterator<Item = Result<Condition<'a>, Malformed>> + use<'a> {
-        let mut reader = Reader::at(self.bytes, self.conditions_at);
-        (0..self.conditions).map(move |_| decode_condition(&mut reader))
-    }
-
-    /// The writes in order. Fails if a condition before them does.
-    pub fn writes(&self) -> Result<Writes<'a>, Malformed> {
-        let mut reader = Reader::at(self.bytes, self.conditions_at);
-        for _ in 0..self.conditions {
-            decode_condition(&mut reader)?;
-        }
-        if self.writes == 0 {
-            expect_end(&reader)?;
-        }
-        Ok(Writes { reader, left: self.writes })
-    }
-}
-
-/// Iterates over the writes of a commit.
-#[derive(Clone, Debug)]
-pub struct Writes<'a> {
-    reader: Reader<'a>,
-    left: u32,
-}
-
-impl<'a> Iterator for Writes<'a> {
-    type Item = Result<Write<'a>, Malformed>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.left == 0 {
-            return None;
-        }
-        self.left -= 1;
-        let mut write = decode_write(&mut self.reader);
-        if self.left == 0 && write.is_ok() {
-            write = expect_end(&self.reader).and(write);
-        }
-        if write.is_err() {
-            self.left = 0;
-        }
-        Some(write)
-    }
-}
-
-fn decode_condition<'a>(reader: &mut Reader<'a>) -> Result<Condition<'a>, Malformed> {
-    let keyspace = KeyspaceId(reader.u32("keyspace id")?);
-    let len = reader.u32("key length")? as usize;
-    let key = reader.take(len, "key")?;
-    let at = reader.position();
-    let expect = match reader.u8("condition kind")? {
-        0 => Expect::Absent,
-        1 => Expect::Present,
-        2 => Expect::Revision(Revision(reader.u64("revision")?)),
-        _ => return Err(Malformed { at, expected: "known condition kind" }),
-    };
-    Ok(Condition { keyspace, key, expect })
-}
-
-#[inline]
-fn decode_write<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
-    let at = reader.position();
-    match reader.u8("write kind")? {
-        PUT => {
-            let keyspace = KeyspaceId(reader.u32("keyspace id")?);
-            let key_len = reader.u32("key length")? as usize;
-            let value_len = reader.u32("value length")? as usize;
-            let key = reader.take(key_len, "key")?;
-            let value_at = reader.position();
-            Ok(Write::Put { keyspace, key, value: reader.take(value_len, "value")?, value_at })
-        }
-        DELETE => {
-            let keyspace = KeyspaceId(reader.u32("keyspace id")?);
-            let len = reader.u32("key length")? as usize;
-            Ok(Write::Delete { keyspace, key: reader.take(len, "key")? })
-        }
-        APPEND => {
-            let stream = StreamId(reader.u32("stream id")?);
-            let expected = reader.u64("expected offset")?;
-            let count = reader.u32("record count")?;
-            let len = reader.u32("batch length")? as usize;
-            let batch_at = reader.position();
-            Ok(Write::Append {
-                stream,
-                expected: (expected != u64::MAX).then_some(Offset(expected)),
-                count,
-                batch: reader.take(len, "record batch")?,
-                batch_at,
-            })
-        }
-        _ => Err(Malformed { at, expected: "known write kind" }),
-    }
-}
-
 /// Iterates over the commands of an entry's payload: each with the byte offset at which its own bytes
 /// begin, so that `payload offset + command offset + value_at` is a position in the segment.
 #[derive(Clone, Debug)]
@@ -680,154 +340,6 @@ impl<'a> Iterator for Commands<'a> {
         self.failed = command.is_err();
         Some(command)
     }
-}
-
-/// What a move carries: bytes copied forward and the pointer that they replace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move<'a> {
-    /// Where the bytes lay; the move is void unless the state still points there.
-    pub from: BlobRef,
-    /// Whose bytes they are.
-    pub target: MoveTarget<'a>,
-    /// The bytes.
-    pub bytes: &'a [u8],
-    /// Where the bytes begin within the payload.
-    pub bytes_at: usize,
-}
-
-/// Whose bytes a [`Move`] carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MoveTarget<'a> {
-    /// The value of a key.
-    Value {
-        /// The keyspace.
-        keyspace: KeyspaceId,
-        /// The key.
-        key: &'a [u8],
-    },
-    /// A stream's batch.
-    Batch {
-        /// The stream.
-        stream: StreamId,
-        /// The batch's first offset.
-        first: Offset,
-    },
-}
-
-impl<'a> Move<'a> {
-    /// Appends the encoding of a move.
-    pub fn encode(out: &mut Vec<u8>, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
-        out.extend_from_slice(&from.encode());
-        match target {
-            MoveTarget::Value { keyspace, key } => {
-                out.push(0);
-                out.extend_from_slice(&keyspace.0.to_le_bytes());
-                put_u32(out, key.len());
-                out.extend_from_slice(key);
-            }
-            MoveTarget::Batch { stream, first } => {
-                out.push(1);
-                out.extend_from_slice(&stream.0.to_le_bytes());
-                out.extend_from_slice(&first.0.to_le_bytes());
-            }
-        }
-        out.extend_from_slice(bytes);
-    }
-
-    /// Decodes the payload of a move record.
-    pub fn decode(payload: &'a [u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::at(payload, 0);
-        let from = BlobRef::decode(reader.take(BlobRef::ENCODED_LEN, "blob reference")?)
-            .ok_or(Malformed { at: 0, expected: "blob reference" })?;
-        let at = reader.position();
-        let target = match reader.u8("move target")? {
-            0 => {
-                let keyspace = KeyspaceId(reader.u32("keyspace id")?);
-                let len = reader.u32("key length")? as usize;
-                MoveTarget::Value { keyspace, key: reader.take(len, "key")? }
-            }
-            1 => MoveTarget::Batch {
-                stream: StreamId(reader.u32("stream id")?),
-                first: Offset(reader.u64("first offset")?),
-            },
-            _ => return Err(Malformed { at, expected: "known move target" }),
-        };
-        let bytes_at = reader.position();
-        Ok(Self { from, target, bytes: reader.rest(), bytes_at })
-    }
-}
-
-/// What came of a command. A failed condition is an outcome, not an error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// All writes happened at this revision.
-    Committed {
-        /// The command's revision, shared by all its writes.
-        revision: Revision,
-        /// Per append, in order: the offset of its first record and the count.
-        appends: Vec<AppendedAt>,
-    },
-    /// A condition did not hold; nothing happened.
-    ConditionFailed {
-        /// Which condition, from 0.
-        condition: u32,
-        /// The key's revision; `None` if it has no value.
-        actual: Option<Revision>,
-    },
-    /// An append's expected offset was not the next one; nothing happened.
-    OffsetConflict {
-        /// The stream.
-        stream: StreamId,
-        /// Its next offset.
-        next: Offset,
-    },
-    /// The keyspace exists now.
-    Keyspace {
-        /// Its id.
-        id: KeyspaceId,
-        /// Whether this command created it.
-        created: bool,
-    },
-    /// The stream exists now.
-    Stream {
-        /// Its id.
-        id: StreamId,
-        /// Whether this command created it.
-        created: bool,
-    },
-    /// Configured, trimmed or deleted.
-    Done,
-    /// Index entries forgotten; `more` says whether some are left.
-    Reclaimed {
-        /// How many.
-        entries: u32,
-        /// Whether another command is wanted.
-        more: bool,
-    },
-    /// The command named a keyspace that does not exist.
-    NoSuchKeyspace(KeyspaceId),
-    /// The command named a stream that does not exist.
-    NoSuchStream(StreamId),
-    /// A table of names is full.
-    TooMany {
-        /// Of what.
-        what: &'static str,
-        /// The limit.
-        limit: usize,
-    },
-    /// The command did not decode; nothing happened. Only a foreign or newer writer makes such.
-    Malformed(Malformed),
-}
-
-/// Where an append put its records: `first..first + count`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AppendedAt {
-    /// The stream.
-    pub stream: StreamId,
-    /// Offset of the first record.
-    pub first: Offset,
-    /// How many records.
-    pub count: u32,
 }
 
 #[cfg(test)]

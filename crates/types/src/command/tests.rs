@@ -1,5 +1,8 @@
 use super::*;
-use crate::ids::Generation;
+use crate::{
+    ids::{BlobRef, Generation, KeyspaceId, Revision},
+    record::RecordBatch,
+};
 
 const KS: KeyspaceId = KeyspaceId(0x0102);
 const STREAM: StreamId = StreamId(7);

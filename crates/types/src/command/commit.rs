@@ -1,0 +1,363 @@
+//! Commits: conditions that must all hold, then writes that all happen or none.
+
+use crate::{
+    command::{COMMIT, CommandError, expect_end},
+    ids::{KeyspaceId, Offset, Revision, StreamId},
+    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_VALUE_BYTES},
+    record::{Malformed, Reader, RecordBatch, put_u32},
+};
+
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+const APPEND: u8 = 3;
+
+/// What a condition wants of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// The key has no value.
+    Absent,
+    /// The key has some value.
+    Present,
+    /// The key's value was written at this revision.
+    Revision(Revision),
+}
+
+/// Builds a commit: conditions that must all hold, then writes that all happen or none.
+#[derive(Clone, Debug, Default)]
+pub struct CommitBuilder {
+    conditions: Vec<u8>,
+    condition_count: u32,
+    writes: Vec<u8>,
+    write_count: u32,
+    expects_offset: bool,
+}
+
+impl CommitBuilder {
+    /// Without conditions and writes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a condition.
+    pub fn expect(&mut self, keyspace: KeyspaceId, key: &[u8], expect: Expect) -> Result<&mut Self, CommandError> {
+        check_key(key)?;
+        self.room(key.len() + 32)?;
+        self.condition_count += 1;
+        let out = &mut self.conditions;
+        put_u32(out, keyspace.0 as usize);
+        put_u32(out, key.len());
+        out.extend_from_slice(key);
+        match expect {
+            Expect::Absent => out.push(0),
+            Expect::Present => out.push(1),
+            Expect::Revision(revision) => {
+                out.push(2);
+                out.extend_from_slice(&revision.0.to_le_bytes());
+            }
+        }
+        Ok(self)
+    }
+
+    /// Adds a put.
+    pub fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Result<&mut Self, CommandError> {
+        check_key(key)?;
+        check_value(value)?;
+        self.room(key.len() + value.len() + 32)?;
+        self.write_count += 1;
+        encode_put_write(&mut self.writes, keyspace, key, value);
+        Ok(self)
+    }
+
+    /// Adds a delete.
+    pub fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<&mut Self, CommandError> {
+        check_key(key)?;
+        self.room(key.len() + 32)?;
+        self.write_count += 1;
+        encode_delete_write(&mut self.writes, keyspace, key);
+        Ok(self)
+    }
+
+    /// Adds an append; with `expected`, the commit fails unless the stream's next offset is that.
+    pub fn append(
+        &mut self,
+        stream: StreamId,
+        expected: Option<Offset>,
+        batch: &RecordBatch,
+    ) -> Result<&mut Self, CommandError> {
+        self.room(batch.bytes().len() + 32)?;
+        self.write_count += 1;
+        self.expects_offset |= expected.is_some();
+        encode_append_write(&mut self.writes, stream, expected, batch);
+        Ok(self)
+    }
+
+    /// How many writes it holds.
+    #[must_use]
+    pub fn write_count(&self) -> u32 {
+        self.write_count
+    }
+
+    /// Whether its outcome depends on the state: conditions, or appends at an expected offset.
+    #[must_use]
+    pub fn is_conditional(&self) -> bool {
+        self.condition_count > 0 || self.expects_offset
+    }
+
+    /// Appends the encoded command.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        encode_commit_head(out, self.condition_count, self.write_count);
+        out.extend_from_slice(&self.conditions);
+        out.extend_from_slice(&self.writes);
+    }
+
+    fn room(&self, bytes: usize) -> Result<(), CommandError> {
+        let count = self.condition_count as usize + self.write_count as usize;
+        if count >= MAX_COMMIT_WRITES || self.conditions.len() + self.writes.len() + bytes > MAX_COMMAND_BYTES {
+            return Err(CommandError::CommitTooLarge);
+        }
+        Ok(())
+    }
+}
+
+/// Checks a key's length.
+pub fn check_key(key: &[u8]) -> Result<(), CommandError> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(CommandError::KeyTooLong { got: key.len() });
+    }
+    Ok(())
+}
+
+/// Checks a value's length.
+pub fn check_value(value: &[u8]) -> Result<(), CommandError> {
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(CommandError::ValueTooLong { got: value.len() });
+    }
+    Ok(())
+}
+
+fn encode_commit_head(out: &mut Vec<u8>, conditions: u32, writes: u32) {
+    out.push(COMMIT);
+    out.extend_from_slice(&conditions.to_le_bytes());
+    out.extend_from_slice(&writes.to_le_bytes());
+}
+
+fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
+    out.push(PUT);
+    out.extend_from_slice(&keyspace.0.to_le_bytes());
+    put_u32(out, key.len());
+    put_u32(out, value.len());
+    out.extend_from_slice(key);
+    out.extend_from_slice(value);
+}
+
+fn encode_delete_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) {
+    out.push(DELETE);
+    out.extend_from_slice(&keyspace.0.to_le_bytes());
+    put_u32(out, key.len());
+    out.extend_from_slice(key);
+}
+
+fn encode_append_write(out: &mut Vec<u8>, stream: StreamId, expected: Option<Offset>, batch: &RecordBatch) {
+    out.push(APPEND);
+    out.extend_from_slice(&stream.0.to_le_bytes());
+    out.extend_from_slice(&expected.map_or(u64::MAX, Offset::get).to_le_bytes());
+    out.extend_from_slice(&batch.count().to_le_bytes());
+    put_u32(out, batch.bytes().len());
+    out.extend_from_slice(batch.bytes());
+}
+
+/// Appends the command of a single put: what a [`CommitBuilder`] with one put would write.
+pub fn encode_put(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Result<(), CommandError> {
+    check_key(key)?;
+    check_value(value)?;
+    encode_commit_head(out, 0, 1);
+    encode_put_write(out, keyspace, key, value);
+    Ok(())
+}
+
+/// Appends the command of a single delete.
+pub fn encode_delete(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) -> Result<(), CommandError> {
+    check_key(key)?;
+    encode_commit_head(out, 0, 1);
+    encode_delete_write(out, keyspace, key);
+    Ok(())
+}
+
+/// Appends the command of a single append.
+pub fn encode_append(out: &mut Vec<u8>, stream: StreamId, expected: Option<Offset>, batch: &RecordBatch) {
+    encode_commit_head(out, 0, 1);
+    encode_append_write(out, stream, expected, batch);
+}
+
+/// A commit's inside. `conditions` and `writes` may be iterated any number of times.
+#[derive(Clone, Debug)]
+pub struct Commit<'a> {
+    bytes: &'a [u8],
+    conditions_at: usize,
+    conditions: u32,
+    writes: u32,
+}
+
+/// A condition of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition<'a> {
+    /// The keyspace.
+    pub keyspace: KeyspaceId,
+    /// The key.
+    pub key: &'a [u8],
+    /// What must hold.
+    pub expect: Expect,
+}
+
+/// A write of a commit. `at` fields are byte offsets in the slice that was decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write<'a> {
+    /// Set a key.
+    Put {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+        /// Where the value lies.
+        value_at: usize,
+    },
+    /// Remove a key.
+    Delete {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Append records.
+    Append {
+        /// The stream.
+        stream: StreamId,
+        /// Fail the commit unless this is the next offset.
+        expected: Option<Offset>,
+        /// How many records.
+        count: u32,
+        /// The encoded batch.
+        batch: &'a [u8],
+        /// Where the batch lies.
+        batch_at: usize,
+    },
+}
+
+impl<'a> Commit<'a> {
+    /// Reads the counts; what is behind them is checked as it is iterated.
+    #[inline]
+    pub(super) fn decode_head(bytes: &'a [u8], reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let conditions = reader.u32("condition count")?;
+        let writes = reader.u32("write count")?;
+        Ok(Self { bytes, conditions_at: reader.position(), conditions, writes })
+    }
+
+    /// How many conditions.
+    #[must_use]
+    pub fn condition_count(&self) -> u32 {
+        self.conditions
+    }
+
+    /// How many writes.
+    #[must_use]
+    pub fn write_count(&self) -> u32 {
+        self.writes
+    }
+
+    /// The conditions in order.
+    pub fn conditions(&self) -> impl Iterator<Item = Result<Condition<'a>, Malformed>> + use<'a> {
+        let mut reader = Reader::at(self.bytes, self.conditions_at);
+        (0..self.conditions).map(move |_| decode_condition(&mut reader))
+    }
+
+    /// The writes in order. Fails if a condition before them does.
+    pub fn writes(&self) -> Result<Writes<'a>, Malformed> {
+        let mut reader = Reader::at(self.bytes, self.conditions_at);
+        for _ in 0..self.conditions {
+            decode_condition(&mut reader)?;
+        }
+        if self.writes == 0 {
+            expect_end(&reader)?;
+        }
+        Ok(Writes { reader, left: self.writes })
+    }
+}
+
+/// Iterates over the writes of a commit.
+#[derive(Clone, Debug)]
+pub struct Writes<'a> {
+    reader: Reader<'a>,
+    left: u32,
+}
+
+impl<'a> Iterator for Writes<'a> {
+    type Item = Result<Write<'a>, Malformed>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        let mut write = decode_write(&mut self.reader);
+        if self.left == 0 && write.is_ok() {
+            write = expect_end(&self.reader).and(write);
+        }
+        if write.is_err() {
+            self.left = 0;
+        }
+        Some(write)
+    }
+}
+
+fn decode_condition<'a>(reader: &mut Reader<'a>) -> Result<Condition<'a>, Malformed> {
+    let keyspace = KeyspaceId(reader.u32("keyspace id")?);
+    let len = reader.u32("key length")? as usize;
+    let key = reader.take(len, "key")?;
+    let at = reader.position();
+    let expect = match reader.u8("condition kind")? {
+        0 => Expect::Absent,
+        1 => Expect::Present,
+        2 => Expect::Revision(Revision(reader.u64("revision")?)),
+        _ => return Err(Malformed { at, expected: "known condition kind" }),
+    };
+    Ok(Condition { keyspace, key, expect })
+}
+
+#[inline]
+fn decode_write<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
+    let at = reader.position();
+    match reader.u8("write kind")? {
+        PUT => {
+            let keyspace = KeyspaceId(reader.u32("keyspace id")?);
+            let key_len = reader.u32("key length")? as usize;
+            let value_len = reader.u32("value length")? as usize;
+            let key = reader.take(key_len, "key")?;
+            let value_at = reader.position();
+            Ok(Write::Put { keyspace, key, value: reader.take(value_len, "value")?, value_at })
+        }
+        DELETE => {
+            let keyspace = KeyspaceId(reader.u32("keyspace id")?);
+            let len = reader.u32("key length")? as usize;
+            Ok(Write::Delete { keyspace, key: reader.take(len, "key")? })
+        }
+        APPEND => {
+            let stream = StreamId(reader.u32("stream id")?);
+            let expected = reader.u64("expected offset")?;
+            let count = reader.u32("record count")?;
+            let len = reader.u32("batch length")? as usize;
+            let batch_at = reader.position();
+            Ok(Write::Append {
+                stream,
+                expected: (expected != u64::MAX).then_some(Offset(expected)),
+                count,
+                batch: reader.take(len, "record batch")?,
+                batch_at,
+            })
+        }
+        _ => Err(Malformed { at, expected: "known write kind" }),
+    }
+}

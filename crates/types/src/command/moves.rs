@@ -1,0 +1,81 @@
+//! Moves: bytes copied forward within a node's log.
+
+use crate::{
+    ids::{BlobRef, KeyspaceId, Offset, StreamId},
+    record::{Malformed, Reader, put_u32},
+};
+
+/// What a move carries: bytes copied forward and the pointer that they replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move<'a> {
+    /// Where the bytes lay; the move is void unless the state still points there.
+    pub from: BlobRef,
+    /// Whose bytes they are.
+    pub target: MoveTarget<'a>,
+    /// The bytes.
+    pub bytes: &'a [u8],
+    /// Where the bytes begin within the payload.
+    pub bytes_at: usize,
+}
+
+/// Whose bytes a [`Move`] carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveTarget<'a> {
+    /// The value of a key.
+    Value {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: &'a [u8],
+    },
+    /// A stream's batch.
+    Batch {
+        /// The stream.
+        stream: StreamId,
+        /// The batch's first offset.
+        first: Offset,
+    },
+}
+
+impl<'a> Move<'a> {
+    /// Appends the encoding of a move.
+    pub fn encode(out: &mut Vec<u8>, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
+        out.extend_from_slice(&from.encode());
+        match target {
+            MoveTarget::Value { keyspace, key } => {
+                out.push(0);
+                out.extend_from_slice(&keyspace.0.to_le_bytes());
+                put_u32(out, key.len());
+                out.extend_from_slice(key);
+            }
+            MoveTarget::Batch { stream, first } => {
+                out.push(1);
+                out.extend_from_slice(&stream.0.to_le_bytes());
+                out.extend_from_slice(&first.0.to_le_bytes());
+            }
+        }
+        out.extend_from_slice(bytes);
+    }
+
+    /// Decodes the payload of a move record.
+    pub fn decode(payload: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::at(payload, 0);
+        let from = BlobRef::decode(reader.take(BlobRef::ENCODED_LEN, "blob reference")?)
+            .ok_or(Malformed { at: 0, expected: "blob reference" })?;
+        let at = reader.position();
+        let target = match reader.u8("move target")? {
+            0 => {
+                let keyspace = KeyspaceId(reader.u32("keyspace id")?);
+                let len = reader.u32("key length")? as usize;
+                MoveTarget::Value { keyspace, key: reader.take(len, "key")? }
+            }
+            1 => MoveTarget::Batch {
+                stream: StreamId(reader.u32("stream id")?),
+                first: Offset(reader.u64("first offset")?),
+            },
+            _ => return Err(Malformed { at, expected: "known move target" }),
+        };
+        let bytes_at = reader.position();
+        Ok(Self { from, target, bytes: reader.rest(), bytes_at })
+    }
+}

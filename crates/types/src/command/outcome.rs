@@ -1,0 +1,79 @@
+//! What comes of a command.
+
+use crate::{
+    ids::{KeyspaceId, Offset, Revision, StreamId},
+    record::Malformed,
+};
+
+/// What came of a command. A failed condition is an outcome, not an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All writes happened at this revision.
+    Committed {
+        /// The command's revision, shared by all its writes.
+        revision: Revision,
+        /// Per append, in order: the offset of its first record and the count.
+        appends: Vec<AppendedAt>,
+    },
+    /// A condition did not hold; nothing happened.
+    ConditionFailed {
+        /// Which condition, from 0.
+        condition: u32,
+        /// The key's revision; `None` if it has no value.
+        actual: Option<Revision>,
+    },
+    /// An append's expected offset was not the next one; nothing happened.
+    OffsetConflict {
+        /// The stream.
+        stream: StreamId,
+        /// Its next offset.
+        next: Offset,
+    },
+    /// The keyspace exists now.
+    Keyspace {
+        /// Its id.
+        id: KeyspaceId,
+        /// Whether this command created it.
+        created: bool,
+    },
+    /// The stream exists now.
+    Stream {
+        /// Its id.
+        id: StreamId,
+        /// Whether this command created it.
+        created: bool,
+    },
+    /// Configured, trimmed or deleted.
+    Done,
+    /// Index entries forgotten; `more` says whether some are left.
+    Reclaimed {
+        /// How many.
+        entries: u32,
+        /// Whether another command is wanted.
+        more: bool,
+    },
+    /// The command named a keyspace that does not exist.
+    NoSuchKeyspace(KeyspaceId),
+    /// The command named a stream that does not exist.
+    NoSuchStream(StreamId),
+    /// A table of names is full.
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// The command did not decode; nothing happened. Only a foreign or newer writer makes such.
+    Malformed(Malformed),
+}
+
+/// Where an append put its records: `first..first + count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppendedAt {
+    /// The stream.
+    pub stream: StreamId,
+    /// Offset of the first record.
+    pub first: Offset,
+    /// How many records.
+    pub count: u32,
+}
