@@ -1,0 +1,1 @@
+//! Watches, history, reads at a revision.

@@ -1,0 +1,1 @@
+//! Transactions, counters, delete by prefix, administration of keyspaces.

@@ -1,0 +1,20 @@
+//! What users see, the same on every backend, over clean reopens and kills.
+//!
+//! One file per concern. A behaviour is a function of a [`support::Node`]; `on_every_backend!` makes a
+//! test of it for each backend, so a test's name says both: `basics::a_key_holds_its_last_value::lsm`.
+//! To add one: write `fn it_behaves(node: &mut Node)` and name it in the list at the end of the file.
+
+#![allow(clippy::print_stdout, reason = "seeds are printed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[macro_use]
+mod support;
+
+mod backends;
+mod basics;
+mod groups;
+mod history;
+mod kv;
+mod streams;
+mod time;

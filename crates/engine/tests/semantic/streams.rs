@@ -1,0 +1,1 @@
+//! Producers, expectations, compaction by key, limits of streams.

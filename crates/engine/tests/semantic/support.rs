@@ -1,0 +1,178 @@
+//! A node that is opened again and again: cleanly, or after its process was killed.
+//!
+//! Time is a [`ManualClock`]'s, and nothing runs in the background, so a behaviour decides when time
+//! passes and when maintenance runs.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use tempfile::TempDir;
+use thalweg_disk::RealDisk;
+use thalweg_engine::{BackendKind, Database, OpenError, OpenReport, Options, types::ManualClock};
+
+use crate::common;
+
+/// Makes each behaviour a test on each backend: `on_every_backend!(one, another);`.
+macro_rules! on_every_backend {
+    ($($behaviour:ident),+ $(,)?) => {
+        $(
+            mod $behaviour {
+                #[test]
+                fn memory() {
+                    crate::support::run(thalweg_engine::BackendKind::Memory, super::$behaviour);
+                }
+
+                #[test]
+                fn lsm() {
+                    crate::support::run(thalweg_engine::BackendKind::Lsm, super::$behaviour);
+                }
+            }
+        )+
+    };
+}
+
+/// Runs a behaviour on a new node.
+pub fn run(backend: BackendKind, behaviour: fn(&mut Node)) {
+    behaviour(&mut Node::new(common::small(backend)));
+}
+
+/// How a node goes down and comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restart {
+    /// Closed: everything persisted, the log attested.
+    Clean,
+    /// Killed: what the kernel has is there, nothing was flushed or said goodbye.
+    Kill,
+}
+
+impl Restart {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Clean, Self::Kill];
+}
+
+/// A directory and the database that is open in it.
+#[derive(Debug)]
+pub struct Node {
+    dir: TempDir,
+    clock: Arc<ManualClock>,
+    options: Options,
+    db: Option<Database>,
+    opened: u64,
+}
+
+impl Node {
+    /// Opens a new directory. For behaviours that need other options than `common::small`'s, see
+    /// [`restart_with`](Self::restart_with).
+    pub fn new(options: Options) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut node = Self { dir, clock: common::clock(), options, db: None, opened: 0 };
+        node.open();
+        node
+    }
+
+    /// The database. Handles made of it must be dropped before a restart, or the directory stays locked.
+    pub fn db(&self) -> &Database {
+        self.db.as_ref().expect("open")
+    }
+
+    /// Its backend.
+    pub fn backend(&self) -> BackendKind {
+        self.db().report().backend
+    }
+
+    /// The clock that the node reads: `advance` lets time pass, `step_wall` is somebody setting the clock.
+    pub fn clock(&self) -> &ManualClock {
+        &self.clock
+    }
+
+    /// Lets time pass.
+    pub fn pass(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+
+    /// Closes and opens again.
+    pub fn reopen(&mut self) -> &OpenReport {
+        self.restart(Restart::Clean)
+    }
+
+    /// Kills the process, as far as the files can tell, and opens again.
+    pub fn kill(&mut self) -> &OpenReport {
+        self.restart(Restart::Kill)
+    }
+
+    /// Goes down and comes back.
+    pub fn restart(&mut self, how: Restart) -> &OpenReport {
+        self.restart_with(how, |_| {})
+    }
+
+    /// Goes down and comes back with other options.
+    pub fn restart_with(&mut self, how: Restart, change: impl FnOnce(&mut Options)) -> &OpenReport {
+        self.go_down(how);
+        change(&mut self.options);
+        self.open();
+        self.db().report()
+    }
+
+    /// Closes, and tries to open with other options, which must be refused; then comes back as before.
+    pub fn refused(&mut self, change: impl FnOnce(&mut Options)) -> OpenError {
+        self.go_down(Restart::Clean);
+        let mut other = self.options.clone();
+        change(&mut other);
+        let error = self.try_open(other).expect_err("refused");
+        self.open();
+        error
+    }
+
+    /// Checks something now, after a clean reopen, and after a kill.
+    pub fn through_restarts(&mut self, check: impl Fn(&Database)) {
+        check(self.db());
+        for how in Restart::ALL {
+            self.restart(how);
+            check(self.db());
+        }
+    }
+
+    fn go_down(&mut self, how: Restart) {
+        let db = self.db.take().expect("open");
+        match how {
+            Restart::Clean => db.close().expect("closes"),
+            Restart::Kill => {
+                // Nobody writes now, so a copy is what a killed process leaves. Dropping the handle comes
+                // after it, for it may tidy up. The LSM backend's threads may be at work, but its drop does
+                // nothing else than end them.
+                let is_quiet = db.report().backend != BackendKind::Lsm;
+                let killed = tempfile::tempdir().expect("a directory");
+                if is_quiet {
+                    copy_tree(self.dir.path(), killed.path());
+                    drop(db);
+                } else {
+                    drop(db);
+                    copy_tree(self.dir.path(), killed.path());
+                }
+                self.dir = killed;
+            }
+        }
+    }
+
+    fn open(&mut self) {
+        self.db = Some(self.try_open(self.options.clone()).expect("opens"));
+    }
+
+    fn try_open(&mut self, options: Options) -> Result<Database, OpenError> {
+        self.opened += 1;
+        let disk = Arc::new(RealDisk::open(self.dir.path()).expect("the directory is there"));
+        Database::open_on(disk, self.clock.clone(), self.opened, options)
+    }
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("readable") {
+        let path = entry.expect("readable").path();
+        let target = to.join(path.file_name().expect("named"));
+        if path.is_dir() {
+            fs::create_dir_all(&target).expect("writable");
+            copy_tree(&path, &target);
+        } else {
+            fs::copy(&path, &target).expect("copies");
+        }
+    }
+}
