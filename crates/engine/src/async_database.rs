@@ -13,7 +13,7 @@ use thalweg_replica::Proposal;
 use thalweg_types::{
     Durability, KeyspaceId, Offset, StreamId,
     command::{
-        CommandError, CommitBuilder, Framed, StreamConfig, encode_append, encode_configure_stream,
+        CommandError, CommitBuilder, Framed, KeyspaceConfig, StreamConfig, encode_append, encode_configure_stream,
         encode_create_keyspace, encode_create_stream, encode_delete, encode_delete_stream, encode_put,
         encode_trim_stream,
     },
@@ -105,8 +105,9 @@ impl AsyncDatabase {
         let db = self.db.clone();
         let created = match db.find_keyspace(name) {
             Some(found) => Ok(found),
-            None => Err(self
-                .propose(db.durability().max(Durability::Os), Purpose::Data, |out| encode_create_keyspace(out, name))),
+            None => Err(self.propose(db.durability().max(Durability::Os), Purpose::Data, |out| {
+                encode_create_keyspace(out, name, &KeyspaceConfig::default())
+            })),
         };
         async move {
             match created {

@@ -22,7 +22,7 @@ use thalweg_replica::Committed;
 use thalweg_types::{
     BlobRef, Clock, Durability, KeyspaceId, Revision, StreamId,
     command::{
-        AppendedAt, CommandError, CommitBuilder, Framed, Outcome, StreamConfig, encode_create_keyspace,
+        AppendedAt, CommandError, CommitBuilder, Framed, KeyspaceConfig, Outcome, StreamConfig, encode_create_keyspace,
         encode_create_stream,
     },
 };
@@ -176,9 +176,9 @@ impl Database {
         if let Some(found) = self.find_keyspace(name) {
             return Ok(found);
         }
-        let outcome = self
-            .inner
-            .propose(self.level.max(Durability::Os), Purpose::Data, |out| encode_create_keyspace(out, name))?;
+        let outcome = self.inner.propose(self.level.max(Durability::Os), Purpose::Data, |out| {
+            encode_create_keyspace(out, name, &KeyspaceConfig::default())
+        })?;
         self.created_keyspace(outcome)
     }
 
@@ -199,7 +199,7 @@ impl Database {
     #[must_use]
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         let all = self.inner.open.machine.keyspaces();
-        all.into_iter().map(|(id, name)| KeyspaceInfo { id, name: name.to_string() }).collect()
+        all.into_iter().map(|(id, row)| KeyspaceInfo { id, name: row.name.to_string() }).collect()
     }
 
     /// The stream of that name, created without limits if missing.

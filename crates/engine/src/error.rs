@@ -148,6 +148,12 @@ pub enum WriteError {
         /// The limit.
         limit: usize,
     },
+    /// The configuration can't be changed like that.
+    #[error("{what}")]
+    CannotConfigure {
+        /// Why, and what can be done.
+        what: &'static str,
+    },
     /// A conditional request at a level whose ack comes before the outcome.
     #[error("a conditional write needs a durability of at least `os`: at `none` its outcome would be unknown")]
     OutcomeUnknown,
@@ -205,6 +211,7 @@ impl Classified for WriteError {
             Self::NoSuchKeyspace(_) => "no_such_keyspace",
             Self::NoSuchStream(_) => "no_such_stream",
             Self::TooMany { .. } => "too_many",
+            Self::CannotConfigure { .. } => "cannot_configure",
             Self::OutcomeUnknown => "outcome_unknown",
             Self::Malformed(_) => "malformed",
             Self::Overloaded { .. } => "overloaded",
@@ -262,6 +269,7 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         Outcome::NoSuchKeyspace(id) => Err(WriteError::NoSuchKeyspace(id)),
         Outcome::NoSuchStream(id) => Err(WriteError::NoSuchStream(id)),
         Outcome::TooMany { what, limit } => Err(WriteError::TooMany { what, limit }),
+        Outcome::CannotConfigure { what } => Err(WriteError::CannotConfigure { what }),
         Outcome::Malformed(malformed) => Err(WriteError::Malformed(malformed)),
         Outcome::Committed { .. }
         | Outcome::Keyspace { .. }

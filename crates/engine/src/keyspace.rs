@@ -177,7 +177,7 @@ impl Keyspace {
     }
 
     /// Sets a key if `expect` holds.
-    pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect) -> Result<Ack, WriteError> {
+    pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect<'_>) -> Result<Ack, WriteError> {
         let mut commit = CommitBuilder::new();
         commit.expect(self.id, key, expect)?.put(self.id, key, value)?;
         self.db.commit(&commit)
@@ -190,7 +190,7 @@ impl Keyspace {
     }
 
     /// Removes a key if `expect` holds.
-    pub fn delete_if(&self, key: &[u8], expect: Expect) -> Result<Ack, WriteError> {
+    pub fn delete_if(&self, key: &[u8], expect: Expect<'_>) -> Result<Ack, WriteError> {
         let mut commit = CommitBuilder::new();
         commit.expect(self.id, key, expect)?.delete(self.id, key)?;
         self.db.commit(&commit)

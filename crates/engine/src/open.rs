@@ -12,16 +12,18 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::Log;
 use thalweg_replica::{Solo, SoloOptions, replay};
 use thalweg_state::{
     backend::{Backend, BarrierFailed, LogBarrier},
+    blobs::{BlobUnreadable, Blobs},
     lsm::{LsmBackend, LsmOptions},
     machine::{Machine, MachineOptions},
     memory::{MemoryBackend, MemoryOptions},
 };
-use thalweg_types::{Clock, Lsn, NodeId, SpaceId, SystemClock, limits::MIN_INLINE_VALUE_BYTES};
+use thalweg_types::{BlobRef, Clock, Lsn, NodeId, SpaceId, SystemClock, limits::MIN_INLINE_VALUE_BYTES};
 
 use crate::{
     error::OpenError,
@@ -79,6 +81,15 @@ impl LogBarrier for Barrier {
     }
 }
 
+#[derive(Debug)]
+struct LogBlobs(Log);
+
+impl Blobs for LogBlobs {
+    fn read(&self, blob: &BlobRef) -> Result<Bytes, BlobUnreadable> {
+        self.0.read_blob(blob).map_err(|error| BlobUnreadable(error.to_string()))
+    }
+}
+
 /// The real disk at `path`, with the machine's clocks and a seed from the system's randomness.
 pub(crate) fn real(path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let there = path.join("IDENTITY").exists();
@@ -106,7 +117,8 @@ pub(crate) fn on(
     let (log, recovery) = Log::open(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
     let backend = open_backend(&disk, identity.backend, &log, options)?;
     let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES) };
-    let machine = Arc::new(Machine::open(backend.clone(), machine_options)?);
+    let machine = Machine::open(backend.clone(), machine_options)?.with_blobs(Arc::new(LogBlobs(log.clone())));
+    let machine = Arc::new(machine);
     let space = SpaceId::ZERO;
     let replayed = replay(&log, &machine, space, &mut |_| {})?;
     let solo_options = SoloOptions { space, node: identity.node, max_queue_bytes: options.max_queue_bytes };

@@ -12,7 +12,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Durability, Index, Lsn, ManualClock, NodeId, SpaceId, SpaceTime, Term,
-    command::{Framed, encode_create_keyspace},
+    command::{Framed, KeyspaceConfig, encode_create_keyspace},
 };
 
 const NODE: NodeId = NodeId(7);
@@ -52,7 +52,7 @@ fn try_open(disk: &SimDisk) -> Result<Node, OpenError> {
 /// Commits something and returns its log id.
 fn commit(node: &Node) -> LogId {
     let mut command = Framed::new();
-    command.encode(|out| encode_create_keyspace(out, "keys")).unwrap();
+    command.encode(|out| encode_create_keyspace(out, "keys", &KeyspaceConfig::default())).unwrap();
     node.solo.propose(&command, Durability::Disk, Purpose::Data).unwrap();
     let applied = node.machine.applied();
     LogId { term: applied.term, index: applied.index }

@@ -18,7 +18,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Durability, Index, KeyspaceId, Lsn, ManualClock, NodeId, Revision, SpaceId, SpaceTime, Term,
-    command::{CommandError, Framed, Outcome, encode_create_keyspace, encode_put},
+    command::{CommandError, Framed, KeyspaceConfig, Outcome, encode_create_keyspace, encode_put},
 };
 
 const NODE: NodeId = NodeId(7);
@@ -65,7 +65,7 @@ fn framed(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Fram
 }
 
 fn create_keyspace() -> Framed {
-    framed(|out| encode_create_keyspace(out, "k"))
+    framed(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default()))
 }
 
 fn put(key: &[u8], value: &[u8]) -> Framed {

@@ -28,7 +28,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Durability, KeyspaceId, Lsn, ManualClock, NodeId, Revision, SpaceId, SpaceTime,
-    command::{CommandError, Framed, Outcome, encode_create_keyspace, encode_put},
+    command::{CommandError, Framed, KeyspaceConfig, Outcome, encode_create_keyspace, encode_put},
 };
 
 const KEYSPACE: KeyspaceId = KeyspaceId(1);
@@ -68,7 +68,12 @@ fn put(key: &str, len: usize) -> Framed {
 }
 
 fn create_keyspace(solo: &Solo) {
-    solo.propose(&framed(|out| encode_create_keyspace(out, "k")), Durability::Os, Purpose::Data).unwrap();
+    solo.propose(
+        &framed(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default())),
+        Durability::Os,
+        Purpose::Data,
+    )
+    .unwrap();
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014).

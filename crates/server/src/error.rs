@@ -150,7 +150,9 @@ impl From<WriteError> for ApiError {
             WriteError::Command(error) => command_status(error),
             WriteError::Record(error) => record_status(error),
             WriteError::ConditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
-            WriteError::OffsetConflict { .. } | WriteError::TooMany { .. } => StatusCode::CONFLICT,
+            WriteError::OffsetConflict { .. } | WriteError::TooMany { .. } | WriteError::CannotConfigure { .. } => {
+                StatusCode::CONFLICT
+            }
             WriteError::NoSuchKeyspace(_) | WriteError::NoSuchStream(_) => StatusCode::NOT_FOUND,
             WriteError::OutcomeUnknown | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
             WriteError::DiskFull { .. } => StatusCode::INSUFFICIENT_STORAGE,

@@ -86,7 +86,7 @@ fn stale(call: &Call, revision: Revision, level: Durability) -> Result<Option<Re
     }
 }
 
-fn condition(call: &Call) -> Result<Option<Expect>, ApiError> {
+fn condition(call: &Call) -> Result<Option<Expect<'static>>, ApiError> {
     Ok(write_condition(call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH))?)
 }
 
@@ -107,7 +107,7 @@ pub async fn store(
     keyspace: &Keyspace,
     key: &[u8],
     value: body::HeldBody,
-    expect: Option<Expect>,
+    expect: Option<Expect<'_>>,
     level: Durability,
 ) -> Result<Ack, ApiError> {
     let Some(expect) = expect else {
@@ -139,7 +139,7 @@ pub async fn remove(
     app: &Arc<App>,
     keyspace: &Keyspace,
     key: &[u8],
-    expect: Option<Expect>,
+    expect: Option<Expect<'_>>,
     level: Durability,
 ) -> Result<Ack, ApiError> {
     let Some(expect) = expect else { return Ok(app.db.delete(keyspace.id(), key, level).await?) };

@@ -13,7 +13,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, SpaceTime, StreamId, Term,
-    command::{self, CommitBuilder, Expect, StreamConfig},
+    command::{self, CommitBuilder, Expect, KeyspaceConfig, StreamConfig},
     record::RecordBatch,
 };
 
@@ -100,7 +100,7 @@ fn measure(machine: &Machine, what: &str, commands: usize, encode: impl Fn(usize
 fn main() {
     let machine = Machine::open(Arc::new(Nothing), MachineOptions::default()).expect("opens");
     measure(&machine, "create keyspace and stream", 2, |number, out| match number {
-        0 => command::encode_create_keyspace(out, "k").expect("encodes"),
+        0 => command::encode_create_keyspace(out, "k", &KeyspaceConfig::default()).expect("encodes"),
         _ => command::encode_create_stream(out, "s", &StreamConfig::default()).expect("encodes"),
     });
     let (keyspace, stream) = (KeyspaceId(1), StreamId(1));

@@ -1,18 +1,25 @@
 //! The catalog of keyspaces, and the next ids.
 //!
 //! Owns the meta row and the keyspace rows. Streams' names are in their heads (see [`crate::streams`]).
-//! Invariant: keyspaces are never removed, so ids are dense: `1..next` all exist. A write is checked
-//! against that with one comparison.
+//! Invariant: an id is never given out twice. A dropped keyspace keeps its row until all that it held is
+//! swept.
 //!
 //! ```text
 //! meta         := format u32 | next keyspace u32 | next stream u32          little-endian
-//! keyspace row := revision u64 | time u64 | name                            when it was created
+//! keyspace row := revision u64 | time u64 | dropped u8 | settings | name    when it was created
 //! ```
 //! `revision` is that of the last commit before.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
-use thalweg_types::{KeyspaceId, Revision, SpaceTime, StreamId, command::check_name};
+use thalweg_types::{
+    KeyspaceId, Revision, SpaceTime, StreamId,
+    command::{KeyspaceConfig, check_name},
+    record::Reader,
+};
 
 use crate::{
     backend::{View, WriteBatch},
@@ -66,12 +73,65 @@ impl Meta {
     }
 }
 
+/// Whether a keyspace can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyspaceLife {
+    /// It can.
+    Live,
+    /// It has been dropped, and its rows wait to be swept. Its name is free.
+    Dropped,
+}
+
+/// A keyspace's catalog row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyspaceRow {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it does beyond storing.
+    pub config: KeyspaceConfig,
+    /// Whether it can be used.
+    pub life: KeyspaceLife,
+    /// The revision of the last commit before it was created.
+    pub revision: Revision,
+    /// When it was created.
+    pub created: SpaceTime,
+}
+
+impl KeyspaceRow {
+    pub(crate) fn is_live(&self) -> bool {
+        self.life == KeyspaceLife::Live
+    }
+
+    pub(crate) fn write(&self, id: KeyspaceId, batch: &mut WriteBatch) {
+        let mut middle = vec![u8::from(self.life == KeyspaceLife::Dropped)];
+        self.config.encode(&mut middle);
+        let value: [&[u8]; 4] =
+            [&self.revision.0.to_le_bytes(), &self.created.0.to_le_bytes(), &middle, self.name.as_bytes()];
+        batch.put(&[&keys::keyspace_row(id)], &value);
+    }
+
+    fn decode(row: &[u8]) -> Result<Self, &'static str> {
+        let mut reader = Reader::at(row, 0);
+        let mut number = || reader.u64("revision or time").map_err(|_| "shorter than revision and time");
+        let (revision, created) = (Revision(number()?), SpaceTime(number()?));
+        let life = match reader.u8("life") {
+            Ok(0) => KeyspaceLife::Live,
+            Ok(1) => KeyspaceLife::Dropped,
+            _ => return Err("neither live nor dropped"),
+        };
+        let config = KeyspaceConfig::decode(&mut reader).map_err(|_| "configuration does not decode")?;
+        let name = std::str::from_utf8(reader.rest()).ok().filter(|name| check_name(name).is_ok());
+        Ok(Self { name: name.ok_or("not a name")?.into(), config, life, revision, created })
+    }
+}
+
 /// The keyspaces by name and id.
 #[derive(Debug, Default)]
 pub(crate) struct KeyspaceTable {
+    /// Live ones.
     by_name: HashMap<Arc<str>, KeyspaceId>,
-    /// Of id 1, 2, ...
-    names: Vec<Arc<str>>,
+    /// Dropped ones included.
+    rows: BTreeMap<KeyspaceId, KeyspaceRow>,
 }
 
 impl KeyspaceTable {
@@ -79,18 +139,17 @@ impl KeyspaceTable {
         let mut table = Self::default();
         crate::machine::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_KEYSPACE]), |key, row| {
             let corrupt = |message| MachineError::corrupt("keyspace row", key, message);
-            let name = row.get(16..).and_then(|name| std::str::from_utf8(name).ok());
-            let name = name.filter(|name| check_name(name).is_ok()).ok_or_else(|| corrupt("not a name"))?;
+            let row = KeyspaceRow::decode(row).map_err(corrupt)?;
             let id = keys::id_of(key).map(KeyspaceId).ok_or_else(|| corrupt("key of a wrong length"))?;
-            if id != table.next_id() || id >= meta.next_keyspace || table.by_name.contains_key(name) {
-                return Err(corrupt("ids have a gap, or a name occurs twice"));
+            if id.0 == 0 || id >= meta.next_keyspace {
+                return Err(corrupt("an id that was never given out"));
             }
-            table.insert(name.into(), id);
+            if row.is_live() && table.by_name.contains_key(&row.name) {
+                return Err(corrupt("a name occurs twice"));
+            }
+            table.set(id, Some(row));
             Ok(())
         })?;
-        if table.next_id() != meta.next_keyspace {
-            return Err(MachineError::corrupt("keyspace row", &keys::keyspace_row(table.next_id()), "missing"));
-        }
         Ok(table)
     }
 
@@ -98,33 +157,78 @@ impl KeyspaceTable {
         self.by_name.get(name).copied()
     }
 
-    pub(crate) fn name(&self, id: KeyspaceId) -> Option<Arc<str>> {
-        self.names.get(id.0.checked_sub(1)? as usize).cloned()
+    /// Of a live or a dropped one.
+    pub(crate) fn row(&self, id: KeyspaceId) -> Option<&KeyspaceRow> {
+        self.rows.get(&id)
     }
 
-    pub(crate) fn list(&self) -> Vec<(KeyspaceId, Arc<str>)> {
-        (1..).map(KeyspaceId).zip(self.names.iter().cloned()).collect()
+    /// Live ones by id.
+    pub(crate) fn list(&self) -> Vec<(KeyspaceId, KeyspaceRow)> {
+        self.rows.iter().filter(|(_, row)| row.is_live()).map(|(&id, row)| (id, row.clone())).collect()
     }
 
+    /// How many, dropped ones that wait to be swept included.
     pub(crate) fn len(&self) -> usize {
-        self.names.len()
+        self.rows.len()
     }
 
-    pub(crate) fn insert(&mut self, name: Arc<str>, id: KeyspaceId) {
-        debug_assert_eq!(id, self.next_id(), "ids are dense");
-        self.names.push(name.clone());
-        self.by_name.insert(name, id);
+    /// Takes over a row as an entry left it; `None` if it is gone.
+    pub(crate) fn set(&mut self, id: KeyspaceId, row: Option<KeyspaceRow>) {
+        if let Some(before) = self.rows.remove(&id)
+            && self.by_name.get(&before.name) == Some(&id)
+        {
+            self.by_name.remove(&before.name);
+        }
+        if let Some(row) = row {
+            if row.is_live() {
+                self.by_name.insert(row.name.clone(), id);
+            }
+            self.rows.insert(id, row);
+        }
     }
 
-    fn next_id(&self) -> KeyspaceId {
-        KeyspaceId(self.names.len() as u32 + 1)
+    /// What the applier asks of every write.
+    pub(crate) fn kinds(&self) -> KeyspaceKinds {
+        let mut kinds = KeyspaceKinds::default();
+        self.rows.iter().for_each(|(&id, row)| kinds.set(id, Some(row)));
+        kinds
     }
 }
 
-/// Writes the row of a new keyspace.
-pub(crate) fn write_keyspace(batch: &mut WriteBatch, id: KeyspaceId, name: &str, revision: Revision, time: SpaceTime) {
-    let value: [&[u8]; 3] = [&revision.0.to_le_bytes(), &time.0.to_le_bytes(), name.as_bytes()];
-    batch.put(&[&keys::keyspace_row(id)], &value);
+/// What a write must know of its keyspace before anything else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum KeyspaceKind {
+    /// Nothing can be written.
+    #[default]
+    Missing,
+    /// Writes are blind.
+    Plain,
+    /// Its configuration asks for more: look it up.
+    Configured,
+}
+
+/// The kind of each keyspace, by id. One byte for each id that was ever given out, so that a blind put
+/// pays one look into an array for it.
+#[derive(Debug, Default)]
+pub(crate) struct KeyspaceKinds(Vec<KeyspaceKind>);
+
+impl KeyspaceKinds {
+    #[inline]
+    pub(crate) fn of(&self, id: KeyspaceId) -> KeyspaceKind {
+        self.0.get(id.0 as usize).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn set(&mut self, id: KeyspaceId, row: Option<&KeyspaceRow>) {
+        let at = id.0 as usize;
+        if at >= self.0.len() {
+            self.0.resize(at + 1, KeyspaceKind::Missing);
+        }
+        self.0[at] = match row {
+            Some(row) if row.is_live() && row.config.is_plain() => KeyspaceKind::Plain,
+            Some(row) if row.is_live() => KeyspaceKind::Configured,
+            _ => KeyspaceKind::Missing,
+        };
+    }
 }
 
 #[cfg(test)]
@@ -136,11 +240,22 @@ mod tests {
     fn layouts_are_pinned() {
         let mut batch = WriteBatch::new();
         Meta { next_keyspace: KeyspaceId(0x0203), next_stream: StreamId(4) }.write(&mut batch);
-        write_keyspace(&mut batch, KeyspaceId(5), "name", Revision(6), SpaceTime(7));
+        let row = KeyspaceRow {
+            name: "name".into(),
+            config: KeyspaceConfig { exact_counts: true },
+            life: KeyspaceLife::Dropped,
+            revision: Revision(6),
+            created: SpaceTime(7),
+        };
+        row.write(KeyspaceId(5), &mut batch);
         let changes: Vec<_> = batch.changes().collect();
         assert_eq!(changes[0], Change::Put(b"\x01", b"\x01\0\0\0\x03\x02\0\0\x04\0\0\0"));
-        let row = b"\x06\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0name";
-        assert_eq!(changes[1], Change::Put(b"\x02\0\0\0\x05", row));
+        let bytes = b"\x06\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x01\x01\x01\x01\x01name";
+        assert_eq!(changes[1], Change::Put(b"\x02\0\0\0\x05", bytes));
+        assert_eq!(KeyspaceRow::decode(bytes), Ok(row));
+        for cut in 0..bytes.len() - 3 {
+            assert!(KeyspaceRow::decode(&bytes[..cut]).is_err(), "cut to {cut}");
+        }
     }
 
     #[test]

@@ -172,32 +172,39 @@ pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
 
 fn decode_item<'a>(key: &'a [u8], value: &'a [u8], fetch: Fetch) -> Result<Item<'a>, MachineError> {
     let user_key = key.get(keys::DATA_PREFIX_LEN..).unwrap_or_default();
-    let (revision, stored) = decode_value(key, value)?;
-    Ok(Item { key: user_key, revision, value: (fetch == Fetch::Values).then_some(stored) })
+    let Decoded { revision, value } = decode_value(key, value)?;
+    Ok(Item { key: user_key, revision, value: (fetch == Fetch::Values).then_some(value) })
+}
+
+/// A row of a key, as stored; whether it counts is for the reader's sight to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decoded<'a> {
+    pub(crate) revision: Revision,
+    pub(crate) value: StoredRef<'a>,
 }
 
 /// Decodes a stored value; `key` is for the error.
 #[inline]
-pub(crate) fn decode_value<'a>(key: &[u8], value: &'a [u8]) -> Result<(Revision, StoredRef<'a>), MachineError> {
+pub(crate) fn decode_value<'a>(key: &[u8], value: &'a [u8]) -> Result<Decoded<'a>, MachineError> {
     let corrupt = |message| MachineError::corrupt("value", key, message);
     let Some((head, rest)) = value.split_first_chunk::<HEAD_LEN>() else {
         return Err(corrupt("shorter than form and revision"));
     };
     let mut revision = [0; 8];
     revision.copy_from_slice(&head[1..]);
-    let stored = match head[0] {
+    let value = match head[0] {
         FORM_INLINE => StoredRef::Inline(rest),
         FORM_BLOB => StoredRef::Blob(BlobRef::decode(rest).ok_or_else(|| corrupt("pointer of a wrong length"))?),
         _ => return Err(corrupt("unknown form")),
     };
-    Ok((Revision(u64::from_le_bytes(revision)), stored))
+    Ok(Decoded { revision: Revision(u64::from_le_bytes(revision)), value })
 }
 
 #[inline]
 pub(crate) fn decode_owned(key: &[u8], value: Option<Bytes>) -> Result<Option<Stored>, MachineError> {
     let Some(mut bytes) = value else { return Ok(None) };
-    let (revision, stored) = decode_value(key, &bytes)?;
-    let value = match stored {
+    let Decoded { revision, value } = decode_value(key, &bytes)?;
+    let value = match value {
         StoredRef::Blob(blob) => StoredValue::Blob(blob),
         StoredRef::Inline(_) => {
             bytes.advance(HEAD_LEN);
@@ -215,13 +222,14 @@ mod tests {
 
     #[test]
     fn value_layouts_are_pinned() {
+        let decoded = |revision, value| Decoded { revision: Revision(revision), value };
         let inline = b"\x00\x02\x01\0\0\0\0\0\0value";
         assert_eq!([&value_head(FORM_INLINE, Revision(0x0102)), b"value".as_slice()].concat(), inline);
-        assert_eq!(decode_value(b"k", inline).unwrap(), (Revision(0x0102), StoredRef::Inline(b"value")));
+        assert_eq!(decode_value(b"k", inline).unwrap(), decoded(0x0102, StoredRef::Inline(b"value")));
         let blob = BlobRef { generation: Generation(3), offset: 4, len: 5, crc: 6 };
         let stored = b"\x01\x07\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x05\0\0\0\x06\0\0\0";
         assert_eq!([&value_head(FORM_BLOB, Revision(7)), blob.encode().as_slice()].concat(), stored);
-        assert_eq!(decode_value(b"k", stored).unwrap(), (Revision(7), StoredRef::Blob(blob)));
+        assert_eq!(decode_value(b"k", stored).unwrap(), decoded(7, StoredRef::Blob(blob)));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! Does not own: the log, ordering, time, I/O scheduling of entries. Knows no sockets, tasks or Raft.
 
 pub mod backend;
+pub mod blobs;
 pub mod catalog;
 mod keys;
 pub mod keyspaces;

@@ -1,6 +1,7 @@
 //! The deterministic state machine: entries in, outcomes out, over any backend.
 //!
-//! Owns: applying entries in log order (`entry`, `commit`, `admin`), moves of bytes (`moves`),
+//! Owns: applying entries in log order (`entry`, `commit`, `admin`, `keyspace_admin`), what a key is at the
+//! entry's time (`live`, `overlay`), moves of bytes (`moves`),
 //! what the space's group must find again when the log has been freed (`group`), and reads of what is
 //! applied (`reads`). Does not own the log, the order of entries, time, or the bytes of streams and
 //! large values.
@@ -20,7 +21,10 @@ mod commit;
 mod entry;
 mod error;
 mod group;
+mod keyspace_admin;
+mod live;
 mod moves;
+mod overlay;
 mod reads;
 
 use std::{
@@ -40,6 +44,7 @@ pub use group::{AppliedMembership, LogId};
 
 use crate::{
     backend::{Applied, Backend, Direction, View},
+    blobs::{Blobs, NoBlobs},
     catalog::{KeyspaceTable, Meta},
     keys::KeyRange,
     liveness::{Liveness, LivenessTable},
@@ -92,6 +97,7 @@ pub enum Moved {
 #[derive(Debug)]
 pub struct Machine {
     backend: Arc<dyn Backend>,
+    blobs: Arc<dyn Blobs>,
     options: MachineOptions,
     applier: Mutex<Applier>,
     published: Published,
@@ -128,15 +134,25 @@ impl Machine {
         if stored.is_none() && (backend.applied().is_some() || read(&published.streams).len() > 0) {
             return Err(MachineError::corrupt("meta row", &crate::keys::META, "missing"));
         }
-        let applier = Mutex::new(Applier::new(meta, stored.is_some(), applied, read(&published.streams).len()));
+        let (stream_count, keyspaces) = (read(&published.streams).len(), read(&published.keyspaces));
+        let applier = Applier::new(meta, stored.is_some(), applied, stream_count, &keyspaces);
+        drop(keyspaces);
         Ok(Self {
             backend,
+            blobs: Arc::new(NoBlobs),
             options,
-            applier,
+            applier: Mutex::new(applier),
             published,
             forgotten: Mutex::default(),
             has_forgotten: AtomicBool::new(false),
         })
+    }
+
+    /// Gives the machine the log that its pointers point into. Without one an entry that must look at a
+    /// value there stops the machine.
+    #[must_use]
+    pub fn with_blobs(self, blobs: Arc<dyn Blobs>) -> Self {
+        Self { blobs, ..self }
     }
 
     /// What readers see now.

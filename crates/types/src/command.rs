@@ -6,18 +6,23 @@
 //! ```text
 //! entry     := (len u32 | command)*                 payload of a log record of kind entry
 //! command   := 1 | conditions u32 | writes u32 | condition* | write*         commit
-//!            | 2 | name                                                     create keyspace
+//!            | 2 | settings | name                                          create keyspace
 //!            | 3 | config | name                                            create stream
 //!            | 4 | stream u32 | config                                      configure stream
 //!            | 5 | stream u32                                               delete stream
 //!            | 6 | stream u32 | before u64                                  trim stream
 //!            | 7 | stream u32 | max u32                                     reclaim index entries
+//!            | 9 | keyspace u32 | settings                                  configure keyspace
 //! condition := keyspace u32 | key_len u32 | key | 0                         key is absent
 //!            | keyspace u32 | key_len u32 | key | 1                         key is present
 //!            | keyspace u32 | key_len u32 | key | 2 | revision u64          key is at the revision
+//!            | keyspace u32 | key_len u32 | key | 3 | len u32 | value       key has the value
+//!            | keyspace u32 | key_len u32 | key | 4 | revision u64          key is absent or of before the revision
+//!            | keyspace u32 | key_len u32 | key | 5 | revision u64          key is of after the revision
 //! write     := 1 | keyspace u32 | key_len u32 | value_len u32 | key | value put
 //!            | 2 | keyspace u32 | key_len u32 | key                         delete
 //!            | 3 | stream u32 | expected u64 | count u32 | len u32 | batch  append
+//! settings  := see keyspace_config.rs
 //! config    := max_age_micros u64 | max_bytes u64 | max_records u64         u64::MAX: no limit
 //! name      := len u16 | UTF-8
 //! move      := from (20 bytes) | 0 | keyspace u32 | key_len u32 | key | value
@@ -26,6 +31,7 @@
 //! Little-endian. `expected` is `u64::MAX` for an append at whatever offset comes next.
 
 mod commit;
+mod keyspace_config;
 mod moves;
 mod outcome;
 
@@ -35,11 +41,12 @@ pub use commit::{
     Commit, CommitBuilder, Condition, Expect, Write, Writes, check_key, check_value, encode_append, encode_delete,
     encode_put,
 };
+pub use keyspace_config::KeyspaceConfig;
 pub use moves::{Move, MoveTarget};
 pub use outcome::{AppendedAt, Outcome};
 
 use crate::{
-    ids::{Offset, StreamId},
+    ids::{KeyspaceId, Offset, StreamId},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES},
     record::{Malformed, Reader, put_u16},
 };
@@ -51,6 +58,7 @@ const CONFIGURE_STREAM: u8 = 4;
 const DELETE_STREAM: u8 = 5;
 const TRIM_STREAM: u8 = 6;
 const RECLAIM_STREAM: u8 = 7;
+const CONFIGURE_KEYSPACE: u8 = 9;
 
 /// A command that breaks a limit; nothing was proposed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,11 +126,19 @@ impl StreamConfig {
 }
 
 /// Appends the command that creates a keyspace; one that exists is left as it is.
-pub fn encode_create_keyspace(out: &mut Vec<u8>, name: &str) -> Result<(), CommandError> {
+pub fn encode_create_keyspace(out: &mut Vec<u8>, name: &str, config: &KeyspaceConfig) -> Result<(), CommandError> {
     check_name(name)?;
     out.push(CREATE_KEYSPACE);
+    config.encode(out);
     encode_name(out, name);
     Ok(())
+}
+
+/// Appends the command that replaces a keyspace's configuration.
+pub fn encode_configure_keyspace(out: &mut Vec<u8>, keyspace: KeyspaceId, config: &KeyspaceConfig) {
+    out.push(CONFIGURE_KEYSPACE);
+    out.extend_from_slice(&keyspace.0.to_le_bytes());
+    config.encode(out);
 }
 
 /// Appends the command that creates a stream; one that exists is left as it is.
@@ -216,6 +232,15 @@ pub enum Command<'a> {
     CreateKeyspace {
         /// Its name.
         name: &'a str,
+        /// What it does beyond storing.
+        config: KeyspaceConfig,
+    },
+    /// Replace a keyspace's configuration.
+    ConfigureKeyspace {
+        /// Which.
+        keyspace: KeyspaceId,
+        /// What it does beyond storing from now on.
+        config: KeyspaceConfig,
     },
     /// Create a stream unless it exists.
     CreateStream {
@@ -269,7 +294,14 @@ impl<'a> Command<'a> {
     fn decode_from(bytes: &'a [u8], reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         match reader.u8("command kind")? {
             COMMIT => Ok(Self::Commit(Commit::decode_head(bytes, reader)?)),
-            CREATE_KEYSPACE => Ok(Self::CreateKeyspace { name: decode_name(reader)? }),
+            CREATE_KEYSPACE => {
+                let config = KeyspaceConfig::decode(reader)?;
+                Ok(Self::CreateKeyspace { name: decode_name(reader)?, config })
+            }
+            CONFIGURE_KEYSPACE => Ok(Self::ConfigureKeyspace {
+                keyspace: KeyspaceId(reader.u32("keyspace id")?),
+                config: KeyspaceConfig::decode(reader)?,
+            }),
             CREATE_STREAM => {
                 let config = StreamConfig::decode(reader)?;
                 Ok(Self::CreateStream { name: decode_name(reader)?, config })

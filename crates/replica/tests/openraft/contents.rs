@@ -49,7 +49,7 @@ impl Contents {
         };
         let applied = machine.applied();
         Self {
-            keyspaces: machine.keyspaces().into_iter().map(|(id, name)| (name, pairs(id))).collect(),
+            keyspaces: machine.keyspaces().into_iter().map(|(id, row)| (row.name, pairs(id))).collect(),
             streams: machine.streams().into_iter().map(|info| (info.clone(), records(machine, &info, bytes))).collect(),
             membership: machine.membership().unwrap(),
             revision: applied.revision,

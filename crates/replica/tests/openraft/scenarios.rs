@@ -10,8 +10,8 @@ use thalweg_state::machine::LogId;
 use thalweg_types::{
     Index, KeyspaceId, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
     command::{
-        CommandError, CommitBuilder, Expect, Framed, Outcome, StreamConfig, encode_append, encode_create_keyspace,
-        encode_create_stream, encode_delete, encode_put,
+        CommandError, CommitBuilder, Expect, Framed, KeyspaceConfig, Outcome, StreamConfig, encode_append,
+        encode_create_keyspace, encode_create_stream, encode_delete, encode_put,
     },
     record::{Record, RecordBatch},
 };
@@ -70,7 +70,7 @@ fn round(number: u32) -> [Framed; 5] {
 
 fn founded(disk: &SimDisk) -> SoloNode {
     let solo = SoloNode::open(disk, NODE);
-    let created = solo.commit(&framed(|out| encode_create_keyspace(out, "keys")));
+    let created = solo.commit(&framed(|out| encode_create_keyspace(out, "keys", &KeyspaceConfig::default())));
     assert_eq!(created, Outcome::Keyspace { id: KEYSPACE, created: true });
     let created = solo.commit(&framed(|out| encode_create_stream(out, "stream", &StreamConfig::default())));
     assert_eq!(created, Outcome::Stream { id: STREAM, created: true });
@@ -262,7 +262,7 @@ fn a_group_without_commands_changes_hands_too() {
         let disk = node.close(&disk).await;
 
         let solo = SoloNode::open(&disk, NODE);
-        solo.commit(&framed(|out| encode_create_keyspace(out, "keys")));
+        solo.commit(&framed(|out| encode_create_keyspace(out, "keys", &KeyspaceConfig::default())));
         let records: Vec<_> = solo.parts.log.records_from(Lsn::ZERO).unwrap().map(Result::unwrap).collect();
         let entries: Vec<_> = records
             .iter()

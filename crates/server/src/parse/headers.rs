@@ -6,7 +6,10 @@ use super::ParseError;
 
 /// What a conditional write wants: `If-Match: "7"` the key at revision 7, `If-Match: *` any value,
 /// `If-None-Match: *` no value. `None`: the write is unconditional.
-pub fn write_condition(if_match: Option<&[u8]>, if_none_match: Option<&[u8]>) -> Result<Option<Expect>, ParseError> {
+pub fn write_condition(
+    if_match: Option<&[u8]>,
+    if_none_match: Option<&[u8]>,
+) -> Result<Option<Expect<'static>>, ParseError> {
     match (if_match.map(<[u8]>::trim_ascii), if_none_match.map(<[u8]>::trim_ascii)) {
         (None, None) => Ok(None),
         (Some(b"*"), None) => Ok(Some(Expect::Present)),

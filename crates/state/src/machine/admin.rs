@@ -1,15 +1,15 @@
-//! Commands about keyspaces and streams themselves. None of them uses a revision.
+//! Commands about streams themselves. None of them uses a revision.
 
 use std::{ops::ControlFlow, sync::Arc};
 
 use thalweg_types::{
     Offset, StreamId,
     command::{Outcome, StreamConfig},
-    limits::{MAX_KEYSPACES, MAX_STREAMS},
+    limits::MAX_STREAMS,
 };
 
 use crate::{
-    catalog, keys,
+    keys,
     liveness::BlobKind,
     machine::{
         MachineError,
@@ -21,27 +21,6 @@ use crate::{
         index::{self, IndexEntry},
     },
 };
-
-pub(crate) fn create_keyspace(applying: &mut Applying<'_>, name: &str) -> Result<Outcome, Refused> {
-    let (known, count) = {
-        let table = read(&applying.machine.published.keyspaces);
-        (table.id(name), table.len())
-    };
-    let pending = &applying.applier.pending.keyspaces;
-    let known = known.or_else(|| pending.iter().find(|(_, other)| **other == *name).map(|&(id, _)| id));
-    if let Some(id) = known {
-        return Ok(Outcome::Keyspace { id, created: false });
-    }
-    if count + pending.len() >= MAX_KEYSPACES {
-        return Ok(Outcome::TooMany { what: "keyspaces", limit: MAX_KEYSPACES });
-    }
-    let applier = &mut *applying.applier;
-    let id = applier.meta.next_keyspace;
-    applier.meta.next_keyspace = id.next();
-    applier.pending.keyspaces.push((id, name.into()));
-    catalog::write_keyspace(&mut applier.batch, id, name, applying.applied.revision, applying.applied.time);
-    Ok(Outcome::Keyspace { id, created: true })
-}
 
 pub(crate) fn create_stream(applying: &mut Applying<'_>, name: &str, config: StreamConfig) -> Result<Outcome, Refused> {
     if let Some(id) = stream_named(applying, name) {

@@ -8,12 +8,14 @@ use thalweg_types::{
 };
 
 use crate::{
+    catalog::KeyspaceKind,
     keys,
-    keyspaces::{FORM_BLOB, FORM_INLINE, decode_value, value_head},
+    keyspaces::{FORM_BLOB, FORM_INLINE, value_head},
     liveness::BlobKind,
     machine::{
-        MachineError,
-        entry::{Applying, Overlay, Refused},
+        entry::{Applying, Refused},
+        live::{LiveKey, LiveValue, live_key},
+        overlay::Overlay,
     },
     streams::index::IndexEntry,
 };
@@ -24,10 +26,10 @@ pub(crate) fn apply<'a>(
     applying: &mut Applying<'_>,
     commit: &Commit<'a>,
     at: LogPosition,
-    overlay: &mut Option<Overlay<'a>>,
+    overlay: &mut Overlay<'a>,
 ) -> Result<Outcome, Refused> {
     for (number, condition) in commit.conditions().enumerate() {
-        check_condition(applying, number as u32, &condition?, overlay.as_ref())?;
+        check_condition(applying, number as u32, &condition?, overlay)?;
     }
     let mut writes = commit.writes()?;
     let mut appends = Vec::new();
@@ -56,17 +58,21 @@ fn perform<'a>(
     write: &Write<'a>,
     revision: Revision,
     at: LogPosition,
-    overlay: &mut Option<Overlay<'a>>,
+    overlay: &mut Overlay<'a>,
     appends: &mut Vec<AppendedAt>,
 ) {
     match *write {
         Write::Put { keyspace, key, value, value_at } => {
             put(applying, keyspace, key, value, revision, within(at, value_at));
-            remember(overlay, keyspace, key, Some(revision));
+            if overlay.is_wanted() {
+                overlay.set(keyspace, key, Some(LiveKey { revision, value: LiveValue::Written(value) }));
+            }
         }
         Write::Delete { keyspace, key } => {
             applying.applier.batch.delete(&[&keys::data_prefix(keyspace), key]);
-            remember(overlay, keyspace, key, None);
+            if overlay.is_wanted() {
+                overlay.set(keyspace, key, None);
+            }
         }
         Write::Append { stream, count, batch, batch_at, .. } => {
             let first = append(applying, stream, count, batch, within(at, batch_at));
@@ -80,47 +86,33 @@ fn within(at: LogPosition, offset: usize) -> LogPosition {
     LogPosition { offset: at.offset + offset as u32, ..at }
 }
 
-fn remember<'a>(overlay: &mut Option<Overlay<'a>>, keyspace: KeyspaceId, key: &'a [u8], revision: Option<Revision>) {
-    if let Some(overlay) = overlay.as_mut().filter(|overlay| overlay.is_wanted()) {
-        overlay.set(keyspace, key, revision);
-    }
-}
-
 fn check_condition(
     applying: &Applying<'_>,
     number: u32,
     condition: &Condition<'_>,
-    overlay: Option<&Overlay<'_>>,
+    overlay: &Overlay<'_>,
 ) -> Result<(), Refused> {
     let Condition { keyspace, key, expect } = *condition;
     check_key(applying, keyspace, key)?;
-    let actual = match overlay.and_then(|overlay| overlay.get(keyspace, key)) {
-        Some(revision) => revision,
-        None => stored_revision(applying, keyspace, key)?,
-    };
+    let live = live_key(applying, overlay, keyspace, key)?;
+    let actual = live.as_ref().map(|live| live.revision);
     let holds = match expect {
         Expect::Absent => actual.is_none(),
         Expect::Present => actual.is_some(),
         Expect::Revision(revision) => actual == Some(revision),
+        Expect::Before(revision) => actual.unwrap_or(Revision::ZERO) < revision,
+        Expect::After(revision) => actual.is_some_and(|actual| actual > revision),
+        Expect::Value(value) => match &live {
+            Some(live) => live.value_is(applying, value)?,
+            None => false,
+        },
     };
     if holds { Ok(()) } else { Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })) }
 }
 
-fn stored_revision(
-    applying: &Applying<'_>,
-    keyspace: KeyspaceId,
-    key: &[u8],
-) -> Result<Option<Revision>, MachineError> {
-    keys::with_data_key(keyspace, key, |full| {
-        let Some(value) = applying.machine.backend.get(full)? else { return Ok(None) };
-        Ok(Some(decode_value(full, &value)?.0))
-    })
-}
-
 #[inline]
 fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<(), Refused> {
-    // Ids are dense from 1, see the catalog.
-    if keyspace.0 == 0 || keyspace >= applying.applier.meta.next_keyspace {
+    if applying.applier.kinds.of(keyspace) == KeyspaceKind::Missing {
         return Err(Refused::Outcome(Outcome::NoSuchKeyspace(keyspace)));
     }
     if key.len() > MAX_KEY_BYTES {

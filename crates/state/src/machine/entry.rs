@@ -1,7 +1,7 @@
 //! Applying one record: what is gathered while its commands run, and how that becomes one batch.
 //!
-//! Commands of an entry see those before them: keys through an overlay that is only built when some
-//! later command has conditions, streams and names through what is pending here. An entry of blind
+//! Commands of an entry see those before them: keys through an overlay that is only filled when some
+//! later command reads keys, streams and names through what is pending here. An entry of blind
 //! puts and deletes touches neither: it reads nothing and allocates nothing but room in the batch.
 //! Several writes of one key stay several changes of the batch, of which the last wins.
 
@@ -18,9 +18,9 @@ use thalweg_types::{
 
 use crate::{
     backend::{Applied, WriteBatch},
-    catalog::Meta,
+    catalog::{KeyspaceKinds, KeyspaceRow, KeyspaceTable, Meta},
     liveness::{BlobKind, LivenessChanges},
-    machine::{Entry, Machine, MachineError, admin, commit, read, write},
+    machine::{Entry, Machine, MachineError, admin, commit, keyspace_admin, overlay::Overlay, read, write},
     streams::{Head, index::IndexEntry},
 };
 
@@ -57,6 +57,10 @@ pub(crate) struct Applier {
     pub(crate) applied: Applied,
     /// Heads and markers, those of the current record included.
     pub(crate) stream_count: usize,
+    /// Rows of keyspaces, those of dropped ones that wait to be swept and of the current record included.
+    pub(crate) keyspace_count: usize,
+    /// As the commands so far left them.
+    pub(crate) kinds: KeyspaceKinds,
     pub(crate) stopped: bool,
     pub(crate) pending: Pending,
     pub(crate) liveness: LivenessChanges,
@@ -66,7 +70,8 @@ pub(crate) struct Applier {
 /// What the current record changes beside keys.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    pub(crate) keyspaces: Vec<(KeyspaceId, Arc<str>)>,
+    /// Rows as changed; `None` is removed.
+    pub(crate) keyspaces: BTreeMap<KeyspaceId, Option<KeyspaceRow>>,
     /// Heads as changed; `None` is removed.
     pub(crate) heads: BTreeMap<StreamId, Option<Head>>,
     /// Live streams created by this record.
@@ -79,13 +84,21 @@ pub(crate) struct Pending {
 }
 
 impl Applier {
-    pub(crate) fn new(meta: Meta, meta_is_stored: bool, applied: Applied, stream_count: usize) -> Self {
+    pub(crate) fn new(
+        meta: Meta,
+        meta_is_stored: bool,
+        applied: Applied,
+        stream_count: usize,
+        keyspaces: &KeyspaceTable,
+    ) -> Self {
         Self {
             batch: WriteBatch::new(),
             meta,
             meta_is_stored,
             applied,
             stream_count,
+            keyspace_count: keyspaces.len(),
+            kinds: keyspaces.kinds(),
             stopped: false,
             pending: Pending::default(),
             liveness: LivenessChanges::default(),
@@ -173,8 +186,8 @@ impl<'m> Applying<'m> {
         let published = &self.machine.published;
         if !pending.keyspaces.is_empty() {
             let mut keyspaces = write(&published.keyspaces);
-            for (id, name) in pending.keyspaces.drain(..) {
-                keyspaces.insert(name, id);
+            for (id, row) in std::mem::take(&mut pending.keyspaces) {
+                keyspaces.set(id, row);
             }
         }
         if !pending.heads.is_empty() {
@@ -201,9 +214,7 @@ pub(crate) fn apply_commands(
         let outcome = match framed {
             Ok((command_at, bytes)) => {
                 let at = LogPosition { offset: entry.at.offset + command_at as u32, ..entry.at };
-                if let Some(overlay) = &mut overlay {
-                    overlay.number = number;
-                }
+                overlay.begin(number);
                 run(applying, bytes, at, &mut overlay)?
             }
             Err(malformed) => Outcome::Malformed(malformed),
@@ -219,11 +230,12 @@ fn run<'a>(
     applying: &mut Applying<'_>,
     bytes: &'a [u8],
     at: LogPosition,
-    overlay: &mut Option<Overlay<'a>>,
+    overlay: &mut Overlay<'a>,
 ) -> Result<Outcome, MachineError> {
     let refused = match Command::decode(bytes) {
         Ok(Command::Commit(commit)) => commit::apply(applying, &commit, at, overlay),
-        Ok(Command::CreateKeyspace { name }) => admin::create_keyspace(applying, name),
+        Ok(Command::CreateKeyspace { name, config }) => keyspace_admin::create(applying, name, config),
+        Ok(Command::ConfigureKeyspace { keyspace, config }) => keyspace_admin::configure(applying, keyspace, config),
         Ok(Command::CreateStream { name, config }) => admin::create_stream(applying, name, config),
         Ok(Command::ConfigureStream { stream, config }) => admin::configure_stream(applying, stream, config),
         Ok(Command::DeleteStream { stream }) => admin::delete_stream(applying, stream),
@@ -253,39 +265,5 @@ impl From<Malformed> for Refused {
 impl<E: Into<MachineError>> From<E> for Refused {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
-    }
-}
-
-/// Revisions of the keys that earlier commands of the entry wrote; `None` where they deleted.
-#[derive(Debug)]
-pub(crate) struct Overlay<'a> {
-    keys: HashMap<(KeyspaceId, &'a [u8]), Option<Revision>>,
-    /// The last command with conditions: what comes from there on need not be remembered.
-    last_conditional: usize,
-    /// The command being run.
-    number: usize,
-}
-
-impl<'a> Overlay<'a> {
-    /// `None` if no command but the first has conditions.
-    fn for_entry(payload: &[u8]) -> Option<Self> {
-        let conditional =
-            |framed: Result<(usize, &[u8]), Malformed>| framed.is_ok_and(|(_, bytes)| Command::has_conditions(bytes));
-        let last = Commands::new(payload).enumerate().filter(|(_, framed)| conditional(framed.clone())).last();
-        let last_conditional = last.map_or(0, |(number, _)| number);
-        (last_conditional > 0).then(|| Self { keys: HashMap::new(), last_conditional, number: 0 })
-    }
-
-    /// Whether what the current command writes can matter.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.number < self.last_conditional
-    }
-
-    pub(crate) fn set(&mut self, keyspace: KeyspaceId, key: &'a [u8], revision: Option<Revision>) {
-        self.keys.insert((keyspace, key), revision);
-    }
-
-    pub(crate) fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<Option<Revision>> {
-        self.keys.get(&(keyspace, key)).copied()
     }
 }

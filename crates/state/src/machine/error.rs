@@ -2,7 +2,7 @@
 
 use thalweg_types::{Action, Classified, Lsn, Offset, StreamId};
 
-use crate::backend::BackendError;
+use crate::{backend::BackendError, blobs::BlobUnreadable};
 
 /// Why the state could not be read, or an entry not be applied. All of these mean *stop*: the log
 /// and the state no longer go together, or the backend has failed.
@@ -45,6 +45,9 @@ pub enum MachineError {
         /// Its length.
         len: usize,
     },
+    /// A value that an entry asks about could not be read from the log.
+    #[error("a value that stays in the log can't be read: {0}; run `thalweg log verify`")]
+    Blob(#[from] BlobUnreadable),
     /// An earlier call failed half-way; only opening again tells what is applied.
     #[error("the state machine stopped after an earlier failure: open the directory again")]
     Stopped,
@@ -65,6 +68,7 @@ impl Classified for MachineError {
             Self::Format { .. } => "state_format",
             Self::AlreadyApplied { .. } => "already_applied",
             Self::Unaddressable { .. } => "unaddressable",
+            Self::Blob(_) => "log_read",
             Self::Stopped => "state_failed",
         }
     }

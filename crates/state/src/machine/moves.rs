@@ -39,8 +39,8 @@ fn move_value(
     }
     let revision = keys::with_data_key(keyspace, key, |full| {
         let Some(value) = applying.machine.backend.get(full)? else { return Ok(None) };
-        let (revision, stored) = decode_value(full, &value)?;
-        Ok::<_, MachineError>((stored == StoredRef::Blob(*from)).then_some(revision))
+        let found = decode_value(full, &value)?;
+        Ok::<_, MachineError>((found.value == StoredRef::Blob(*from)).then_some(found.revision))
     })?;
     let Some(revision) = revision else { return Ok(Moved::Void) };
     let value: [&[u8]; 2] = [&value_head(FORM_BLOB, revision), &to.encode()];
@@ -75,7 +75,7 @@ impl Machine {
     pub fn is_value_live(&self, keyspace: KeyspaceId, key: &[u8], blob: &BlobRef) -> Result<bool, MachineError> {
         keys::with_data_key(keyspace, key, |full| {
             let Some(value) = self.backend.get(full)? else { return Ok(false) };
-            Ok(decode_value(full, &value)?.1 == StoredRef::Blob(*blob))
+            Ok(decode_value(full, &value)?.value == StoredRef::Blob(*blob))
         })
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use thalweg_types::{KeyspaceId, Offset, SpaceTime, StreamId};
 
 use crate::{
+    catalog::KeyspaceRow,
     keys,
     keyspaces::{Snapshot, Stored, decode_owned},
     machine::{Machine, MachineError, StreamReadError, read},
@@ -35,12 +36,18 @@ impl Machine {
     /// The name of a keyspace.
     #[must_use]
     pub fn keyspace_name(&self, id: KeyspaceId) -> Option<Arc<str>> {
-        read(&self.published.keyspaces).name(id)
+        self.keyspace(id).map(|row| row.name)
+    }
+
+    /// A keyspace's row, unless it has been dropped.
+    #[must_use]
+    pub fn keyspace(&self, id: KeyspaceId) -> Option<KeyspaceRow> {
+        read(&self.published.keyspaces).row(id).filter(|row| row.is_live()).cloned()
     }
 
     /// All keyspaces by id.
     #[must_use]
-    pub fn keyspaces(&self) -> Vec<(KeyspaceId, Arc<str>)> {
+    pub fn keyspaces(&self) -> Vec<(KeyspaceId, KeyspaceRow)> {
         read(&self.published.keyspaces).list()
     }
 

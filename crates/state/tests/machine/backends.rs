@@ -10,7 +10,7 @@ use thalweg_disk::SimDisk;
 use thalweg_state::{
     backend::{Backend, BarrierFailed, Direction, LogBarrier},
     lsm::{LsmBackend, LsmOptions},
-    machine::{Machine, MachineOptions},
+    machine::MachineOptions,
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::Lsn;
@@ -49,7 +49,7 @@ fn same_as_a_map(seed: u64, open: &dyn Fn() -> Arc<dyn Backend>) {
     (0..300).for_each(|_| step(&mut bench, &mut model, &mut rng));
     let open_machine = || {
         let backend = open();
-        (Machine::open(backend.clone(), options).unwrap(), backend)
+        (bench.log.machine(backend.clone(), options), backend)
     };
     let (mut machine, mut backend) = open_machine();
     let mut restarts = 0;

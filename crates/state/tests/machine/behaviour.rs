@@ -9,7 +9,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
-    command::{self, AppendedAt, CommitBuilder, Expect, MoveTarget, Outcome, StreamConfig},
+    command::{self, AppendedAt, CommitBuilder, Expect, KeyspaceConfig, MoveTarget, Outcome, StreamConfig},
     limits,
     record::RecordBatch,
 };
@@ -24,7 +24,7 @@ fn bench() -> Bench {
     let outcomes = bench.run(
         1,
         &[
-            command(|out| command::encode_create_keyspace(out, "users").unwrap()),
+            command(|out| command::encode_create_keyspace(out, "users", &KeyspaceConfig::default()).unwrap()),
             command(|out| command::encode_create_stream(out, "events", &StreamConfig::default()).unwrap()),
         ],
     );
@@ -130,6 +130,58 @@ fn conditions_see_earlier_commands_of_their_entry() {
         [committed(1), failed(Some(1)), committed(2), failed(Some(2)), committed(3), failed(None), committed(4)];
     assert_eq!(outcomes, expected);
     assert_eq!(bench.run(3, &[swap(b"k", 4)]), [committed(5)], "and those of earlier entries");
+}
+
+#[test]
+fn conditions_compare_values_wherever_they_are() {
+    let mut bench = bench();
+    let long = vec![7; 10_000];
+    let mut other = long.clone();
+    other[5000] = 8;
+    let swap = |from: &[u8], to: &[u8]| {
+        commit(|c| _ = c.expect(KS, b"k", Expect::Value(from)).unwrap().put(KS, b"k", to).unwrap())
+    };
+    let failed = |actual: Option<u64>| Outcome::ConditionFailed { condition: 0, actual: actual.map(Revision) };
+    assert_eq!(bench.run(2, &[swap(b"", b"")]), [failed(None)], "an absent key has no value, not an empty one");
+    let in_one_entry = [put(b"k", b""), swap(b"x", b""), swap(b"", &long), swap(&other, b""), swap(&long, &long)];
+    let expected = [committed(1), failed(Some(1)), committed(2), failed(Some(2)), committed(3)];
+    assert_eq!(bench.run(3, &in_one_entry), expected);
+    let StoredValue::Blob(_) = bench.machine.get(KS, b"k").unwrap().unwrap().value else { panic!("inline") };
+    assert_eq!(bench.run(4, &[swap(&other, b"")]), [failed(Some(3))], "of the same length");
+    assert_eq!(bench.run(5, &[swap(&long, b"short")]), [committed(4)], "read from the log");
+    assert_eq!(bench.run(6, &[swap(b"long", b"")]), [failed(Some(4))]);
+    assert_eq!(bench.run(7, &[swap(b"short", b"")]), [committed(5)]);
+}
+
+#[test]
+fn conditions_compare_revisions() {
+    let mut bench = bench();
+    bench.run(2, &[put(b"k", b"1"), put(b"k", b"2")]);
+    let holds = |bench: &mut Bench, key: &[u8], expect| {
+        let outcome = bench.run(3, &[commit(|c| _ = c.expect(KS, key, expect).unwrap())]).remove(0);
+        matches!(outcome, Outcome::Committed { .. })
+    };
+    let (before, after) = (|n| Expect::Before(Revision(n)), |n| Expect::After(Revision(n)));
+    for (expect, wanted) in [(before(2), false), (before(3), true), (after(1), true), (after(2), false)] {
+        assert_eq!(holds(&mut bench, b"k", expect), wanted, "{expect:?}");
+    }
+    for (expect, wanted) in [(before(0), false), (before(1), true), (after(0), false)] {
+        assert_eq!(holds(&mut bench, b"absent", expect), wanted, "{expect:?}");
+    }
+}
+
+#[test]
+fn without_its_log_a_machine_stops_rather_than_guess() {
+    let mut bench = bench();
+    let long = vec![7; 10_000];
+    bench.run(2, &[put(b"k", &long)]);
+    let machine = Machine::open(bench.backend.copy(), bench.options).unwrap();
+    let record =
+        bench.log.entry(&frame(&[commit(|c| _ = c.expect(KS, b"k", Expect::Value(&long)).unwrap())]), SpaceTime(3));
+    let (payload, at, next_lsn) = (&record.payload[..], record.at, record.next_lsn);
+    let entry = Entry { term: Term(1), index: Index(9), time: SpaceTime(3), payload, at, next_lsn };
+    assert!(matches!(machine.apply(&entry, &mut Vec::new()), Err(MachineError::Blob(_))));
+    assert!(matches!(machine.apply(&entry, &mut Vec::new()), Err(MachineError::Stopped)));
 }
 
 #[test]
@@ -434,7 +486,7 @@ fn a_move_replaces_the_pointer_only_if_it_is_still_the_same() {
     assert_eq!(after.lsn.0, before.lsn.0 + 6);
     let moved = bench.machine.get(KS, b"k").unwrap().unwrap();
     let StoredValue::Blob(to) = moved.value else { panic!("inline") };
-    assert_eq!((moved.revision, bench.log.read(&to)), (Revision(1), &value[..]));
+    assert_eq!((moved.revision, &bench.log.read(&to)[..]), (Revision(1), &value[..]));
     let to = bench.machine.batches_from(STREAM, Offset(0), 1, 1).unwrap().batches[0].blob;
     assert_eq!(bench.log.read(&to), batch_bytes);
     assert!(bench.machine.is_batch_live(STREAM, Offset(0), &to).unwrap());
@@ -526,7 +578,8 @@ fn a_payload_past_what_a_pointer_can_say_is_refused_without_harm() {
 #[test]
 fn names_are_found_and_listed_and_tables_have_limits() {
     let mut bench = bench();
-    let create = |name: &str| command(|out| command::encode_create_keyspace(out, name).unwrap());
+    let create =
+        |name: &str| command(|out| command::encode_create_keyspace(out, name, &KeyspaceConfig::default()).unwrap());
     let two = |created| Outcome::Keyspace { id: KeyspaceId(2), created };
     assert_eq!(bench.run(2, &[create("b"), create("b"), put(b"", b"")])[..2], [two(true), two(false)]);
     assert_eq!(bench.run(3, &[create("b")]), [two(false)]);
@@ -539,7 +592,7 @@ fn names_are_found_and_listed_and_tables_have_limits() {
     assert_eq!(bench.machine.keyspace_id("b"), Some(KeyspaceId(2)));
     assert_eq!(bench.machine.keyspace_name(KeyspaceId(2)).as_deref(), Some("b"));
     assert_eq!(bench.machine.keyspace_name(KeyspaceId(0)), None);
-    assert_eq!(bench.machine.keyspaces()[0], (KS, "users".into()));
+    assert_eq!((bench.machine.keyspaces()[0].0, bench.machine.keyspace_name(KS)), (KS, Some("users".into())));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Index, KeyspaceId, Offset, Revision, SpaceTime, StreamId, Term,
-    command::{self, CommitBuilder, StreamConfig},
+    command::{self, CommitBuilder, KeyspaceConfig, StreamConfig},
     record::{Record, RecordBatch, Records},
 };
 
@@ -34,8 +34,8 @@ fn fixed() -> Bench {
     bench.run(
         1_000_000,
         &[
-            command(|out| command::encode_create_keyspace(out, "users").unwrap()),
-            command(|out| command::encode_create_keyspace(out, "sessions").unwrap()),
+            command(|out| command::encode_create_keyspace(out, "users", &KeyspaceConfig::default()).unwrap()),
+            command(|out| command::encode_create_keyspace(out, "sessions", &KeyspaceConfig::default()).unwrap()),
             command(|out| command::encode_create_stream(out, "events", &config).unwrap()),
             command(|out| command::encode_create_stream(out, "gone", &StreamConfig::default()).unwrap()),
             append(1),
@@ -92,13 +92,14 @@ fn a_state_of_format_1_can_be_read() {
     let stored = machine.get(KeyspaceId(2), b"key").unwrap().unwrap();
     assert_eq!((stored.revision, stored.value), (Revision(3), StoredValue::Inline("small".into())));
     let StoredValue::Blob(blob) = machine.get(KeyspaceId(1), b"").unwrap().unwrap().value else { panic!("inline") };
-    assert_eq!(bench.log.read(&blob), b"empty key");
+    assert_eq!(bench.log.read(&blob), b"empty key".as_slice());
     let events = machine.stream(machine.stream_id("events").unwrap()).unwrap();
     assert_eq!((events.start, events.next, events.last_time), (Offset(3), Offset(6), SpaceTime(3_000_000)));
     assert_eq!(machine.stream_id("gone"), None);
     assert_eq!(machine.reclaim_due(), [StreamId(1), StreamId(2)]);
     for batch in machine.batches_from(events.id, Offset(3), 9, 999).unwrap().batches {
-        let records: Vec<_> = Records::new(bench.log.read(&batch.blob)).collect::<Result<_, _>>().unwrap();
+        let bytes = bench.log.read(&batch.blob);
+        let records: Vec<_> = Records::new(&bytes).collect::<Result<_, _>>().unwrap();
         assert_eq!(records, [Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p" }, Record::default()]);
     }
     assert_eq!(machine.liveness().len(), 2);

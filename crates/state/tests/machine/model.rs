@@ -108,7 +108,7 @@ pub fn check_everything(bench: &Bench, model: &Model, rng: &mut Rng) {
 }
 
 fn check_catalog(bench: &Bench, model: &Model) {
-    let keyspaces: Vec<_> = bench.machine.keyspaces().into_iter().map(|(_, name)| name.to_string()).collect();
+    let keyspaces: Vec<_> = bench.machine.keyspaces().into_iter().map(|(_, row)| row.name.to_string()).collect();
     assert_eq!(keyspaces, model.keyspaces);
     let live: Vec<_> = model.streams.iter().filter(|(_, stream)| stream.live).collect();
     let found = bench.machine.streams();
@@ -227,7 +227,7 @@ fn check_stream(bench: &Bench, id: StreamId, stream: &ModelStream, rng: &mut Rng
         assert_eq!(found.batches.len(), expected.len());
         for (found, expected) in found.batches.iter().zip(expected) {
             assert_eq!((found.first.0, u64::from(found.count)), (expected.first, expected.count));
-            assert_eq!((found.time.0, bench.log.read(&found.blob)), (expected.time, &expected.bytes[..]));
+            assert_eq!((found.time.0, &bench.log.read(&found.blob)[..]), (expected.time, &expected.bytes[..]));
         }
     }
     let time = rng.below(stream.last_time + 2);

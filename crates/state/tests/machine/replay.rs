@@ -1,7 +1,7 @@
 //! The same log gives the same map, from wherever replay begins.
 
 use thalweg_state::backend::Backend;
-use thalweg_state::machine::{Machine, MachineOptions};
+use thalweg_state::machine::MachineOptions;
 
 use crate::{
     support::{Bench, LogRecord, MapBackend, apply, frame},
@@ -37,7 +37,7 @@ fn replay_from_any_older_state_gives_the_same_map() {
         let expected = bench.backend.dump();
         assert!(expected.len() > 20, "the workload does something");
         for copy in copies {
-            let machine = Machine::open(copy.clone(), bench.options).unwrap();
+            let machine = bench.log.machine(copy.clone(), bench.options);
             for record in rest(&bench, &copy) {
                 apply(&machine, record);
             }
@@ -54,9 +54,8 @@ fn outcomes_do_not_depend_on_options_or_freed_segments() {
     for_seeds(8, |seed| {
         let (bench, _) = workload(seed, MachineOptions { inline_value_bytes: 16 });
         let [one, other] = [0, 1 << 20].map(|inline_value_bytes| {
-            let machine =
-                Machine::open(MapBackend::of(Default::default(), None), MachineOptions { inline_value_bytes });
-            let machine = machine.unwrap();
+            let backend = MapBackend::of(Default::default(), None);
+            let machine = bench.log.machine(backend, MachineOptions { inline_value_bytes });
             let outcomes = |record| {
                 if inline_value_bytes == 0 {
                     machine.liveness().iter().for_each(|(generation, _)| machine.forget_segment(*generation));

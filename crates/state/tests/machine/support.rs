@@ -12,6 +12,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_state::{
     backend::{Applied, Backend, BackendError, BackendStats, Change, Direction, View, Visit, WriteBatch},
+    blobs::{BlobUnreadable, Blobs},
     machine::{Entry, Machine, MachineOptions, Moved},
 };
 use thalweg_types::{
@@ -151,10 +152,26 @@ pub enum Kind {
     Skip { index: Index, time: SpaceTime },
 }
 
+/// The bytes of segments, which the machine reads, too.
+#[derive(Clone, Debug, Default)]
+pub struct Segments(Arc<Mutex<BTreeMap<Generation, Vec<u8>>>>);
+
+impl Blobs for Segments {
+    fn read(&self, blob: &BlobRef) -> Result<Bytes, BlobUnreadable> {
+        let segments = self.0.lock().unwrap();
+        let at = blob.offset as usize;
+        let bytes = segments.get(&blob.generation).and_then(|segment| segment.get(at..at + blob.len as usize));
+        match bytes.filter(|bytes| crc_fast::crc32_iscsi(bytes) == blob.crc) {
+            Some(bytes) => Ok(Bytes::copy_from_slice(bytes)),
+            None => Err(BlobUnreadable(format!("{blob:?}"))),
+        }
+    }
+}
+
 /// Segments of bytes in memory, and the records in them.
 #[derive(Clone, Debug)]
 pub struct Log {
-    pub segments: BTreeMap<Generation, Vec<u8>>,
+    pub segments: Segments,
     pub records: Vec<LogRecord>,
     pub segment_bytes: usize,
     next_index: u64,
@@ -162,7 +179,7 @@ pub struct Log {
 
 impl Log {
     pub fn new(segment_bytes: usize) -> Self {
-        Self { segments: BTreeMap::new(), records: Vec::new(), segment_bytes, next_index: 1 }
+        Self { segments: Segments::default(), records: Vec::new(), segment_bytes, next_index: 1 }
     }
 
     pub fn entry(&mut self, payload: &[u8], time: SpaceTime) -> LogRecord {
@@ -182,26 +199,30 @@ impl Log {
     }
 
     fn push(&mut self, payload: &[u8], kind: Kind) -> LogRecord {
-        let full = self.segments.last_key_value().is_none_or(|(_, bytes)| bytes.len() > self.segment_bytes);
+        let mut segments = self.segments.0.lock().unwrap();
+        let full = segments.last_key_value().is_none_or(|(_, bytes)| bytes.len() > self.segment_bytes);
         if full {
-            let next = self.segments.last_key_value().map_or(1, |(generation, _)| generation.0 + 1);
-            self.segments.insert(Generation(next), vec![0xAA; 64]);
+            let next = segments.last_key_value().map_or(1, |(generation, _)| generation.0 + 1);
+            segments.insert(Generation(next), vec![0xAA; 64]);
         }
-        let (&generation, segment) = self.segments.iter_mut().next_back().unwrap();
+        let (&generation, segment) = segments.iter_mut().next_back().unwrap();
         segment.extend_from_slice(&[0xBB; 24]);
         let at = LogPosition { generation, offset: segment.len() as u32 };
         segment.extend_from_slice(payload);
+        drop(segments);
         let next_lsn = Lsn(self.records.len() as u64 + 1);
         self.records.push(LogRecord { payload: payload.to_vec(), at, next_lsn, kind });
         self.records.last().unwrap().clone()
     }
 
     /// The bytes of a pointer, checked against its checksum.
-    pub fn read(&self, blob: &BlobRef) -> &[u8] {
-        let at = blob.offset as usize;
-        let bytes = &self.segments[&blob.generation][at..at + blob.len as usize];
-        assert_eq!(crc_fast::crc32_iscsi(bytes), blob.crc);
-        bytes
+    pub fn read(&self, blob: &BlobRef) -> Bytes {
+        self.segments.read(blob).unwrap()
+    }
+
+    /// Opens a machine that reads this log.
+    pub fn machine(&self, backend: Arc<dyn Backend>, options: MachineOptions) -> Machine {
+        Machine::open(backend, options).unwrap().with_blobs(Arc::new(self.segments.clone()))
     }
 }
 
@@ -248,8 +269,9 @@ pub struct Bench {
 impl Bench {
     pub fn new(options: MachineOptions) -> Self {
         let backend = Arc::new(MapBackend::default());
-        let machine = Machine::open(backend.clone(), options).unwrap();
-        Self { backend, machine, log: Log::new(4096), options }
+        let log = Log::new(4096);
+        let machine = log.machine(backend.clone(), options);
+        Self { backend, machine, log, options }
     }
 
     /// Applies one entry of these commands.
@@ -260,6 +282,6 @@ impl Bench {
 
     pub fn reopen(&mut self) {
         self.backend = self.backend.copy();
-        self.machine = Machine::open(self.backend.clone(), self.options).unwrap();
+        self.machine = self.log.machine(self.backend.clone(), self.options);
     }
 }

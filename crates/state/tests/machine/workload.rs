@@ -7,7 +7,7 @@ use std::{
 
 use thalweg_types::{
     KeyspaceId, Offset, Revision, SpaceTime, StreamId,
-    command::{self, AppendedAt, CommitBuilder, Expect, Outcome, StreamConfig},
+    command::{self, AppendedAt, CommitBuilder, Expect, KeyspaceConfig, Outcome, StreamConfig},
     record::RecordBatch,
 };
 
@@ -128,7 +128,7 @@ impl Model {
             self.keyspaces.len() - 1
         });
         let outcome = Outcome::Keyspace { id: KeyspaceId(position as u32 + 1), created: known.is_none() };
-        (command(|out| command::encode_create_keyspace(out, &name).unwrap()), outcome)
+        (command(|out| command::encode_create_keyspace(out, &name, &KeyspaceConfig::default()).unwrap()), outcome)
     }
 
     fn random_config(rng: &mut Rng) -> StreamConfig {
@@ -266,14 +266,18 @@ impl Model {
     fn condition(&self, rng: &mut Rng, builder: &mut CommitBuilder, number: u32) -> Option<Outcome> {
         let keyspace = self.random_keyspace(rng);
         let key = Self::random_key(rng);
-        let actual = self.data.get(&(keyspace, key.clone())).map(|(revision, _)| *revision);
-        let (expect, holds) = match rng.below(4) {
+        let stored = self.data.get(&(keyspace, key.clone()));
+        let actual = stored.map(|(revision, _)| *revision);
+        let off = u64::from(rng.below(4) == 0);
+        let at = actual.unwrap_or(1) + off;
+        let value = stored.filter(|_| off == 0).map_or(b"another".to_vec(), |(_, value)| value.clone());
+        let (expect, holds) = match rng.below(7) {
             0 => (Expect::Absent, actual.is_none()),
             1 => (Expect::Present, actual.is_some()),
-            _ => {
-                let revision = actual.unwrap_or(1) + u64::from(rng.below(4) == 0);
-                (Expect::Revision(Revision(revision)), actual == Some(revision))
-            }
+            2 => (Expect::Value(&value), stored.is_some_and(|(_, stored)| *stored == value)),
+            3 => (Expect::Before(Revision(at)), actual.is_none_or(|actual| actual < at)),
+            4 => (Expect::After(Revision(at - 1)), actual.is_some_and(|actual| actual > at - 1)),
+            _ => (Expect::Revision(Revision(at)), actual == Some(at)),
         };
         builder.expect(KeyspaceId(keyspace), &key, expect).unwrap();
         if !self.knows(keyspace) {

@@ -117,7 +117,7 @@ fn value_of(args: &Put) -> Result<Vec<u8>, Failure> {
     }
 }
 
-fn expectation(absent: bool, present: bool, revision: Option<u64>) -> Option<Expect> {
+fn expectation(absent: bool, present: bool, revision: Option<u64>) -> Option<Expect<'static>> {
     match (absent, present, revision) {
         (true, ..) => Some(Expect::Absent),
         (_, true, _) => Some(Expect::Present),

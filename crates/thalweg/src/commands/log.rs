@@ -243,7 +243,8 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
                     }
                 }
             }
-            Command::CreateKeyspace { name } => others.push(format!("create keyspace {name}")),
+            Command::CreateKeyspace { name, .. } => others.push(format!("create keyspace {name}")),
+            Command::ConfigureKeyspace { keyspace, .. } => others.push(format!("configure keyspace {keyspace}")),
             Command::CreateStream { name, .. } => others.push(format!("create stream {name}")),
             Command::ConfigureStream { stream, .. } => others.push(format!("configure stream {stream}")),
             Command::DeleteStream { stream } => others.push(format!("delete stream {stream}")),

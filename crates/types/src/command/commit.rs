@@ -13,13 +13,46 @@ const APPEND: u8 = 3;
 
 /// What a condition wants of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub enum Expect<'a> {
     /// The key has no value.
     Absent,
     /// The key has some value.
     Present,
     /// The key's value was written at this revision.
     Revision(Revision),
+    /// The key has exactly this value.
+    Value(&'a [u8]),
+    /// The key's value was written before this revision, or there is none: an absent key counts as
+    /// written at revision 0.
+    Before(Revision),
+    /// The key's value was written after this revision.
+    After(Revision),
+}
+
+impl Expect<'_> {
+    /// Appends the encoding: the kind, and what it compares with.
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut revision = |kind: u8, revision: Revision| {
+            out.push(kind);
+            out.extend_from_slice(&revision.0.to_le_bytes());
+        };
+        match *self {
+            Self::Absent => out.push(0),
+            Self::Present => out.push(1),
+            Self::Revision(at) => revision(2, at),
+            Self::Value(value) => {
+                out.push(3);
+                put_u32(out, value.len());
+                out.extend_from_slice(value);
+            }
+            Self::Before(at) => revision(4, at),
+            Self::After(at) => revision(5, at),
+        }
+    }
+
+    fn value_len(&self) -> usize {
+        if let Self::Value(value) = self { value.len() } else { 0 }
+    }
 }
 
 /// Builds a commit: conditions that must all hold, then writes that all happen or none.
@@ -40,22 +73,15 @@ impl CommitBuilder {
     }
 
     /// Adds a condition.
-    pub fn expect(&mut self, keyspace: KeyspaceId, key: &[u8], expect: Expect) -> Result<&mut Self, CommandError> {
+    pub fn expect(&mut self, keyspace: KeyspaceId, key: &[u8], expect: Expect<'_>) -> Result<&mut Self, CommandError> {
         check_key(key)?;
-        self.room(key.len() + 32)?;
+        self.room(key.len() + expect.value_len() + 32)?;
         self.condition_count += 1;
         let out = &mut self.conditions;
         put_u32(out, keyspace.0 as usize);
         put_u32(out, key.len());
         out.extend_from_slice(key);
-        match expect {
-            Expect::Absent => out.push(0),
-            Expect::Present => out.push(1),
-            Expect::Revision(revision) => {
-                out.push(2);
-                out.extend_from_slice(&revision.0.to_le_bytes());
-            }
-        }
+        expect.encode(out);
         Ok(self)
     }
 
@@ -207,7 +233,7 @@ pub struct Condition<'a> {
     /// The key.
     pub key: &'a [u8],
     /// What must hold.
-    pub expect: Expect,
+    pub expect: Expect<'a>,
 }
 
 /// A write of a commit. `at` fields are byte offsets in the slice that was decoded.
@@ -322,6 +348,12 @@ fn decode_condition<'a>(reader: &mut Reader<'a>) -> Result<Condition<'a>, Malfor
         0 => Expect::Absent,
         1 => Expect::Present,
         2 => Expect::Revision(Revision(reader.u64("revision")?)),
+        3 => {
+            let len = reader.u32("value length")? as usize;
+            Expect::Value(reader.take(len, "value")?)
+        }
+        4 => Expect::Before(Revision(reader.u64("revision")?)),
+        5 => Expect::After(Revision(reader.u64("revision")?)),
         _ => return Err(Malformed { at, expected: "known condition kind" }),
     };
     Ok(Condition { keyspace, key, expect })

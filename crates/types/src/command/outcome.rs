@@ -63,6 +63,11 @@ pub enum Outcome {
         /// The limit.
         limit: usize,
     },
+    /// The configuration can't be changed like that.
+    CannotConfigure {
+        /// Why, and what can be done.
+        what: &'static str,
+    },
     /// The command did not decode; nothing happened. Only a foreign or newer writer makes such.
     Malformed(Malformed),
 }

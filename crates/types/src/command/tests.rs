@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    ids::{BlobRef, Generation, KeyspaceId, Revision},
+    ids::{BlobRef, Generation, Revision},
     record::RecordBatch,
 };
 
@@ -22,7 +22,8 @@ fn batch() -> RecordBatch {
 fn full_commit() -> CommitBuilder {
     let mut commit = CommitBuilder::new();
     commit.expect(KS, b"a", Expect::Absent).unwrap().expect(KS, b"", Expect::Present).unwrap();
-    commit.expect(KS, b"r", Expect::Revision(Revision(9))).unwrap();
+    commit.expect(KS, b"r", Expect::Revision(Revision(9))).unwrap().expect(KS, b"v", Expect::Value(b"was")).unwrap();
+    commit.expect(KS, b"b", Expect::Before(Revision(8))).unwrap().expect(KS, b"c", Expect::After(Revision(7))).unwrap();
     commit.put(KS, b"key", b"value").unwrap().delete(KS, b"gone").unwrap();
     commit.append(STREAM, Some(Offset(5)), &batch()).unwrap().append(STREAM, None, &batch()).unwrap();
     commit
@@ -39,10 +40,13 @@ fn commit_of(bytes: &[u8]) -> Commit<'_> {
 fn layout_of_a_commit_is_pinned() {
     let bytes = encoded(|out| full_commit().encode(out));
     let expected: &[&[u8]] = &[
-        b"\x01\x03\0\0\0\x04\0\0\0",
+        b"\x01\x06\0\0\0\x04\0\0\0",
         b"\x02\x01\0\0\x01\0\0\0a\x00",
         b"\x02\x01\0\0\x00\0\0\0\x01",
         b"\x02\x01\0\0\x01\0\0\0r\x02\x09\0\0\0\0\0\0\0",
+        b"\x02\x01\0\0\x01\0\0\0v\x03\x03\0\0\0was",
+        b"\x02\x01\0\0\x01\0\0\0b\x04\x08\0\0\0\0\0\0\0",
+        b"\x02\x01\0\0\x01\0\0\0c\x05\x07\0\0\0\0\0\0\0",
         b"\x01\x02\x01\0\0\x03\0\0\0\x05\0\0\0keyvalue",
         b"\x02\x02\x01\0\0\x04\0\0\0gone",
         b"\x03\x07\0\0\0\x05\0\0\0\0\0\0\0\x01\0\0\0\x06\0\0\0\x02\0\0\0\0p",
@@ -55,8 +59,11 @@ fn layout_of_a_commit_is_pinned() {
 fn layouts_of_the_other_commands_are_pinned() {
     let config = StreamConfig { max_age: Some(Duration::from_micros(1)), max_bytes: None, max_records: Some(3) };
     let config_bytes = b"\x01\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x03\0\0\0\0\0\0\0".as_slice();
+    let configure = encoded(|out| encode_configure_keyspace(out, KS, &KeyspaceConfig { exact_counts: true }));
+    assert_eq!(configure, b"\x09\x02\x01\0\0\x01\x01\x01\x01");
     let create_stream = encoded(|out| encode_create_stream(out, "s", &config).unwrap());
-    assert_eq!(encoded(|out| encode_create_keyspace(out, "ks").unwrap()), b"\x02\x02\0ks");
+    let plain = KeyspaceConfig::default();
+    assert_eq!(encoded(|out| encode_create_keyspace(out, "ks", &plain).unwrap()), b"\x02\0\x02\0ks");
     assert_eq!(create_stream, [b"\x03", config_bytes, b"\x01\0s"].concat());
     let configure = encoded(|out| encode_configure_stream(out, STREAM, &config));
     assert_eq!(configure, [b"\x04\x07\0\0\0", config_bytes].concat());
@@ -87,13 +94,16 @@ fn layouts_of_moves_are_pinned() {
 fn a_commit_comes_back_as_built() {
     let bytes = encoded(|out| full_commit().encode(out));
     let commit = commit_of(&bytes);
-    assert_eq!((commit.condition_count(), commit.write_count()), (3, 4));
+    assert_eq!((commit.condition_count(), commit.write_count()), (6, 4));
     let conditions: Vec<_> = commit.conditions().collect::<Result<_, _>>().unwrap();
     let condition = |key, expect| Condition { keyspace: KS, key, expect };
     let expected = [
         condition(b"a".as_slice(), Expect::Absent),
         condition(b"", Expect::Present),
         condition(b"r", Expect::Revision(Revision(9))),
+        condition(b"v", Expect::Value(b"was")),
+        condition(b"b", Expect::Before(Revision(8))),
+        condition(b"c", Expect::After(Revision(7))),
     ];
     assert_eq!(conditions, expected);
     let writes: Vec<_> = commit.writes().unwrap().collect::<Result<_, _>>().unwrap();
@@ -143,7 +153,8 @@ fn a_command_that_is_cut_or_goes_on_is_malformed() {
     let commands = [
         encoded(|out| full_commit().encode(out)),
         encoded(|out| CommitBuilder::new().encode(out)),
-        encoded(|out| encode_create_keyspace(out, "ks").unwrap()),
+        encoded(|out| encode_create_keyspace(out, "ks", &KeyspaceConfig { exact_counts: true }).unwrap()),
+        encoded(|out| encode_configure_keyspace(out, KS, &KeyspaceConfig { exact_counts: true })),
         encoded(|out| encode_create_stream(out, "s", &config).unwrap()),
         encoded(|out| encode_configure_stream(out, STREAM, &config)),
         encoded(|out| encode_delete_stream(out, STREAM)),
@@ -209,9 +220,10 @@ fn names_are_checked_by_both_sides() {
     let too_long = "n".repeat(MAX_NAME_BYTES + 1);
     for bad in ["", ".hidden", "a/b", "a b", "ä", "a\0", too_long.as_str()] {
         assert!(check_name(bad).is_err(), "{bad:?}");
-        assert!(encode_create_keyspace(&mut Vec::new(), bad).is_err());
+        assert!(encode_create_keyspace(&mut Vec::new(), bad, &KeyspaceConfig::default()).is_err());
         let foreign = encoded(|out| {
             out.push(CREATE_KEYSPACE);
+            KeyspaceConfig::default().encode(out);
             encode_name(out, bad);
         });
         assert!(Command::decode(&foreign).is_err(), "{bad:?}");
