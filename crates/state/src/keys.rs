@@ -10,6 +10,9 @@
 //! 03 | stream u32 BE                       a stream's head
 //! 04 | generation u64 BE                   a segment's liveness
 //! 05 | 1, 2 or 3                           the group's membership, vote, purged entries
+//! 0b                                       the history floor
+//! 0b | index u64 BE                        an entry's verdict
+//! 0c | revision u64 BE                     a mark: where a revision is in the log
 //! 10 | keyspace u32 BE | user key          a key's value
 //! 11 | stream u32 BE | first offset u64 BE a batch's index entry
 //! f0 - ff                                  backends' own keys
@@ -18,13 +21,15 @@
 
 use std::ops::Bound;
 
-use thalweg_types::{Generation, KeyspaceId, Offset, StreamId, limits::MAX_KEY_BYTES};
+use thalweg_types::{Generation, Index, KeyspaceId, Offset, Revision, StreamId, limits::MAX_KEY_BYTES};
 
 pub(crate) const TAG_META: u8 = 0x01;
 pub(crate) const TAG_KEYSPACE: u8 = 0x02;
 pub(crate) const TAG_STREAM: u8 = 0x03;
 pub(crate) const TAG_LIVENESS: u8 = 0x04;
 pub(crate) const TAG_GROUP: u8 = 0x05;
+pub(crate) const TAG_VERDICT: u8 = 0x0b;
+pub(crate) const TAG_MARK: u8 = 0x0c;
 pub(crate) const TAG_DATA: u8 = 0x10;
 pub(crate) const TAG_INDEX: u8 = 0x11;
 
@@ -45,6 +50,9 @@ pub(crate) const GROUP_VOTE: [u8; 2] = [TAG_GROUP, 2];
 /// The last entry that the log need not hold any more.
 pub(crate) const GROUP_PURGED: [u8; 2] = [TAG_GROUP, 3];
 
+/// The only key of its tag that is no entry's.
+pub(crate) const HISTORY_FLOOR: [u8; 1] = [TAG_VERDICT];
+
 /// What comes before every user key of a keyspace.
 #[inline]
 pub(crate) fn data_prefix(keyspace: KeyspaceId) -> [u8; DATA_PREFIX_LEN] {
@@ -63,9 +71,7 @@ pub(crate) fn stream_head(stream: StreamId) -> [u8; 5] {
 
 /// A segment's liveness row.
 pub(crate) fn liveness_row(generation: Generation) -> [u8; 9] {
-    let mut key = [TAG_LIVENESS; 9];
-    key[1..].copy_from_slice(&generation.0.to_be_bytes());
-    key
+    tag_and_number(TAG_LIVENESS, generation.0)
 }
 
 /// The index entry of the batch that begins at `first`.
@@ -75,6 +81,32 @@ pub(crate) fn index_entry(stream: StreamId, first: Offset) -> [u8; 13] {
     key[1..5].copy_from_slice(&stream.0.to_be_bytes());
     key[5..].copy_from_slice(&first.0.to_be_bytes());
     key
+}
+
+/// An entry's verdict.
+pub(crate) fn verdict(index: Index) -> [u8; 9] {
+    tag_and_number(TAG_VERDICT, index.0)
+}
+
+/// The mark of the entry before which this revision was the last one used.
+pub(crate) fn history_mark(revision: Revision) -> [u8; 9] {
+    tag_and_number(TAG_MARK, revision.0)
+}
+
+fn tag_and_number(tag: u8, number: u64) -> [u8; 9] {
+    let mut key = [tag; 9];
+    key[1..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// The entry of a verdict's key.
+pub(crate) fn index_of_verdict(key: &[u8]) -> Option<Index> {
+    Some(Index(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
+}
+
+/// The revision of a mark's key.
+pub(crate) fn revision_of_mark(key: &[u8]) -> Option<Revision> {
+    Some(Revision(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
 #[inline]
@@ -203,6 +235,9 @@ mod tests {
         assert_eq!(stream_head(StreamId(7)), [0x03, 0, 0, 0, 7]);
         assert_eq!(liveness_row(Generation(258)), [0x04, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(index_entry(StreamId(7), Offset(258)), [0x11, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(HISTORY_FLOOR, [0x0b]);
+        assert_eq!(verdict(Index(258)), [0x0b, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(history_mark(Revision(258)), [0x0c, 0, 0, 0, 0, 0, 0, 1, 2]);
         with_data_key(KeyspaceId(9), b"key", |key| assert_eq!(key, b"\x10\0\0\0\x09key"));
         with_data_key(KeyspaceId(9), b"", |key| assert_eq!(key, b"\x10\0\0\0\x09"));
         let long = vec![b'x'; 500];
@@ -215,6 +250,9 @@ mod tests {
         assert_eq!(id_of(b"\x03\0\0"), None);
         assert_eq!(generation_of(&liveness_row(Generation(5))), Some(Generation(5)));
         assert_eq!(first_offset_of(&index_entry(StreamId(1), Offset(99))), Some(Offset(99)));
+        assert_eq!(index_of_verdict(&verdict(Index(7))), Some(Index(7)));
+        assert_eq!(revision_of_mark(&history_mark(Revision(7))), Some(Revision(7)));
+        assert_eq!((index_of_verdict(b"\x0b"), revision_of_mark(b"\x0c\0")), (None, None));
         assert_eq!(first_offset_of(b""), None);
     }
 

@@ -8,6 +8,7 @@
 pub mod backend;
 pub mod blobs;
 pub mod catalog;
+pub mod history;
 mod keys;
 pub mod keyspaces;
 pub mod liveness;

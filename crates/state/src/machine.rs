@@ -2,8 +2,9 @@
 //!
 //! Owns: applying entries in log order (`entry`, `commit`, `admin`, `keyspace_admin`), what a key is at the
 //! entry's time (`live`, `overlay`), moves of bytes (`moves`),
-//! what the space's group must find again when the log has been freed (`group`), and reads of what is
-//! applied (`reads`). Does not own the log, the order of entries, time, or the bytes of streams and
+//! what the space's group must find again when the log has been freed (`group`), what readers of the log
+//! need to tell what its entries changed (`history`), and reads of what is applied (`reads`). Does not own the
+//! log, the order of entries, time, or the bytes of streams and
 //! large values.
 //!
 //! Invariants:
@@ -21,6 +22,7 @@ mod commit;
 mod entry;
 mod error;
 mod group;
+mod history;
 mod keyspace_admin;
 mod live;
 mod moves;
@@ -41,6 +43,7 @@ use thalweg_types::{
 
 pub use error::{MachineError, StreamReadError};
 pub use group::{AppliedMembership, LogId};
+pub use history::Verdicts;
 
 use crate::{
     backend::{Applied, Backend, Direction, View},
@@ -135,8 +138,9 @@ impl Machine {
             return Err(MachineError::corrupt("meta row", &crate::keys::META, "missing"));
         }
         let (stream_count, keyspaces) = (read(&published.streams).len(), read(&published.keyspaces));
-        let applier = Applier::new(meta, stored.is_some(), applied, stream_count, &keyspaces);
+        let mut applier = Applier::new(meta, stored.is_some(), applied, stream_count, &keyspaces);
         drop(keyspaces);
+        applier.history_floor = history::load_floor(&*view)?;
         Ok(Self {
             backend,
             blobs: Arc::new(NoBlobs),

@@ -13,6 +13,7 @@
 //!            | 6 | stream u32 | before u64                                  trim stream
 //!            | 7 | stream u32 | max u32                                     reclaim index entries
 //!            | 9 | keyspace u32 | settings                                  configure keyspace
+//!            | 24 | revision u64 | index u64 | max u32                      raise the history floor
 //! condition := keyspace u32 | key_len u32 | key | 0                         key is absent
 //!            | keyspace u32 | key_len u32 | key | 1                         key is present
 //!            | keyspace u32 | key_len u32 | key | 2 | revision u64          key is at the revision
@@ -31,6 +32,7 @@
 //! Little-endian. `expected` is `u64::MAX` for an append at whatever offset comes next.
 
 mod commit;
+mod history;
 mod keyspace_config;
 mod moves;
 mod outcome;
@@ -41,6 +43,7 @@ pub use commit::{
     Commit, CommitBuilder, Condition, Expect, Write, Writes, check_key, check_value, encode_append, encode_delete,
     encode_put,
 };
+pub use history::{HistoryFloor, encode_raise_history_floor};
 pub use keyspace_config::KeyspaceConfig;
 pub use moves::{Move, MoveTarget};
 pub use outcome::{AppendedAt, Outcome};
@@ -59,6 +62,7 @@ const DELETE_STREAM: u8 = 5;
 const TRIM_STREAM: u8 = 6;
 const RECLAIM_STREAM: u8 = 7;
 const CONFIGURE_KEYSPACE: u8 = 9;
+const RAISE_HISTORY_FLOOR: u8 = 24;
 
 /// A command that breaks a limit; nothing was proposed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -275,6 +279,13 @@ pub enum Command<'a> {
         /// At most so many.
         max: u32,
     },
+    /// Forget what helps to read the log's entries below a floor as history.
+    RaiseHistoryFloor {
+        /// The new floor; a lower one than before counts as that.
+        floor: HistoryFloor,
+        /// At most so many rows.
+        max: u32,
+    },
 }
 
 impl<'a> Command<'a> {
@@ -319,6 +330,10 @@ impl<'a> Command<'a> {
                 stream: StreamId(reader.u32("stream id")?),
                 max: reader.u32("index entry count")?,
             }),
+            RAISE_HISTORY_FLOOR => {
+                let floor = HistoryFloor::decode(reader)?;
+                Ok(Self::RaiseHistoryFloor { floor, max: reader.u32("row count")? })
+            }
             _ => Err(Malformed { at: 0, expected: "known command kind" }),
         }
     }
@@ -329,6 +344,14 @@ impl<'a> Command<'a> {
     pub fn has_conditions(bytes: &[u8]) -> bool {
         matches!(bytes, [COMMIT, count @ ..] if count.first_chunk::<4>().is_some_and(|count| *count != [0; 4]))
     }
+}
+
+/// Whether a command of these bytes uses a revision unless something is said to the contrary (see the
+/// state's verdicts): a commit does.
+#[inline]
+#[must_use]
+pub fn uses_revision(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&COMMIT)
 }
 
 fn expect_end(reader: &Reader<'_>) -> Result<(), Malformed> {

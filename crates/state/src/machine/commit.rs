@@ -9,6 +9,7 @@ use thalweg_types::{
 
 use crate::{
     catalog::KeyspaceKind,
+    history::KeyChange,
     keys,
     keyspaces::{FORM_BLOB, FORM_INLINE, value_head},
     liveness::BlobKind,
@@ -69,7 +70,7 @@ fn perform<'a>(
             }
         }
         Write::Delete { keyspace, key } => {
-            applying.applier.batch.delete(&[&keys::data_prefix(keyspace), key]);
+            delete(applying, keyspace, key);
             if overlay.is_wanted() {
                 overlay.set(keyspace, key, None);
             }
@@ -175,6 +176,7 @@ fn put(
     revision: Revision,
     at: LogPosition,
 ) {
+    applying.changed(&KeyChange::Put { keyspace, key, value }, Some(at));
     let prefix = keys::data_prefix(keyspace);
     if value.len() <= applying.machine.options.inline_value_bytes {
         applying.applier.batch.put(&[&prefix, key], &[&value_head(FORM_INLINE, revision), value]);
@@ -183,6 +185,12 @@ fn put(
         applying.applier.batch.put(&[&prefix, key], &[&value_head(FORM_BLOB, revision), &blob.encode()]);
         applying.raise(BlobKind::Value, &blob);
     }
+}
+
+#[inline]
+fn delete(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) {
+    applying.changed(&KeyChange::Delete { keyspace, key }, None);
+    applying.applier.batch.delete(&[&keys::data_prefix(keyspace), key]);
 }
 
 /// A pointer to these bytes, which lie at `at`.

@@ -12,15 +12,16 @@ use std::{
 
 use thalweg_types::{
     Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
-    command::{Command, Commands, Outcome},
+    command::{Command, Commands, HistoryFloor, Outcome},
     record::Malformed,
 };
 
 use crate::{
     backend::{Applied, WriteBatch},
     catalog::{KeyspaceKinds, KeyspaceRow, KeyspaceTable, Meta},
+    history::VerdictBuilder,
     liveness::{BlobKind, LivenessChanges},
-    machine::{Entry, Machine, MachineError, admin, commit, keyspace_admin, overlay::Overlay, read, write},
+    machine::{Entry, Machine, MachineError, admin, commit, history, keyspace_admin, overlay::Overlay, read, write},
     streams::{Head, index::IndexEntry},
 };
 
@@ -64,6 +65,10 @@ pub(crate) struct Applier {
     pub(crate) stopped: bool,
     pub(crate) pending: Pending,
     pub(crate) liveness: LivenessChanges,
+    pub(crate) verdict: VerdictBuilder,
+    pub(crate) history_floor: HistoryFloor,
+    /// Where in its segment the payload of the current entry begins.
+    pub(crate) payload_at: u32,
     scratch: Vec<u8>,
 }
 
@@ -102,6 +107,9 @@ impl Applier {
             stopped: false,
             pending: Pending::default(),
             liveness: LivenessChanges::default(),
+            verdict: VerdictBuilder::default(),
+            history_floor: HistoryFloor::default(),
+            payload_at: 0,
             scratch: Vec::new(),
         }
     }
@@ -210,17 +218,23 @@ pub(crate) fn apply_commands(
     outcomes: &mut Vec<Outcome>,
 ) -> Result<(), MachineError> {
     let mut overlay = Overlay::for_entry(entry.payload);
+    applying.applier.verdict.clear();
+    applying.applier.payload_at = entry.at.offset;
     for (number, framed) in Commands::new(entry.payload).enumerate() {
         let outcome = match framed {
             Ok((command_at, bytes)) => {
                 let at = LogPosition { offset: entry.at.offset + command_at as u32, ..entry.at };
                 overlay.begin(number);
-                run(applying, bytes, at, &mut overlay)?
+                let before = applying.applied.revision;
+                let outcome = run(applying, bytes, at, &mut overlay)?;
+                applying.judge(number, bytes, before);
+                outcome
             }
             Err(malformed) => Outcome::Malformed(malformed),
         };
         outcomes.push(outcome);
     }
+    history::write_rows(applying, entry);
     Ok(())
 }
 
@@ -241,6 +255,7 @@ fn run<'a>(
         Ok(Command::DeleteStream { stream }) => admin::delete_stream(applying, stream),
         Ok(Command::TrimStream { stream, before }) => admin::trim_stream(applying, stream, before),
         Ok(Command::ReclaimStream { stream, max }) => admin::reclaim_stream(applying, stream, max),
+        Ok(Command::RaiseHistoryFloor { floor, max }) => history::raise_floor(applying, floor, max),
         Err(malformed) => Ok(Outcome::Malformed(malformed)),
     };
     match refused {

@@ -6,6 +6,7 @@ mod concurrent;
 mod garbage;
 mod golden;
 mod group;
+mod history;
 mod model;
 mod replay;
 mod support;

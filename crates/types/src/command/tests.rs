@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    ids::{BlobRef, Generation, Revision},
+    ids::{BlobRef, Generation, Index, Revision},
     record::RecordBatch,
 };
 
@@ -70,6 +70,9 @@ fn layouts_of_the_other_commands_are_pinned() {
     assert_eq!(encoded(|out| encode_delete_stream(out, STREAM)), b"\x05\x07\0\0\0");
     assert_eq!(encoded(|out| encode_trim_stream(out, STREAM, Offset(258))), b"\x06\x07\0\0\0\x02\x01\0\0\0\0\0\0");
     assert_eq!(encoded(|out| encode_reclaim_stream(out, STREAM, 258)), b"\x07\x07\0\0\0\x02\x01\0\0");
+    let floor = HistoryFloor { revision: Revision(258), index: Index(7) };
+    let raise = encoded(|out| encode_raise_history_floor(out, floor, 9));
+    assert_eq!(raise, b"\x18\x02\x01\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x09\0\0\0");
 }
 
 #[test]
@@ -160,6 +163,7 @@ fn a_command_that_is_cut_or_goes_on_is_malformed() {
         encoded(|out| encode_delete_stream(out, STREAM)),
         encoded(|out| encode_trim_stream(out, STREAM, Offset(1))),
         encoded(|out| encode_reclaim_stream(out, STREAM, 1)),
+        encoded(|out| encode_raise_history_floor(out, HistoryFloor::default(), 1)),
     ];
     let decodes = |bytes: &[u8]| match Command::decode(bytes) {
         Ok(Command::Commit(commit)) => {

@@ -1,0 +1,179 @@
+//! Telling from the log what its entries changed: over random entries, from every mark, below the floor.
+
+use thalweg_state::{
+    history::{EntryCommits, KeyChange},
+    machine::{Machine, MachineOptions},
+};
+use thalweg_types::{
+    Index, KeyspaceId, Lsn, Revision,
+    command::{self, Command, CommitBuilder, Expect, HistoryFloor, KeyspaceConfig, Outcome, Write},
+};
+
+use crate::{
+    support::{Bench, Kind, command as encoded, frame},
+    workload::{Model, Rng, for_seeds},
+};
+
+type Told = Vec<(u64, String)>;
+
+/// What a commit of these bytes changes if it succeeds.
+fn changes_of(bytes: &[u8], revision: Revision) -> Told {
+    let Ok(Command::Commit(commit)) = Command::decode(bytes) else { panic!("not a commit") };
+    let changes = commit.writes().unwrap().filter_map(|write| match write.unwrap() {
+        Write::Put { keyspace, key, value, .. } => Some(KeyChange::Put { keyspace, key, value }),
+        Write::Delete { keyspace, key } => Some(KeyChange::Delete { keyspace, key }),
+        Write::Append { .. } => None,
+    });
+    changes.map(|change| (revision.0, format!("{change:?}"))).collect()
+}
+
+/// Reads the log from the mark that a reader who wants `from` would begin at.
+fn read_from(bench: &Bench, machine: &Machine, from: Revision) -> Told {
+    let mark = machine.history_mark(Revision(from.0 - 1)).unwrap().expect("the log is whole");
+    assert!(mark.revision < from);
+    let verdicts = machine.verdicts(mark.index, usize::MAX, usize::MAX).unwrap();
+    assert_eq!(verdicts.through, machine.applied().index);
+    let mut told = Told::new();
+    let mut revision = mark.revision;
+    for record in &bench.log.records[mark.lsn.0 as usize..] {
+        let Kind::Entry { index, .. } = record.kind else { continue };
+        let verdict = verdicts.rows.iter().find(|(at, _)| *at == index).map(|(_, row)| &row[..]);
+        let mut commits = EntryCommits::new(&record.payload, verdict, revision);
+        while let Some(commit) = commits.next_commit().unwrap() {
+            commit.visit(&mut |change| told.push((commit.revision.0, format!("{change:?}")))).unwrap();
+        }
+        revision = commits.revision();
+    }
+    assert_eq!(revision, machine.applied().revision, "revisions are counted exactly");
+    told.retain(|(revision, _)| *revision >= from.0);
+    told
+}
+
+fn workload(seed: u64, entries: usize) -> (Bench, Told) {
+    let mut rng = Rng(seed);
+    let mut bench = Bench::new(MachineOptions { inline_value_bytes: 16 });
+    let mut model = Model::default();
+    let mut expected = Told::new();
+    for _ in 0..entries {
+        let (time, commands) = model.entry(&mut rng);
+        let commands: Vec<_> = commands.into_iter().map(|(command, _)| command).collect();
+        for (outcome, command) in bench.run(time.0, &commands).iter().zip(&commands) {
+            if let Outcome::Committed { revision, .. } = outcome {
+                expected.extend(changes_of(command, *revision));
+            }
+        }
+    }
+    (bench, expected)
+}
+
+#[test]
+fn what_the_log_tells_is_what_happened_from_any_revision() {
+    for_seeds(4, |seed| {
+        let (bench, expected) = workload(seed, 1500);
+        let last = bench.machine.applied().revision.0;
+        assert!(last > 300 && expected.len() > 100, "the workload does something");
+        let verdicts = bench.machine.verdicts(Index(0), usize::MAX, usize::MAX).unwrap();
+        assert!(!verdicts.rows.is_empty(), "some commits are refused");
+        for from in [1, 2, last / 3, last / 2, last, last + 1] {
+            let wanted: Told = expected.iter().filter(|(revision, _)| *revision >= from).cloned().collect();
+            assert_eq!(read_from(&bench, &bench.machine, Revision(from)), wanted, "from {from}");
+        }
+    });
+}
+
+#[test]
+fn commits_that_succeed_leave_no_rows() {
+    let mut bench = Bench::new(MachineOptions::default());
+    bench.run(1, &[encoded(|out| command::encode_create_keyspace(out, "ks", &KeyspaceConfig::default()).unwrap())]);
+    let rows = |bench: &Bench| bench.backend.dump().keys().filter(|key| [0x0b, 0x0c].contains(&key[0])).count();
+    let put = encoded(|out| command::encode_put(out, KeyspaceId(1), b"key", b"value").unwrap());
+    let mut commit = CommitBuilder::new();
+    commit.expect(KeyspaceId(1), b"key", Expect::Present).unwrap().delete(KeyspaceId(1), b"key").unwrap();
+    bench.run(1, &[put, encoded(|out| commit.encode(out))]);
+    assert_eq!(rows(&bench), 1, "the mark of revision 0");
+    bench.run(1, &[encoded(|out| commit.encode(out))]);
+    assert_eq!(rows(&bench), 2, "the refusal");
+}
+
+#[test]
+fn verdicts_come_in_bounded_pieces() {
+    let (bench, _) = workload(3, 400);
+    let all = bench.machine.verdicts(Index(0), usize::MAX, usize::MAX).unwrap();
+    let (mut pieces, mut from) = (Vec::new(), Index(0));
+    loop {
+        let piece = bench.machine.verdicts(from, 3, usize::MAX).unwrap();
+        assert!(piece.rows.len() <= 3);
+        pieces.extend(piece.rows);
+        from = piece.through.next();
+        if piece.through == bench.machine.applied().index {
+            break;
+        }
+        assert_eq!(pieces.last().unwrap().0, piece.through);
+    }
+    assert_eq!(pieces, all.rows);
+}
+
+#[test]
+fn raising_the_floor_forgets_rows_below_in_bounded_steps() {
+    let (mut bench, expected) = workload(5, 1200);
+    let begin = bench.machine.history_begin(Lsn(600)).unwrap().expect("marks are at most 256 records apart");
+    assert!(begin.lsn >= Lsn(600) && begin.lsn < Lsn(600 + 257));
+    let floor = HistoryFloor { revision: begin.revision, index: begin.index };
+    let rows = |bench: &Bench| {
+        let below = |key: &[u8]| match key[0] {
+            0x0b => key.len() == 9 && key[1..] < floor.index.0.to_be_bytes()[..],
+            0x0c => key[1..] < floor.revision.0.to_be_bytes()[..],
+            _ => false,
+        };
+        bench.backend.dump().keys().filter(|key| below(key)).count() as u32
+    };
+    let before = rows(&bench);
+    assert!(before > 10);
+    let mut forgotten = 0;
+    loop {
+        let time = bench.machine.applied().time.0;
+        let outcomes = bench.run(time, &[encoded(|out| command::encode_raise_history_floor(out, floor, 7))]);
+        let [Outcome::Reclaimed { entries, more }] = outcomes[..] else { panic!("{outcomes:?}") };
+        forgotten += entries;
+        assert!(entries <= 7);
+        assert_eq!(bench.machine.history_floor().unwrap(), floor, "raised with the first step");
+        assert_eq!(bench.machine.history_mark(Revision(floor.revision.0 - 1)).unwrap(), None);
+        if !more {
+            break;
+        }
+    }
+    assert_eq!((forgotten, rows(&bench)), (before, 0));
+    bench.reopen();
+    assert_eq!(bench.machine.history_floor().unwrap(), floor);
+    assert_eq!(bench.machine.history_begin(Lsn(0)).unwrap(), Some(begin));
+    let from = Revision(floor.revision.0 + 1);
+    let wanted: Told = expected.into_iter().filter(|(revision, _)| *revision >= from.0).collect();
+    assert_eq!(read_from(&bench, &bench.machine, from), wanted);
+}
+
+#[test]
+fn a_floor_never_goes_back_nor_beyond_what_is_applied() {
+    let (mut bench, _) = workload(7, 300);
+    let applied = bench.machine.applied();
+    let mut raise = |revision, index| {
+        let floor = HistoryFloor { revision: Revision(revision), index: Index(index) };
+        bench.run(applied.time.0, &[encoded(|out| command::encode_raise_history_floor(out, floor, 1000))]);
+        bench.machine.history_floor().unwrap()
+    };
+    let high = HistoryFloor { revision: applied.revision, index: applied.index };
+    assert_eq!(raise(u64::MAX, u64::MAX), high);
+    assert_eq!(raise(1, 1), high);
+}
+
+#[test]
+fn an_entry_that_breaks_off_tells_what_came_before() {
+    let mut bench = Bench::new(MachineOptions::default());
+    bench.run(1, &[encoded(|out| command::encode_create_keyspace(out, "ks", &KeyspaceConfig::default()).unwrap())]);
+    let put = |key: &[u8]| encoded(|out| command::encode_put(out, KeyspaceId(1), key, b"v").unwrap());
+    let mut payload = frame(&[put(b"a"), vec![99], put(b"b")]);
+    payload.extend_from_slice(b"\xff\xff\xff\xff");
+    let record = bench.log.entry(&payload, thalweg_types::SpaceTime(2));
+    crate::support::apply(&bench.machine, &record);
+    let told = read_from(&bench, &bench.machine, Revision(1));
+    assert_eq!(told.iter().map(|(revision, _)| *revision).collect::<Vec<_>>(), [1, 2]);
+}

@@ -1,0 +1,42 @@
+//! How far back the log can be read as history.
+
+use crate::{
+    command::RAISE_HISTORY_FLOOR,
+    ids::{Index, Revision},
+    record::{Malformed, Reader},
+};
+
+/// Where readable history begins: after `revision`, with the entry at `index`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HistoryFloor {
+    /// The last revision that cannot be read any more.
+    pub revision: Revision,
+    /// The first entry that can: none before it has used a later revision.
+    pub index: Index,
+}
+
+impl HistoryFloor {
+    /// Bytes of the encoding.
+    pub const ENCODED_LEN: usize = 16;
+
+    /// The encoding: both numbers, little-endian.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::ENCODED_LEN] {
+        let mut out = [0; Self::ENCODED_LEN];
+        out[..8].copy_from_slice(&self.revision.0.to_le_bytes());
+        out[8..].copy_from_slice(&self.index.0.to_le_bytes());
+        out
+    }
+
+    /// Reads the encoding.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { revision: Revision(reader.u64("revision")?), index: Index(reader.u64("index")?) })
+    }
+}
+
+/// Appends the command that forgets at most `max` rows of the history below a floor.
+pub fn encode_raise_history_floor(out: &mut Vec<u8>, floor: HistoryFloor, max: u32) {
+    out.push(RAISE_HISTORY_FLOOR);
+    out.extend_from_slice(&floor.encode());
+    out.extend_from_slice(&max.to_le_bytes());
+}
