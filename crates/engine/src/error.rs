@@ -29,8 +29,11 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
-    /// It was created with another backend.
-    #[error("{path} was created with the {found} backend, not {wanted}: open it with {found}")]
+    /// Another backend keeps its state.
+    #[error(
+        "the state in {path} is kept by the {found} backend, not {wanted}: open it with {found}, \
+         or move it with `thalweg migrate --data {path} --from {found} --to {wanted}`"
+    )]
     OtherBackend {
         /// The directory.
         path: PathBuf,
@@ -42,6 +45,12 @@ pub enum OpenError {
     /// The backend needs files of the operating system, and this disk has none.
     #[error("the {backend} backend needs a directory of the operating system")]
     NoOsPath {
+        /// The backend.
+        backend: &'static str,
+    },
+    /// The backend was left out of this build.
+    #[error("this build has no {backend} backend: build it with `--features {backend}`")]
+    NotBuilt {
         /// The backend.
         backend: &'static str,
     },
@@ -84,6 +93,7 @@ impl Classified for OpenError {
             Self::Missing { .. } => "missing_directory",
             Self::OtherBackend { .. } => "other_backend",
             Self::NoOsPath { .. } => "no_os_path",
+            Self::NotBuilt { .. } => "backend_not_built",
             Self::Identity { .. } => "bad_identity",
             Self::Io { .. } => "io",
             Self::Log(error) => error.code(),
@@ -96,7 +106,9 @@ impl Classified for OpenError {
     fn action(&self) -> Action {
         match self {
             Self::Locked { .. } => Action::Retry,
-            Self::Missing { .. } | Self::OtherBackend { .. } | Self::NoOsPath { .. } => Action::Fix,
+            Self::Missing { .. } | Self::OtherBackend { .. } | Self::NoOsPath { .. } | Self::NotBuilt { .. } => {
+                Action::Fix
+            }
             Self::Identity { .. } | Self::Io { .. } => Action::Stop,
             Self::Log(error) => error.action(),
             Self::Backend(error) => error.action(),

@@ -18,9 +18,10 @@
 //! # }
 //! ```
 //!
-//! Layout of a directory: `LOCK`, `IDENTITY`, `log/`, `state/default/`.
+//! Layout of a directory: `LOCK`, `IDENTITY`, `log/`, `state/default/BACKEND/`.
 
 mod async_database;
+mod backends;
 mod database;
 mod error;
 mod identity;

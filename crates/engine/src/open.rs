@@ -19,13 +19,12 @@ use thalweg_replica::{Solo, SoloOptions, replay};
 use thalweg_state::{
     backend::{Backend, BarrierFailed, LogBarrier},
     blobs::{BlobUnreadable, Blobs},
-    lsm::{LsmBackend, LsmOptions},
     machine::{Machine, MachineOptions},
-    memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{BlobRef, Clock, Lsn, NodeId, SpaceId, SystemClock, limits::MIN_INLINE_VALUE_BYTES};
 
 use crate::{
+    backends,
     error::OpenError,
     identity::Identity,
     options::{BackendKind, Create, Options},
@@ -34,7 +33,6 @@ use crate::{
 
 const LOCK: &str = "LOCK";
 const LOG_DIR: &str = "log";
-const STATE_DIR: &str = "state/default";
 
 /// What opening found and did.
 #[derive(Clone, Debug)]
@@ -115,7 +113,7 @@ pub(crate) fn on(
     })?;
     let (identity, created) = identify(&disk, &path, seed, options)?;
     let (log, recovery) = Log::open(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
-    let backend = open_backend(&disk, identity.backend, &log, options)?;
+    let backend = backends::open(&disk, identity.backend, Arc::new(Barrier(log.clone())), options)?;
     let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES) };
     let machine = Machine::open(backend.clone(), machine_options)?.with_blobs(Arc::new(LogBlobs(log.clone())));
     let machine = Arc::new(machine);
@@ -163,33 +161,13 @@ fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> 
         let message = "it is missing, but there is a log; restore it from a backup".to_owned();
         return Err(OpenError::Identity { path: path.to_owned(), message });
     }
-    let identity = Identity { node: NodeId(seed), backend: options.backend.unwrap_or_default() };
+    let backend = options.backend.unwrap_or_default();
+    if !backend.is_built() {
+        return Err(OpenError::NotBuilt { backend: backend.name() });
+    }
+    let identity = Identity { node: NodeId(seed), backend };
     identity.write(disk).map_err(|error| io_error(path, "writing the identity", &error))?;
     Ok((identity, true))
-}
-
-fn open_backend(
-    disk: &Arc<dyn Disk>,
-    kind: BackendKind,
-    log: &Log,
-    options: &Options,
-) -> Result<Arc<dyn Backend>, OpenError> {
-    let barrier = Arc::new(Barrier(log.clone()));
-    match kind {
-        BackendKind::Memory => {
-            let options = MemoryOptions { dir: STATE_DIR.to_owned(), ..MemoryOptions::default() };
-            Ok(Arc::new(MemoryBackend::open(disk.clone(), options, barrier)?))
-        }
-        BackendKind::Lsm => {
-            let root = disk.os_path().ok_or(OpenError::NoOsPath { backend: kind.name() })?;
-            let options = LsmOptions {
-                cache_bytes: options.cache_bytes,
-                memtable_bytes: options.memtable_bytes,
-                ..LsmOptions::new(root.join(STATE_DIR))
-            };
-            Ok(Arc::new(LsmBackend::open(options, barrier)?))
-        }
-    }
 }
 
 fn io_error(path: &Path, operation: &'static str, error: &io::Error) -> OpenError {

@@ -13,11 +13,15 @@ pub enum BackendKind {
     /// A log-structured merge tree: larger than memory.
     #[default]
     Lsm,
+    /// A copy-on-write B-tree: larger than memory, one file.
+    Redb,
+    /// An SQLite database: larger than memory, one file that other tools read.
+    Sqlite,
 }
 
 impl BackendKind {
     /// All kinds.
-    pub const ALL: [Self; 2] = [Self::Memory, Self::Lsm];
+    pub const ALL: [Self; 4] = [Self::Memory, Self::Lsm, Self::Redb, Self::Sqlite];
 
     /// The name that configuration and the identity file use.
     #[must_use]
@@ -25,6 +29,18 @@ impl BackendKind {
         match self {
             Self::Memory => "memory",
             Self::Lsm => "lsm",
+            Self::Redb => "redb",
+            Self::Sqlite => "sqlite",
+        }
+    }
+
+    /// Whether this build has it: redb and SQLite are features of the crate, on by default.
+    #[must_use]
+    pub const fn is_built(self) -> bool {
+        match self {
+            Self::Memory | Self::Lsm => true,
+            Self::Redb => cfg!(feature = "redb"),
+            Self::Sqlite => cfg!(feature = "sqlite"),
         }
     }
 
@@ -83,9 +99,9 @@ pub struct Options {
     /// Values longer than this stay in the log and cost a second read; shorter ones are written twice.
     /// At least 128.
     pub inline_value_bytes: usize,
-    /// Block cache of the LSM backend, in memory.
+    /// Block or page cache of the state, in memory. The memory backend has none.
     pub cache_bytes: u64,
-    /// Memtable of the LSM backend; up to four may be in memory.
+    /// Memtable in front of the state; up to four may be in memory. The memory backend has none.
     pub memtable_bytes: usize,
     /// Bytes of commands that may wait for the writer, in memory.
     pub max_queue_bytes: usize,

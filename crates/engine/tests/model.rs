@@ -95,15 +95,13 @@ impl Run {
     fn conditional(&mut self, db: &Database, name: &str) {
         let (key, value) = (self.key(), self.value());
         let known = self.revisions.get(&(name.to_owned(), key.clone())).copied();
-        let expect = match self.rng.below(3) {
-            0 => Expect::Absent,
-            1 => Expect::Present,
-            _ => Expect::Revision(known.unwrap_or(Revision(self.rng.below(50)))),
-        };
-        let holds = match expect {
-            Expect::Absent => known.is_none(),
-            Expect::Present => known.is_some(),
-            Expect::Revision(revision) => known == Some(revision),
+        let (expect, holds) = match self.rng.below(3) {
+            0 => (Expect::Absent, known.is_none()),
+            1 => (Expect::Present, known.is_some()),
+            _ => {
+                let revision = known.unwrap_or(Revision(self.rng.below(50)));
+                (Expect::Revision(revision), known == Some(revision))
+            }
         };
         match db.keyspace(name).unwrap().put_if(&key, &value, expect) {
             Ok(ack) => {
@@ -219,4 +217,16 @@ fn memory_backend_follows_the_model_over_reopens() {
 #[test]
 fn lsm_backend_follows_the_model_over_reopens() {
     random_operations(BackendKind::Lsm, seed(2), 8, 600);
+}
+
+#[test]
+#[cfg(feature = "redb")]
+fn redb_backend_follows_the_model_over_reopens() {
+    random_operations(BackendKind::Redb, seed(3), 6, 500);
+}
+
+#[test]
+#[cfg(feature = "sqlite")]
+fn sqlite_backend_follows_the_model_over_reopens() {
+    random_operations(BackendKind::Sqlite, seed(4), 6, 500);
 }

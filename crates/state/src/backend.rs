@@ -23,6 +23,51 @@ pub struct Applied {
     pub time: SpaceTime,
 }
 
+impl Applied {
+    const VERSION: u8 = 1;
+
+    /// The bytes that backends keep with their data: a version, and five little-endian numbers.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![Self::VERSION];
+        for field in [self.lsn.0, self.term.0, self.index.0, self.revision.0, self.time.0] {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads them.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (version, fields) = bytes.split_first()?;
+        let (fields, rest) = fields.as_chunks::<8>();
+        let [lsn, term, index, revision, time] =
+            fields.try_into().ok().map(|all: [_; 5]| all.map(u64::from_le_bytes))?;
+        (*version == Self::VERSION && rest.is_empty()).then_some(Self {
+            lsn: Lsn(lsn),
+            term: Term(term),
+            index: Index(index),
+            revision: Revision(revision),
+            time: SpaceTime(time),
+        })
+    }
+}
+
+/// When the batches that a backend applies reach the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum SyncMode {
+    /// Now and then, and never before the log: what was not persisted is replayed. An apply costs a
+    /// change in memory.
+    #[default]
+    BehindLog,
+    /// Before `apply` returns: for a state without a log, and to compare backends as they stand alone.
+    /// An apply costs at least one fsync.
+    PerBatch,
+}
+
+impl SyncMode {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
+}
+
 /// A batch of changes that become visible, and survive, together. Keeps its allocations when cleared.
 ///
 /// Keys are unique within a batch only if the caller makes them so: the last op on a key wins.

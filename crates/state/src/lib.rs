@@ -7,6 +7,8 @@
 
 pub mod backend;
 pub mod blobs;
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+mod buffered;
 pub mod catalog;
 pub mod history;
 mod keys;
@@ -16,4 +18,12 @@ pub mod lsm;
 pub mod machine;
 pub mod memory;
 pub mod memtable;
+mod merge;
+#[cfg(feature = "redb")]
+pub mod redb;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 pub mod streams;
+
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+pub use buffered::BufferOptions;

@@ -7,7 +7,7 @@ mod backend_support;
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
-use backend_support::{Harness, LsmHarness, MemoryHarness, Random};
+use backend_support::{Harness, LsmHarness, MemoryHarness, Random, RedbHarness, SqliteHarness};
 use thalweg_state::backend::{Applied, Backend, Direction, View, WriteBatch};
 use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
 
@@ -326,3 +326,5 @@ macro_rules! suite {
 
 suite!(memory, MemoryHarness, 12, 300);
 suite!(lsm, LsmHarness, 6, 250);
+suite!(redb, RedbHarness, 6, 250);
+suite!(sqlite, SqliteHarness, 6, 250);

@@ -26,6 +26,8 @@ impl Contender for Thalweg {
         match self.backend {
             BackendKind::Lsm => NAME,
             BackendKind::Memory => "thalweg memory",
+            BackendKind::Redb => "thalweg redb",
+            BackendKind::Sqlite => "thalweg sqlite",
         }
     }
 

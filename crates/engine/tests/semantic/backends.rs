@@ -15,7 +15,8 @@ fn a_directory_keeps_its_backend(node: &mut Node) {
         assert!(matches!(error, OpenError::OtherBackend { .. }), "{error}");
         assert_eq!((error.code(), error.action()), ("other_backend", Action::Fix));
         let message = error.to_string();
-        assert!(message.contains(own.name()) && message.contains(other.name()), "{message}");
+        let cure = format!("--from {} --to {}", own.name(), other.name());
+        assert!(message.contains("thalweg migrate --data") && message.contains(&cure), "{message}");
     }
     node.restart_with(Restart::Kill, |options| options.backend = None);
     assert_eq!(node.backend(), own, "it is what the directory says when nobody asks for one");

@@ -25,6 +25,18 @@ macro_rules! on_every_backend {
                 fn lsm() {
                     crate::support::run(thalweg_engine::BackendKind::Lsm, super::$behaviour);
                 }
+
+                #[test]
+                #[cfg(feature = "redb")]
+                fn redb() {
+                    crate::support::run(thalweg_engine::BackendKind::Redb, super::$behaviour);
+                }
+
+                #[test]
+                #[cfg(feature = "sqlite")]
+                fn sqlite() {
+                    crate::support::run(thalweg_engine::BackendKind::Sqlite, super::$behaviour);
+                }
             }
         )+
     };

@@ -56,7 +56,7 @@ impl Resolved {
         for (what, bytes) in self.config.memory() {
             let _ = writeln!(out, "  {:>10.1} MiB  {what}", bytes.0 as f64 / (1024.0 * 1024.0));
         }
-        if matches!(self.config.backend.0, thalweg_engine::BackendKind::Memory) {
+        if self.config.backend.0 == Some(thalweg_engine::BackendKind::Memory) {
             out.push_str("  and everything stored: the memory backend keeps it all\n");
         }
         out

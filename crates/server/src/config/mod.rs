@@ -116,8 +116,10 @@ knobs! {
     /// Level of writes that name none: none, os, interval, disk or quorum. The stronger, the longer an
     /// ack takes: `disk` costs a shared fsync, about 0.1 ms here.
     durability: Durability = |engine| engine.durability;
-    /// State backend of a new directory: lsm or memory. memory costs RAM for everything stored.
-    backend: Backend = |engine| Backend(engine.backend.unwrap_or_default());
+    /// What keeps the state: lsm, memory, redb or sqlite; auto is what the directory has, and lsm for a new
+    /// one. Another one than the directory has is refused: `thalweg migrate` moves it. memory costs RAM for
+    /// everything stored; redb and sqlite cost more disk writes and slower reads than lsm.
+    backend: Backend = |engine| Backend(engine.backend);
     /// Bytes of a log segment file. Costs that much disk per segment; larger ones are freed later.
     segment_bytes: ByteSize = |engine| ByteSize(u64::from(engine.segment_bytes));
     /// Prepared, zero-filled segments kept ready. Each costs `segment_bytes` of disk; too few stall writes.
@@ -188,7 +190,7 @@ impl Config {
     #[must_use]
     pub fn engine_options(&self) -> Options {
         Options {
-            backend: Some(self.backend.0),
+            backend: self.backend.0,
             durability: self.durability,
             segment_bytes: u32::try_from(self.segment_bytes.0).unwrap_or(u32::MAX),
             spare_segments: self.spare_segments,
@@ -251,7 +253,7 @@ impl Config {
 
 impl From<BackendKind> for Backend {
     fn from(kind: BackendKind) -> Self {
-        Self(kind)
+        Self(Some(kind))
     }
 }
 

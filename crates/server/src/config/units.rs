@@ -104,13 +104,16 @@ macro_rules! names {
     };
 }
 
-/// The state backend of a new directory.
+/// Which backend keeps the state; `None`: the one that the directory has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backend(pub BackendKind);
+pub struct Backend(pub Option<BackendKind>);
 
-names!(Backend, "lsm or memory",
-    "lsm" => Self(BackendKind::Lsm) => Self(BackendKind::Lsm),
-    "memory" => Self(BackendKind::Memory) => Self(BackendKind::Memory));
+names!(Backend, "auto, lsm, memory, redb or sqlite",
+    "auto" => Self(None) => Self(None),
+    "lsm" => Self(Some(BackendKind::Lsm)) => Self(Some(BackendKind::Lsm)),
+    "memory" => Self(Some(BackendKind::Memory)) => Self(Some(BackendKind::Memory)),
+    "redb" => Self(Some(BackendKind::Redb)) => Self(Some(BackendKind::Redb)),
+    "sqlite" => Self(Some(BackendKind::Sqlite)) => Self(Some(BackendKind::Sqlite)));
 
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

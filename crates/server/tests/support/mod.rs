@@ -26,7 +26,11 @@ pub struct Node {
 }
 
 pub fn config() -> Config {
-    Config { http: SocketAddr::from(([127, 0, 0, 1], 0)), backend: Backend(BackendKind::Memory), ..Config::default() }
+    Config {
+        http: SocketAddr::from(([127, 0, 0, 1], 0)),
+        backend: Backend(Some(BackendKind::Memory)),
+        ..Config::default()
+    }
 }
 
 pub fn small_options(config: &Config) -> Options {

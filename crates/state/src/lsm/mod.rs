@@ -13,7 +13,6 @@
 //! flushed in order, so what the tables hold is exactly what was applied up to `persisted`.
 //! `persisted <= oldest sealed <= .. <= applied`. Readers pin a `Version` and take no lock for long.
 
-mod merge;
 mod options;
 mod tables;
 mod version;

@@ -11,14 +11,29 @@ use std::{ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{
-    merge::{Source, merge},
-    tables::{Found, RESERVED, RunCursor, Span, TableSet},
-};
+use super::tables::{Found, RESERVED, RunCursor, Span, TableSet};
 use crate::{
     backend::{Applied, BackendError, Direction, View, Visit, bounds_are_empty},
     memtable::{BatchNumber, Entry, Memtable, Range},
+    merge::{Cursor, Source, merge},
 };
+
+impl Cursor for RunCursor<'_> {
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.key()
+    }
+
+    #[inline]
+    fn value(&self) -> Option<&[u8]> {
+        self.value()
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<bool, BackendError> {
+        self.advance()
+    }
+}
 
 /// A memtable that takes no more writes, and what had been applied when it was sealed.
 #[derive(Clone, Debug)]

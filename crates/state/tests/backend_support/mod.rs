@@ -7,11 +7,14 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use thalweg_disk::SimDisk;
+use thalweg_disk::{Disk, SimDisk};
 use thalweg_state::{
+    BufferOptions,
     backend::{Backend, BarrierFailed, LogBarrier},
     lsm::{LsmBackend, LsmOptions},
     memory::{MemoryBackend, MemoryOptions},
+    redb::{RedbBackend, RedbOptions},
+    sqlite::{SqliteBackend, SqliteOptions},
 };
 use thalweg_types::Lsn;
 
@@ -137,6 +140,97 @@ impl Harness for LsmHarness {
     fn open(&mut self) -> Box<dyn Backend> {
         self.barrier = Arc::default();
         let backend = LsmBackend::open(self.options(), self.barrier.clone()).unwrap();
+        self.barrier.sync_through(backend.persisted().map_or(Lsn(0), |applied| applied.lsn)).unwrap();
+        Box::new(backend)
+    }
+
+    fn synced_through(&self) -> u64 {
+        self.barrier.synced_through()
+    }
+
+    fn fail_barrier(&self) {
+        self.barrier.fail();
+    }
+}
+
+/// Tiny memtables.
+pub fn small_buffer() -> BufferOptions {
+    BufferOptions { memtable_bytes: 32 * 1024, max_unflushed_records: 20, ..BufferOptions::default() }
+}
+
+/// The redb backend on a simulated disk; opening it again follows a power loss.
+pub struct RedbHarness {
+    disk: SimDisk,
+    barrier: Arc<Barrier>,
+    opened: u64,
+}
+
+impl RedbHarness {
+    /// On an empty disk.
+    pub fn new() -> Self {
+        Self { disk: SimDisk::new(1), barrier: Arc::default(), opened: 0 }
+    }
+
+    /// The options it opens with.
+    pub fn options() -> RedbOptions {
+        RedbOptions { cache_bytes: 200_000, buffer: small_buffer(), ..RedbOptions::default() }
+    }
+}
+
+impl Harness for RedbHarness {
+    fn name(&self) -> &'static str {
+        "redb"
+    }
+
+    fn open(&mut self) -> Box<dyn Backend> {
+        self.opened += 1;
+        self.disk = self.disk.power_loss(self.opened);
+        self.barrier = Arc::default();
+        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+        let backend = RedbBackend::open(&disk, Self::options(), self.barrier.clone()).unwrap();
+        self.barrier.sync_through(backend.persisted().map_or(Lsn(0), |applied| applied.lsn)).unwrap();
+        Box::new(backend)
+    }
+
+    fn synced_through(&self) -> u64 {
+        self.barrier.synced_through()
+    }
+
+    fn fail_barrier(&self) {
+        self.barrier.fail();
+    }
+}
+
+/// The SQLite backend in a directory of its own.
+pub struct SqliteHarness {
+    dir: tempfile::TempDir,
+    barrier: Arc<Barrier>,
+}
+
+impl SqliteHarness {
+    /// In an empty directory.
+    pub fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), barrier: Arc::default() }
+    }
+
+    /// The options it opens with.
+    pub fn options(&self) -> SqliteOptions {
+        SqliteOptions {
+            cache_bytes: 400_000,
+            buffer: small_buffer(),
+            ..SqliteOptions::new(self.dir.path().join("sqlite"))
+        }
+    }
+}
+
+impl Harness for SqliteHarness {
+    fn name(&self) -> &'static str {
+        "sqlite"
+    }
+
+    fn open(&mut self) -> Box<dyn Backend> {
+        self.barrier = Arc::default();
+        let backend = SqliteBackend::open(self.options(), self.barrier.clone()).unwrap();
         self.barrier.sync_through(backend.persisted().map_or(Lsn(0), |applied| applied.lsn)).unwrap();
         Box::new(backend)
     }

@@ -6,12 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use thalweg_disk::SimDisk;
+use thalweg_disk::{Disk, SimDisk};
 use thalweg_state::{
+    BufferOptions,
     backend::{Backend, BarrierFailed, Direction, LogBarrier},
     lsm::{LsmBackend, LsmOptions},
     machine::MachineOptions,
     memory::{MemoryBackend, MemoryOptions},
+    redb::{RedbBackend, RedbOptions},
+    sqlite::{SqliteBackend, SqliteOptions},
 };
 use thalweg_types::Lsn;
 
@@ -91,5 +94,28 @@ fn the_lsm_backend_holds_the_same() {
         let dir = tempfile::tempdir().unwrap();
         let options = || LsmOptions { memtable_bytes: 1 << 20, cache_bytes: 1 << 20, ..LsmOptions::new(dir.path()) };
         same_as_a_map(seed, &|| Arc::new(LsmBackend::open(options(), Arc::new(Durable)).unwrap()));
+    });
+}
+
+fn small_buffer() -> BufferOptions {
+    BufferOptions { memtable_bytes: 1 << 20, ..BufferOptions::default() }
+}
+
+#[test]
+fn the_redb_backend_holds_the_same() {
+    for_seeds(6, |seed| {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(seed));
+        let options = || RedbOptions { cache_bytes: 1 << 20, buffer: small_buffer(), ..RedbOptions::default() };
+        same_as_a_map(seed, &|| Arc::new(RedbBackend::open(&disk, options(), Arc::new(Durable)).unwrap()));
+    });
+}
+
+#[test]
+fn the_sqlite_backend_holds_the_same() {
+    for_seeds(6, |seed| {
+        let dir = tempfile::tempdir().unwrap();
+        let options =
+            || SqliteOptions { cache_bytes: 1 << 20, buffer: small_buffer(), ..SqliteOptions::new(dir.path()) };
+        same_as_a_map(seed, &|| Arc::new(SqliteBackend::open(options(), Arc::new(Durable)).unwrap()));
     });
 }

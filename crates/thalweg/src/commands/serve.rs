@@ -239,7 +239,7 @@ fn startup_line(address: SocketAddr, config: &Config, report: &OpenReport) -> St
         "thalweg {} on http://{address}, data in {} ({}), durability {}, {found}{repaired}",
         env!("CARGO_PKG_VERSION"),
         config.data.display(),
-        config.get("backend").unwrap_or_default(),
+        report.backend.name(),
         config.durability,
     )
 }

@@ -29,7 +29,6 @@ use lsm_tree::{
     config::{BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry},
     config::{PartitioningPolicy, PinningPolicy, RestartIntervalPolicy},
 };
-use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
 
 use super::{
     cache::BlockCache,
@@ -45,8 +44,6 @@ use crate::{
 pub const RESERVED: &[u8] = &[0xff];
 /// Under this key each flush says what it had applied.
 const APPLIED_KEY: &[u8] = b"\xffapplied";
-const APPLIED_VERSION: u8 = 1;
-const APPLIED_BYTES: usize = 1 + 5 * 8;
 
 const FIRST_SEQNO: u64 = 1 << 32;
 /// Above every seqno of an item and below what the crate's counters refuse.
@@ -106,7 +103,7 @@ impl TableStore {
     pub fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let set = self.newest();
         match set.get(APPLIED_KEY)? {
-            Some(Found::Value(bytes)) => match decode_applied(&bytes) {
+            Some(Found::Value(bytes)) => match Applied::decode(&bytes) {
                 Some(applied) => Ok(Some(applied)),
                 None => Err(corrupt(&self.tree.config.path, "the record of what was applied can't be read")),
             },
@@ -126,7 +123,7 @@ impl TableStore {
             Entry::Value(value) => InternalValue::from_components(key, value, seqno, ValueType::Value),
             Entry::Deleted => InternalValue::new_tombstone(key, seqno),
         });
-        let last = InternalValue::from_components(APPLIED_KEY, encode_applied(applied), seqno, ValueType::Value);
+        let last = InternalValue::from_components(APPLIED_KEY, applied.encode(), seqno, ValueType::Value);
         let items = items.chain([last]).map(Ok);
         let written_bytes = guarded("flush", || {
             let Some((tables, _)) = self.tree.flush_to_tables(items)? else { return Ok(0) };
@@ -225,26 +222,4 @@ fn guarded<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Result<T
 
 fn corrupt(dir: &Path, message: &str) -> BackendError {
     BackendError::Corrupt { what: dir.display().to_string(), message: message.to_owned() }
-}
-
-fn encode_applied(applied: Applied) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(APPLIED_BYTES);
-    bytes.push(APPLIED_VERSION);
-    for field in [applied.lsn.0, applied.term.0, applied.index.0, applied.revision.0, applied.time.0] {
-        bytes.extend_from_slice(&field.to_le_bytes());
-    }
-    bytes
-}
-
-fn decode_applied(bytes: &[u8]) -> Option<Applied> {
-    let (version, fields) = bytes.split_first()?;
-    let (fields, rest) = fields.as_chunks::<8>();
-    let [lsn, term, index, revision, time] = fields.try_into().ok().map(|all: [_; 5]| all.map(u64::from_le_bytes))?;
-    (*version == APPLIED_VERSION && rest.is_empty()).then_some(Applied {
-        lsn: Lsn(lsn),
-        term: Term(term),
-        index: Index(index),
-        revision: Revision(revision),
-        time: SpaceTime(time),
-    })
 }

@@ -8,21 +8,37 @@
 
 use std::{cmp::Ordering, ops::ControlFlow};
 
-use super::tables::RunCursor;
 use crate::{
     backend::{BackendError, Direction, Visit},
     memtable::{Entry, Range},
 };
 
-/// Something to merge. It stands on a pair.
-pub(super) enum Source<'a> {
-    Memtable { range: Range<'a>, head: (&'a [u8], Entry<'a>) },
-    Run(Box<RunCursor<'a>>),
+/// What lies beneath the memtables, as something to walk over. It stands on a pair.
+pub(crate) trait Cursor {
+    /// The current key.
+    fn key(&self) -> &[u8];
+    /// The current value; `None` if the key was deleted.
+    fn value(&self) -> Option<&[u8]>;
+    /// Goes on to the next pair; false if there is none, and then the cursor stands on nothing.
+    fn advance(&mut self) -> Result<bool, BackendError>;
 }
 
-impl<'a> Source<'a> {
+/// Something to merge. It stands on a pair.
+pub(crate) enum Source<'a, C> {
+    /// A memtable.
+    Memtable {
+        /// What follows.
+        range: Range<'a>,
+        /// Where it stands.
+        head: (&'a [u8], Entry<'a>),
+    },
+    /// A run of tables, or a store.
+    Run(Box<C>),
+}
+
+impl<'a, C: Cursor> Source<'a, C> {
     /// A source over what is left of a range; `None` if that is nothing.
-    pub(super) fn of_range(mut range: Range<'a>) -> Option<Self> {
+    pub(crate) fn of_range(mut range: Range<'a>) -> Option<Self> {
         range.next().map(|head| Self::Memtable { range, head })
     }
 
@@ -59,8 +75,8 @@ impl<'a> Source<'a> {
 }
 
 /// Visits what the sources, newest first, hold together.
-pub(super) fn merge(
-    mut sources: Vec<Source<'_>>,
+pub(crate) fn merge<C: Cursor>(
+    mut sources: Vec<Source<'_, C>>,
     direction: Direction,
     visit: &mut Visit<'_>,
 ) -> Result<(), BackendError> {
@@ -73,7 +89,7 @@ pub(super) fn merge(
 }
 
 #[inline]
-fn order(left: &Source<'_>, right: &Source<'_>, direction: Direction) -> Ordering {
+fn order<C: Cursor>(left: &Source<'_, C>, right: &Source<'_, C>, direction: Direction) -> Ordering {
     match direction {
         Direction::Forward => left.key().cmp(right.key()),
         Direction::Reverse => right.key().cmp(left.key()),
@@ -82,7 +98,10 @@ fn order(left: &Source<'_>, right: &Source<'_>, direction: Direction) -> Orderin
 
 /// Finds the source that comes first, the newest if several stand on the same key, and moves the older
 /// of those past it.
-fn settle_leader(sources: &mut Vec<Source<'_>>, direction: Direction) -> Result<Option<usize>, BackendError> {
+fn settle_leader<C: Cursor>(
+    sources: &mut Vec<Source<'_, C>>,
+    direction: Direction,
+) -> Result<Option<usize>, BackendError> {
     let mut leader = 0;
     for other in 1..sources.len() {
         if order(&sources[other], &sources[leader], direction).is_lt() {
@@ -102,8 +121,8 @@ fn settle_leader(sources: &mut Vec<Source<'_>>, direction: Direction) -> Result<
 }
 
 /// Visits the leader's pairs as long as they come before those of all others.
-fn follow(
-    sources: &mut Vec<Source<'_>>,
+fn follow<C: Cursor>(
+    sources: &mut Vec<Source<'_, C>>,
     leader: usize,
     direction: Direction,
     visit: &mut Visit<'_>,

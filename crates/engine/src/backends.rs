@@ -1,0 +1,77 @@
+//! Opening the state, whichever backend keeps it.
+//!
+//! Each backend has a directory of its own below `state/default/`, so that a migration can fill one while
+//! the other is still what the directory says it has.
+
+use std::{path::PathBuf, sync::Arc};
+
+use thalweg_disk::Disk;
+#[cfg(feature = "redb")]
+use thalweg_state::redb::{RedbBackend, RedbOptions};
+#[cfg(feature = "sqlite")]
+use thalweg_state::sqlite::{SqliteBackend, SqliteOptions};
+use thalweg_state::{
+    backend::{Backend, LogBarrier},
+    lsm::{LsmBackend, LsmOptions},
+    memory::{MemoryBackend, MemoryOptions},
+};
+
+use crate::{
+    error::OpenError,
+    options::{BackendKind, Options},
+};
+
+/// Where a backend keeps the state of the default space.
+pub(crate) fn dir(kind: BackendKind) -> String {
+    format!("state/default/{}", kind.name())
+}
+
+/// Opens the state that a backend keeps; an empty one if there is none.
+pub(crate) fn open(
+    disk: &Arc<dyn Disk>,
+    kind: BackendKind,
+    barrier: Arc<dyn LogBarrier>,
+    options: &Options,
+) -> Result<Arc<dyn Backend>, OpenError> {
+    match kind {
+        BackendKind::Memory => {
+            let options = MemoryOptions { dir: dir(kind), ..MemoryOptions::default() };
+            Ok(Arc::new(MemoryBackend::open(disk.clone(), options, barrier)?))
+        }
+        BackendKind::Lsm => {
+            let options = LsmOptions {
+                cache_bytes: options.cache_bytes,
+                memtable_bytes: options.memtable_bytes,
+                ..LsmOptions::new(os_dir(disk, kind)?)
+            };
+            Ok(Arc::new(LsmBackend::open(options, barrier)?))
+        }
+        #[cfg(feature = "redb")]
+        BackendKind::Redb => {
+            let options = RedbOptions { dir: dir(kind), cache_bytes: options.cache_bytes, buffer: buffer(options) };
+            Ok(Arc::new(RedbBackend::open(disk, options, barrier)?))
+        }
+        #[cfg(feature = "sqlite")]
+        BackendKind::Sqlite => {
+            let options = SqliteOptions {
+                cache_bytes: options.cache_bytes,
+                buffer: buffer(options),
+                ..SqliteOptions::new(os_dir(disk, kind)?)
+            };
+            Ok(Arc::new(SqliteBackend::open(options, barrier)?))
+        }
+        #[allow(unreachable_patterns, reason = "reachable in builds without all backends")]
+        _ => Err(OpenError::NotBuilt { backend: kind.name() }),
+    }
+}
+
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+fn buffer(options: &Options) -> thalweg_state::BufferOptions {
+    thalweg_state::BufferOptions { memtable_bytes: options.memtable_bytes, ..thalweg_state::BufferOptions::default() }
+}
+
+/// The directory as a path of the operating system, for libraries that do their own I/O.
+fn os_dir(disk: &Arc<dyn Disk>, kind: BackendKind) -> Result<PathBuf, OpenError> {
+    let root = disk.os_path().ok_or(OpenError::NoOsPath { backend: kind.name() })?;
+    Ok(root.join(dir(kind)))
+}

@@ -1,0 +1,265 @@
+//! The state in redb, a copy-on-write B-tree, behind memtables.
+//!
+//! Owns: how pairs lie in the database, its transactions and views. Does not own: when something is
+//! persisted; see [`crate::buffered`].
+//!
+//! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied`, written with the
+//! pairs of the same transaction). Every transaction is `Immediate`. Behind the log it is also made for
+//! quick repair: it costs a second fsync, once per memtable, and an open after a crash needs not walk the
+//! database. Synced per batch it is a plain one, as redb users have it, and an open after a crash walks.
+//!
+//! Invariant: the file appears under its name only when its tables are in it and on disk.
+
+mod file;
+
+use std::{
+    any::Any,
+    io,
+    ops::Bound,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableDefinition};
+use thalweg_disk::Disk;
+
+use crate::{
+    backend::{Applied, BackendError, BackendStats, Change, Direction, LogBarrier, SyncMode},
+    buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Page, Store, StoreView, checked, checksum},
+};
+use file::DatabaseFile;
+
+const FILE: &str = "state.redb";
+const NEW_FILE: &str = "state.redb.tmp";
+const PAIRS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pairs");
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+const APPLIED: &str = "applied";
+const FORMAT: &str = "format";
+const FORMAT_VERSION: &[u8] = &[1];
+
+/// How a [`RedbBackend`] behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedbOptions {
+    /// Directory of the database, relative to the disk's root. Created if missing.
+    pub dir: String,
+    /// Bytes of database pages kept in memory. Less costs reads from disk.
+    pub cache_bytes: u64,
+    /// The memtables in front.
+    pub buffer: BufferOptions,
+}
+
+impl Default for RedbOptions {
+    fn default() -> Self {
+        Self { dir: "state/default".to_owned(), cache_bytes: 256 << 20, buffer: BufferOptions::default() }
+    }
+}
+
+/// The state in redb behind memtables.
+pub type RedbBackend = Buffered<RedbStore>;
+
+impl RedbBackend {
+    /// Opens the database in `options.dir`, or creates it, and starts the background thread.
+    pub fn open(
+        disk: &Arc<dyn Disk>,
+        options: RedbOptions,
+        barrier: Arc<dyn LogBarrier>,
+    ) -> Result<Self, BackendError> {
+        let store = guard("opening the database", || RedbStore::open(disk, &options))?;
+        Self::over(store, options.buffer, barrier)
+    }
+}
+
+/// See the module.
+pub struct RedbStore {
+    database: Database,
+    sync: SyncMode,
+    file_bytes: Arc<AtomicU64>,
+}
+
+impl RedbStore {
+    fn open(disk: &Arc<dyn Disk>, options: &RedbOptions) -> Result<Self, BackendError> {
+        let path = |name: &str| format!("{}/{name}", options.dir);
+        let cache_bytes = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
+        prepare_dir(&**disk, &options.dir)?;
+        let file = match disk.open(&path(FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                create(&**disk, &path(NEW_FILE))?;
+                disk.rename(&path(NEW_FILE), &path(FILE)).map_err(io_error("create"))?;
+                disk.sync_dir(&options.dir).map_err(io_error("create"))?;
+                disk.open(&path(FILE)).map_err(io_error("open"))?
+            }
+            opened => opened.map_err(io_error("open"))?,
+        };
+        let (file, file_bytes) = DatabaseFile::new(file).map_err(io_error("open"))?;
+        if file_bytes.load(Ordering::Relaxed) == 0 {
+            return Err(corrupt("the file is empty"));
+        }
+        let database = Builder::new().set_cache_size(cache_bytes).create_with_backend(file).map_err(failed("open"))?;
+        let store = Self { database, sync: options.buffer.sync, file_bytes };
+        match store.meta(FORMAT)? {
+            Some(version) if version == FORMAT_VERSION => Ok(store),
+            found => Err(corrupt(&format!("its format is {found:?}, not {FORMAT_VERSION:?}"))),
+        }
+    }
+
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, BackendError> {
+        let transaction = self.database.begin_read().map_err(failed("read"))?;
+        let meta = transaction.open_table(META).map_err(failed("read"))?;
+        Ok(meta.get(name).map_err(failed("read"))?.map(|value| value.value().to_vec()))
+    }
+}
+
+/// A database with our tables, under a name of its own.
+fn create(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
+    let file = disk.create(path).map_err(io_error("create"))?;
+    let (file, _) = DatabaseFile::new(file).map_err(io_error("create"))?;
+    let database = Builder::new().create_with_backend(file).map_err(failed("create"))?;
+    let mut transaction = database.begin_write().map_err(failed("create"))?;
+    transaction.set_quick_repair(true);
+    transaction.open_table(PAIRS).map_err(failed("create"))?;
+    transaction.open_table(META).map_err(failed("create"))?.insert(FORMAT, FORMAT_VERSION).map_err(failed("create"))?;
+    transaction.commit().map_err(failed("create"))?;
+    Ok(())
+}
+
+fn prepare_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError> {
+    disk.create_dir(dir).map_err(io_error("create the directory"))?;
+    let mut parent = dir;
+    while let Some((above, _)) = parent.rsplit_once('/') {
+        parent = above;
+        disk.sync_dir(parent).map_err(io_error("create the directory"))?;
+    }
+    disk.sync_dir("").map_err(io_error("create the directory"))?;
+    match disk.remove(&format!("{dir}/{NEW_FILE}")) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove an unfinished file")(error)),
+        _ => Ok(()),
+    }
+}
+
+impl Store for RedbStore {
+    const NAME: &'static str = "redb";
+
+    fn applied(&self) -> Result<Option<Applied>, BackendError> {
+        let bytes = guard("reading how far the state is", || self.meta(APPLIED))?;
+        let decode = |bytes: Vec<u8>| Applied::decode(&bytes).ok_or_else(|| corrupt("`applied` does not decode"));
+        bytes.map(decode).transpose()
+    }
+
+    fn persist(&self, changes: &mut dyn Iterator<Item = Change<'_>>, applied: Applied) -> Result<u64, BackendError> {
+        guard("persisting", || {
+            let mut transaction = self.database.begin_write().map_err(failed("write"))?;
+            transaction.set_quick_repair(self.sync == SyncMode::BehindLog);
+            let mut bytes = 0;
+            {
+                let mut pairs = transaction.open_table(PAIRS).map_err(failed("write"))?;
+                for change in changes {
+                    match change {
+                        Change::Put(key, value) => {
+                            bytes += key.len() + value.len();
+                            let stored_bytes = CHECKSUM_BYTES + value.len();
+                            let mut room = pairs.insert_reserve(key, stored_bytes).map_err(failed("write"))?;
+                            let room: &mut [u8] = room.as_mut();
+                            room[..CHECKSUM_BYTES].copy_from_slice(&checksum(key, value));
+                            room[CHECKSUM_BYTES..].copy_from_slice(value);
+                        }
+                        Change::Delete(key) => {
+                            bytes += key.len();
+                            pairs.remove(key).map_err(failed("write"))?;
+                        }
+                    }
+                }
+                let mut meta = transaction.open_table(META).map_err(failed("write"))?;
+                meta.insert(APPLIED, applied.encode().as_slice()).map_err(failed("write"))?;
+            }
+            transaction.commit().map_err(failed("commit"))?;
+            Ok(bytes as u64)
+        })
+    }
+
+    fn view(&self) -> Result<Arc<dyn StoreView>, BackendError> {
+        guard("making a view", || {
+            let transaction = self.database.begin_read().map_err(failed("read"))?;
+            Ok(Arc::new(RedbView { pairs: transaction.open_table(PAIRS).map_err(failed("read"))? }) as _)
+        })
+    }
+
+    fn add_stats(&self, stats: &mut BackendStats) {
+        stats.disk_bytes += self.file_bytes.load(Ordering::Relaxed);
+        stats.tables += 1;
+        stats.cache_bytes += self.database.cache_stats().used_bytes() as u64;
+        let keys = || self.database.begin_read().ok()?.open_table(PAIRS).ok()?.len().ok();
+        stats.estimated_keys += keys().unwrap_or(0);
+    }
+}
+
+/// The pairs as of one transaction. Keeps its pages from being used again.
+struct RedbView {
+    pairs: ReadOnlyTable<&'static [u8], &'static [u8]>,
+}
+
+impl StoreView for RedbView {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
+        guard("reading", || {
+            let Some(stored) = self.pairs.get(key).map_err(failed("read"))? else { return Ok(None) };
+            checked(key, stored.value()).map(|value| Some(Bytes::copy_from_slice(value)))
+        })
+    }
+
+    fn page(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        page: &mut Page,
+    ) -> Result<(), BackendError> {
+        guard("scanning", || {
+            let mut pairs = self.pairs.range::<&[u8]>((lower, upper)).map_err(failed("read"))?;
+            while !page.is_full() {
+                let pair = match direction {
+                    Direction::Forward => pairs.next(),
+                    Direction::Reverse => pairs.next_back(),
+                };
+                let Some(pair) = pair else { break };
+                let (key, stored) = pair.map_err(failed("read"))?;
+                page.push(key.value(), checked(key.value(), stored.value())?);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Runs something of redb's. On a damaged file it may panic where it can't go on; that is an error here.
+fn guard<T>(doing: &'static str, work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let said = said(&*panic);
+        Err(corrupt(&format!("{doing}, redb gave up: {said}")))
+    })
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
+
+fn failed<E: Into<redb::Error>>(operation: &'static str) -> impl FnOnce(E) -> BackendError {
+    move |error| match error.into() {
+        redb::Error::Corrupted(message) => corrupt(&message),
+        redb::Error::Io(error) => io_error(operation)(error),
+        other => BackendError::Io { operation, message: other.to_string() },
+    }
+}
+
+fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {
+    move |error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => corrupt(&error.to_string()),
+        _ => BackendError::Io { operation, message: error.to_string() },
+    }
+}
+
+fn corrupt(message: &str) -> BackendError {
+    BackendError::Corrupt { what: FILE.to_owned(), message: message.to_owned() }
+}

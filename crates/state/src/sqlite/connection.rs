@@ -1,0 +1,45 @@
+//! Connections: how each is set up, and what its errors mean.
+
+use std::path::Path;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::FILE;
+use crate::backend::BackendError;
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Write,
+    Read,
+}
+
+/// Opens the database. Only the directory's one owner does, so nobody else is waited for.
+pub(super) fn open(path: &Path, role: Role, cache_bytes: u64) -> Result<Connection, BackendError> {
+    // A reader opens for writing too, because it takes part in the WAL's shared index; it may not write.
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, role == Role::Write);
+    let connection = Connection::open_with_flags(path, flags).map_err(failed("open"))?;
+    connection.set_prepared_statement_cache_capacity(32);
+    let cache_kib = (cache_bytes / 1024).min(i32::MAX as u64);
+    let settings = format!(
+        "PRAGMA cache_size = -{cache_kib}; PRAGMA cell_size_check = ON; PRAGMA trusted_schema = OFF; \
+         PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0;"
+    );
+    connection.execute_batch(&settings).map_err(failed("configure"))?;
+    if role == Role::Read {
+        connection.execute_batch("PRAGMA query_only = ON;").map_err(failed("configure"))?;
+    }
+    Ok(connection)
+}
+
+pub(super) fn failed(operation: &'static str) -> impl FnOnce(rusqlite::Error) -> BackendError {
+    move |error| match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => corrupt(&error.to_string()),
+        _ => BackendError::Io { operation, message: error.to_string() },
+    }
+}
+
+pub(super) fn corrupt(message: &str) -> BackendError {
+    BackendError::Corrupt { what: FILE.to_owned(), message: message.to_owned() }
+}

@@ -1,0 +1,238 @@
+//! The state in an SQLite database, behind memtables.
+//!
+//! Owns: how pairs lie in the database, its transactions, its write-ahead log and views. Does not own: when
+//! something is persisted; see [`crate::buffered`].
+//!
+//! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied`, written with the
+//! pairs of the same transaction). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is
+//! on disk. It comes once per memtable, and a checkpoint would sync the WAL anyway, so `NORMAL` would save
+//! nothing behind the log, and what is committed does not wait for readers to let a checkpoint pass. SQLite
+//! receives only what the log has on disk.
+//!
+//! The WAL is checkpointed after a commit, behind the log; synced per batch, when it has grown. It is used
+//! from its start again once no view reads it: a view that is held long lets it grow.
+
+mod connection;
+mod view;
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::{
+    backend::{Applied, BackendError, BackendStats, Change, LogBarrier, SyncMode},
+    buffered::{BufferOptions, Buffered, Store, StoreView, checksum},
+};
+use connection::{Role, corrupt, failed};
+use view::Readers;
+
+const FILE: &str = "state.sqlite";
+const WAL_FILE: &str = "state.sqlite-wal";
+/// Says in the file's header whose database it is: "THWG".
+const APPLICATION_ID: i32 = 0x5448_5747;
+const FORMAT_VERSION: i32 = 1;
+const PAGE_BYTES: u32 = 8192;
+/// Synced per batch, the WAL is checkpointed when about this much was written to it.
+const CHECKPOINT_BYTES: u64 = 8 << 20;
+
+/// How a [`SqliteBackend`] behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqliteOptions {
+    /// Directory of the database. Created if missing.
+    pub dir: PathBuf,
+    /// Bytes of database pages kept in memory: half for the connection that writes, half shared by those
+    /// that read. Less costs reads from disk.
+    pub cache_bytes: u64,
+    /// Bytes that the database may grow to; more is refused as if the disk were full. `None`: as many as there are.
+    pub max_bytes: Option<u64>,
+    /// The memtables in front.
+    pub buffer: BufferOptions,
+}
+
+impl SqliteOptions {
+    /// The defaults, in a directory.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), cache_bytes: 256 << 20, max_bytes: None, buffer: BufferOptions::default() }
+    }
+}
+
+/// The state in SQLite behind memtables.
+pub type SqliteBackend = Buffered<SqliteStore>;
+
+impl SqliteBackend {
+    /// Opens the database in `options.dir`, or creates it, and starts the background thread.
+    pub fn open(options: SqliteOptions, barrier: Arc<dyn LogBarrier>) -> Result<Self, BackendError> {
+        Self::over(SqliteStore::open(&options)?, options.buffer, barrier)
+    }
+}
+
+/// See the module.
+pub struct SqliteStore {
+    writer: Mutex<Connection>,
+    readers: Arc<Readers>,
+    sync: SyncMode,
+    dir: PathBuf,
+    /// Bytes written to the WAL since the last checkpoint, as if each change were a page of its own.
+    unchecked_bytes: AtomicU64,
+}
+
+impl SqliteStore {
+    fn open(options: &SqliteOptions) -> Result<Self, BackendError> {
+        fs::create_dir_all(&options.dir).map_err(io_error("create the directory"))?;
+        let path = options.dir.join(FILE);
+        let writer = connection::open(&path, Role::Write, options.cache_bytes / 2)?;
+        prepare(&writer)?;
+        if let Some(max_bytes) = options.max_bytes {
+            let pages = max_bytes / u64::from(PAGE_BYTES);
+            writer.execute_batch(&format!("PRAGMA max_page_count = {pages}")).map_err(failed("configure"))?;
+        }
+        sync_dirs(&options.dir)?;
+        let readers = Arc::new(Readers::new(path.clone(), options.cache_bytes / 2));
+        Ok(Self {
+            writer: Mutex::new(writer),
+            readers,
+            sync: options.buffer.sync,
+            dir: options.dir.clone(),
+            unchecked_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Copies what the WAL holds into the database, as far as no view hinders it.
+    fn checkpoint(&self) -> Result<(), BackendError> {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed("checkpoint"))?;
+        self.unchecked_bytes.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Makes the database ours, or checks that it is.
+fn prepare(writer: &Connection) -> Result<(), BackendError> {
+    let number = |name: &str| -> Result<i32, BackendError> {
+        writer.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0)).map_err(failed("read"))
+    };
+    let found = (number("application_id")?, number("user_version")?);
+    if found == (0, 0) {
+        let page_size = format!("PRAGMA page_size = {PAGE_BYTES}");
+        writer.execute_batch(&page_size).map_err(failed("create"))?;
+    } else if found != (APPLICATION_ID, FORMAT_VERSION) {
+        return Err(corrupt(&format!("it is no state database of format {FORMAT_VERSION}: {found:?}")));
+    }
+    let mode: String =
+        writer.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed("configure"))?;
+    if mode != "wal" {
+        return Err(BackendError::Io { operation: "configure", message: format!("the journal mode stays {mode}") });
+    }
+    let settings = "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;";
+    writer.execute_batch(settings).map_err(failed("configure"))?;
+    if found == (0, 0) {
+        let create = format!(
+            "BEGIN IMMEDIATE;
+             CREATE TABLE pairs (key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;
+             CREATE TABLE meta (name TEXT PRIMARY KEY NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;
+             PRAGMA application_id = {APPLICATION_ID};
+             PRAGMA user_version = {FORMAT_VERSION};
+             COMMIT;"
+        );
+        writer.execute_batch(&create).map_err(failed("create"))?;
+    }
+    Ok(())
+}
+
+/// Makes the entries of the directory and of those above it durable, which SQLite does for its own files only.
+fn sync_dirs(dir: &Path) -> Result<(), BackendError> {
+    for dir in dir.ancestors().take(3).filter(|dir| !dir.as_os_str().is_empty()) {
+        File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error("sync the directory"))?;
+    }
+    Ok(())
+}
+
+impl Store for SqliteStore {
+    const NAME: &'static str = "sqlite";
+
+    fn applied(&self) -> Result<Option<Applied>, BackendError> {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0);
+        let found = writer.query_row("SELECT value FROM meta WHERE name = 'applied'", [], row);
+        let found = found.optional().map_err(failed("read"))?;
+        found.map(|bytes| Applied::decode(&bytes).ok_or_else(|| corrupt("`applied` does not decode"))).transpose()
+    }
+
+    fn persist(&self, changes: &mut dyn Iterator<Item = Change<'_>>, applied: Applied) -> Result<u64, BackendError> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let transaction = writer.transaction().map_err(failed("write"))?;
+        let (mut bytes, mut count) = (0, 0);
+        {
+            let put = "INSERT INTO pairs (key, value) VALUES (?1, ?2) \
+                       ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+            let mut put = transaction.prepare_cached(put).map_err(failed("write"))?;
+            let mut delete = transaction.prepare_cached("DELETE FROM pairs WHERE key = ?1").map_err(failed("write"))?;
+            let mut stored = Vec::new();
+            for change in changes {
+                count += 1;
+                match change {
+                    Change::Put(key, value) => {
+                        bytes += key.len() + value.len();
+                        stored.clear();
+                        stored.extend_from_slice(&checksum(key, value));
+                        stored.extend_from_slice(value);
+                        put.execute([key, &stored]).map_err(failed("write"))?;
+                    }
+                    Change::Delete(key) => {
+                        bytes += key.len();
+                        delete.execute([key]).map_err(failed("write"))?;
+                    }
+                }
+            }
+            let meta = "INSERT INTO meta (name, value) VALUES ('applied', ?1) \
+                        ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+            let mut meta = transaction.prepare_cached(meta).map_err(failed("write"))?;
+            meta.execute([applied.encode()]).map_err(failed("write"))?;
+        }
+        self.readers.commit(|| transaction.commit()).map_err(failed("commit"))?;
+        let written = bytes as u64 + count * u64::from(PAGE_BYTES);
+        self.unchecked_bytes.fetch_add(written, Ordering::Relaxed);
+        Ok(bytes as u64)
+    }
+
+    fn view(&self) -> Result<Arc<dyn StoreView>, BackendError> {
+        Ok(Arc::new(self.readers.view()?))
+    }
+
+    fn tidy(&self) -> Result<bool, BackendError> {
+        match self.sync {
+            SyncMode::BehindLog => {
+                self.checkpoint()?;
+                // The newest view was made before the checkpoint and reads the WAL. One made now reads the
+                // database alone, and the next commit may use the WAL from its start.
+                Ok(true)
+            }
+            SyncMode::PerBatch => {
+                let is_due = self.unchecked_bytes.load(Ordering::Relaxed) > CHECKPOINT_BYTES;
+                if is_due {
+                    self.checkpoint()?;
+                }
+                Ok(is_due)
+            }
+        }
+    }
+
+    fn add_stats(&self, stats: &mut BackendStats) {
+        let file_bytes = |name: &str| fs::metadata(self.dir.join(name)).map_or(0, |file| file.len());
+        stats.disk_bytes += file_bytes(FILE) + file_bytes(WAL_FILE);
+        stats.tables += 1;
+    }
+}
+
+fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {
+    move |error| BackendError::Io { operation, message: error.to_string() }
+}
