@@ -13,9 +13,9 @@ use thalweg_replica::Proposal;
 use thalweg_types::{
     Durability, KeyspaceId, Offset, StreamId,
     command::{
-        CommandError, CommitBuilder, Framed, KeyspaceConfig, StreamConfig, encode_append, encode_configure_stream,
-        encode_create_keyspace, encode_create_stream, encode_delete, encode_delete_stream, encode_put,
-        encode_trim_stream,
+        AppendTerms, CommandError, CommitBuilder, Framed, KeyspaceConfig, StreamConfig, encode_append_with,
+        encode_configure_stream, encode_create_keyspace, encode_create_stream, encode_delete, encode_delete_stream,
+        encode_put, encode_trim_stream,
     },
     record::RecordBatch,
 };
@@ -85,18 +85,18 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Appends records, with `expected` only if that is the next offset.
-    pub fn append(
+    /// Appends records, under terms: `None`, an offset that must be next, or a producer's.
+    pub fn append<'t, T: Into<AppendTerms<'t>>>(
         &self,
         stream: StreamId,
-        expected: Option<Offset>,
+        terms: T,
         batch: &RecordBatch,
         level: Durability,
-    ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
-        let checked = check_batch(batch).and_then(|()| check_outcome_known(expected.is_some(), level));
-        let proposed = checked.and_then(|()| {
-            self.propose_infallible(level, Purpose::Data, |out| encode_append(out, stream, expected, batch))
-        });
+    ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<T> {
+        let terms = terms.into();
+        let checked = check_batch(batch).and_then(|()| check_outcome_known(terms.is_conditional(), level));
+        let proposed = checked
+            .and_then(|()| self.propose(level, Purpose::Data, |out| encode_append_with(out, stream, &terms, batch)));
         async move { ack(proposed?.await?) }
     }
 
@@ -186,7 +186,7 @@ impl AsyncDatabase {
         })
     }
 
-    fn propose<E>(
+    pub(crate) fn propose<E>(
         &self,
         level: Durability,
         purpose: Purpose,

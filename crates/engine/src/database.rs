@@ -55,6 +55,9 @@ pub struct Ack {
     pub revision: Option<Revision>,
     /// Per append of the commit, where its records went; empty at level `none`.
     pub appends: Vec<AppendedAt>,
+    /// Whether the write happened before, and this is its first answer once more: a producer sent it
+    /// again. `appends` are then those of producers only.
+    pub duplicate: bool,
 }
 
 /// Whether writes are accepted.
@@ -393,12 +396,17 @@ pub(crate) fn check_outcome_known(conditional: bool, level: Durability) -> Resul
 pub(crate) fn ack(committed: Committed) -> Result<Ack, WriteError> {
     let durability = committed.durability;
     match committed.outcome.map(refusal).transpose()? {
-        Some(Outcome::Committed { revision, appends }) => Ok(Ack { durability, revision: Some(revision), appends }),
-        Some(_) | None => Ok(Ack { durability, revision: None, appends: Vec::new() }),
+        Some(Outcome::Committed { revision, appends }) => {
+            Ok(Ack { durability, revision: Some(revision), appends, duplicate: false })
+        }
+        Some(Outcome::Duplicate { revision, appends }) => {
+            Ok(Ack { durability, revision: Some(revision), appends, duplicate: true })
+        }
+        Some(_) | None => Ok(Ack { durability, revision: None, appends: Vec::new(), duplicate: false }),
     }
 }
 
-fn unexpected(outcome: Option<&Outcome>) -> WriteError {
+pub(crate) fn unexpected(outcome: Option<&Outcome>) -> WriteError {
     debug_assert!(thread::panicking(), "an outcome of another command: {outcome:?}");
     WriteError::StateFailed { reason: format!("the state answered another command: {outcome:?}") }
 }

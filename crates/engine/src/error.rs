@@ -10,7 +10,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Action, Classified, KeyspaceId, Offset, Revision, StreamId,
-    command::{CommandError, Outcome},
+    command::{CommandError, Outcome, ProducerRefusal},
     record::{Malformed, RecordError},
 };
 
@@ -146,6 +146,14 @@ pub enum WriteError {
         /// Its next offset.
         next: Offset,
     },
+    /// A producer's append cannot be taken; nothing happened.
+    #[error("stream {stream}: {}", producer_refusal(*refusal))]
+    ProducerRefused {
+        /// The stream.
+        stream: StreamId,
+        /// Why.
+        refusal: ProducerRefusal,
+    },
     /// The keyspace does not exist.
     #[error("no keyspace with id {0}")]
     NoSuchKeyspace(KeyspaceId),
@@ -214,12 +222,20 @@ impl Classified for WriteError {
             Self::Command(CommandError::ValueTooLong { .. }) => "value_too_long",
             Self::Command(CommandError::CommitTooLarge) => "commit_too_large",
             Self::Command(CommandError::BadName { .. }) => "bad_name",
+            Self::Command(CommandError::BadProducerId { .. }) => "bad_producer_id",
             Self::Record(RecordError::TooLarge { .. } | RecordError::BatchTooLarge) => "record_too_large",
             Self::Record(RecordError::KeyTooLong { .. }) => "key_too_long",
             Self::Record(RecordError::Headers) => "bad_headers",
             Self::EmptyBatch => "empty_batch",
             Self::ConditionFailed { .. } => "condition_failed",
             Self::OffsetConflict { .. } => "offset_conflict",
+            Self::ProducerRefused { refusal, .. } => match refusal {
+                ProducerRefusal::DuplicateTooOld { .. } => "duplicate_too_old",
+                ProducerRefusal::SequenceGap { .. } => "sequence_gap",
+                ProducerRefusal::Fenced { .. } => "producer_fenced",
+                ProducerRefusal::Unknown => "unknown_producer",
+                ProducerRefusal::Mixed => "mixed_duplicates",
+            },
             Self::NoSuchKeyspace(_) => "no_such_keyspace",
             Self::NoSuchStream(_) => "no_such_stream",
             Self::TooMany { .. } => "too_many",
@@ -241,6 +257,31 @@ impl Classified for WriteError {
             Self::LogFailed { .. } | Self::StateFailed { .. } | Self::Closed => Action::Stop,
             _ => Action::Fix,
         }
+    }
+}
+
+impl WriteError {
+    /// Whether the write may have happened all the same: asking again is only safe for an append of a
+    /// producer, or for a write that may happen twice.
+    #[must_use]
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, Self::LogFailed { .. } | Self::StateFailed { .. } | Self::Closed)
+    }
+}
+
+fn producer_refusal(refusal: ProducerRefusal) -> String {
+    match refusal {
+        ProducerRefusal::DuplicateTooOld { oldest } => format!(
+            "this append happened before, too long ago for its result to be kept (sequences from {oldest} on are): go on with the next sequence"
+        ),
+        ProducerRefusal::SequenceGap { expected } => {
+            format!("appends of this producer are missing: the next sequence is {expected}")
+        }
+        ProducerRefusal::Fenced { epoch } => format!(
+            "another instance of this producer has taken over with epoch {epoch}: stop, or open the producer anew"
+        ),
+        ProducerRefusal::Unknown => "the producer is not known, or was silent for so long that it was forgotten: check what it appended last, open it anew and begin at sequence 0".to_owned(),
+        ProducerRefusal::Mixed => "some appends of this commit happened before and others did not: repeat a commit as it was, or number it anew".to_owned(),
     }
 }
 
@@ -278,12 +319,15 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
     match outcome {
         Outcome::ConditionFailed { condition, actual } => Err(WriteError::ConditionFailed { condition, actual }),
         Outcome::OffsetConflict { stream, next } => Err(WriteError::OffsetConflict { stream, next }),
+        Outcome::ProducerRefused { stream, refusal } => Err(WriteError::ProducerRefused { stream, refusal }),
         Outcome::NoSuchKeyspace(id) => Err(WriteError::NoSuchKeyspace(id)),
         Outcome::NoSuchStream(id) => Err(WriteError::NoSuchStream(id)),
         Outcome::TooMany { what, limit } => Err(WriteError::TooMany { what, limit }),
         Outcome::CannotConfigure { what } => Err(WriteError::CannotConfigure { what }),
         Outcome::Malformed(malformed) => Err(WriteError::Malformed(malformed)),
         Outcome::Committed { .. }
+        | Outcome::Duplicate { .. }
+        | Outcome::Producer { .. }
         | Outcome::Keyspace { .. }
         | Outcome::Stream { .. }
         | Outcome::Done

@@ -30,6 +30,7 @@ mod maintenance;
 mod mover;
 mod open;
 mod options;
+mod producer;
 mod stats;
 mod stream;
 mod tails;
@@ -41,6 +42,8 @@ pub use keyspace::{Entry, Head, Keyspace, KeyspaceInfo, KeyspaceIter, Order, Sca
 pub use maintenance::Maintenance;
 pub use open::OpenReport;
 pub use options::{BackendKind, Create, Options, Repair};
+pub use producer::{AsyncProducer, Producer};
 pub use stats::Stats;
 pub use stream::{Stream, StreamBatch, StreamInfo, StreamPage};
+pub use thalweg_state::streams::ProducerInfo;
 pub use thalweg_types as types;

@@ -12,7 +12,8 @@ use thalweg_state::streams::BatchRef;
 use thalweg_types::{
     BlobRef, Durability, Offset, SpaceTime, StreamId,
     command::{
-        CommandError, StreamConfig, encode_append, encode_configure_stream, encode_delete_stream, encode_trim_stream,
+        AppendTerms, CommandError, ExpectedOffset, StreamConfig, encode_append_with, encode_configure_stream,
+        encode_delete_stream, encode_trim_stream,
     },
     record::{Record, RecordBatch, Records},
 };
@@ -89,18 +90,28 @@ impl Stream {
 
     /// Appends at the end.
     pub fn append(&self, batch: &RecordBatch) -> Result<Ack, WriteError> {
-        self.append_at(batch, None)
+        self.append_with(batch, &AppendTerms::default())
     }
 
-    /// Appends if `expected` is the next offset; else `OffsetConflict`, and nothing happens.
-    pub fn append_expecting(&self, batch: &RecordBatch, expected: Offset) -> Result<Ack, WriteError> {
-        self.append_at(batch, Some(expected))
+    /// Appends if the next offset is as `expected`; else `OffsetConflict`, and nothing happens.
+    pub fn append_expecting(
+        &self,
+        batch: &RecordBatch,
+        expected: impl Into<ExpectedOffset>,
+    ) -> Result<Ack, WriteError> {
+        self.append_with(batch, &expected.into().into())
     }
 
-    fn append_at(&self, batch: &RecordBatch, expected: Option<Offset>) -> Result<Ack, WriteError> {
+    /// Appends under any terms. [`producer`](Self::producer) numbers appends by itself.
+    pub fn append_with(&self, batch: &RecordBatch, terms: &AppendTerms<'_>) -> Result<Ack, WriteError> {
         check_batch(batch)?;
-        check_outcome_known(expected.is_some(), self.db.durability())?;
-        self.propose(Purpose::Data, |out| encode_append(out, self.id, expected, batch))
+        check_outcome_known(terms.is_conditional(), self.db.durability())?;
+        let encode = |out: &mut Vec<u8>| encode_append_with(out, self.id, terms, batch);
+        ack(self.db.inner.propose(self.db.durability(), Purpose::Data, encode)?)
+    }
+
+    pub(crate) fn database(&self) -> &Database {
+        &self.db
     }
 
     /// Records from `from` on: at most `max_records` of them and about `max_bytes` bytes, but at least

@@ -8,7 +8,7 @@ use serde_json::json;
 use thalweg_engine::Ack;
 use thalweg_types::{
     Action, Durability, KeyspaceId, Offset, Revision, StreamId,
-    command::{CommitBuilder, Expect},
+    command::{AppendTerms, CommitBuilder, Expect, ExpectedOffset, ProducerStamp},
     record::RecordBatch,
 };
 
@@ -65,9 +65,46 @@ enum JsonWrite {
     },
     Append {
         stream: String,
-        expected: Option<u64>,
+        expected: Option<JsonExpected>,
+        producer: Option<JsonProducer>,
         records: Vec<JsonRecord>,
     },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum JsonExpected {
+    Offset(u64),
+    Word(String),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonProducer {
+    id: String,
+    #[serde(default)]
+    epoch: u32,
+    sequence: u64,
+}
+
+fn append_terms<'a>(
+    expected: Option<&JsonExpected>,
+    producer: Option<&'a JsonProducer>,
+) -> Result<AppendTerms<'a>, ApiError> {
+    let expected = match expected {
+        None => ExpectedOffset::Any,
+        Some(JsonExpected::Offset(offset)) => ExpectedOffset::Exact(Offset(*offset)),
+        Some(JsonExpected::Word(word)) => ExpectedOffset::parse(word)
+            .ok_or_else(|| ApiError::bad_request("bad_json", "expected is an offset, \"none\" or \"any\""))?,
+    };
+    let producer = producer.map(|from| ProducerStamp { id: &from.id, epoch: from.epoch, sequence: from.sequence });
+    Ok(AppendTerms { expected, producer })
+}
+
+/// An append as it was asked for, to name it in the answer.
+struct Asked {
+    stream: String,
+    produced: bool,
 }
 
 /// Ids of the names in a commit. Keyspaces and streams that do not exist are created before it: that is
@@ -169,7 +206,7 @@ async fn add_write(
     names: &mut Names,
     builder: &mut CommitBuilder,
     write: &JsonWrite,
-    appends: &mut Vec<String>,
+    appends: &mut Vec<Asked>,
 ) -> Result<(), ApiError> {
     match write {
         JsonWrite::Put { keyspace, key, key_base64, value, value_base64 } => {
@@ -182,27 +219,33 @@ async fn add_write(
             let id = names.keyspace(app, keyspace).await?;
             builder.delete(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
         }
-        JsonWrite::Append { stream, expected, records } => {
+        JsonWrite::Append { stream, expected, producer, records } => {
             let id = names.stream(app, stream).await?;
             let mut batch = RecordBatch::new();
             push_records(&mut batch, records)?;
             if batch.is_empty() {
                 return Err(ApiError::bad_request("no_records", "an append has at least one record"));
             }
-            builder.append(id, expected.map(Offset), &batch)?;
-            appends.push(stream.clone());
+            builder.append_with(id, &append_terms(expected.as_ref(), producer.as_ref())?, &batch)?;
+            appends.push(Asked { stream: stream.clone(), produced: producer.is_some() });
         }
     }
     Ok(())
 }
 
-fn answer(ack: &Ack, names: &[String]) -> axum::http::Response<axum::body::Body> {
-    let appends: Vec<_> = names
+fn answer(ack: &Ack, asked: &[Asked]) -> axum::http::Response<axum::body::Body> {
+    // Of a repeated commit only the appends of producers are remembered.
+    let mut object = json!({});
+    if ack.duplicate {
+        object["duplicate"] = json!(true);
+    }
+    object["appends"] = asked
         .iter()
+        .filter(|asked| asked.produced || !ack.duplicate)
         .zip(&ack.appends)
-        .map(|(name, at)| {
-            json!({ "stream": name, "first": at.first.0, "last": streams::last(at.first, at.count), "count": at.count })
+        .map(|(asked, at)| {
+            json!({ "stream": asked.stream, "first": at.first.0, "last": streams::last(at.first, at.count), "count": at.count })
         })
         .collect();
-    reply::acked_json(ack, StatusCode::OK, json!({ "appends": appends }))
+    reply::acked_json(ack, StatusCode::OK, object)
 }

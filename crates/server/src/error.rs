@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use thalweg_engine::{ReadError, WriteError};
 use thalweg_types::{
     Action, Classified, Durability,
-    command::CommandError,
+    command::{CommandError, ProducerRefusal},
     limits::{MAX_RECORD_BYTES, MAX_VALUE_BYTES},
     record::RecordError,
 };
@@ -121,7 +121,9 @@ impl From<ParseError> for ApiError {
 fn command_status(error: &CommandError) -> StatusCode {
     match error {
         CommandError::ValueTooLong { .. } | CommandError::CommitTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        CommandError::KeyTooLong { .. } | CommandError::BadName { .. } => StatusCode::BAD_REQUEST,
+        CommandError::KeyTooLong { .. } | CommandError::BadName { .. } | CommandError::BadProducerId { .. } => {
+            StatusCode::BAD_REQUEST
+        }
     }
 }
 
@@ -150,9 +152,10 @@ impl From<WriteError> for ApiError {
             WriteError::Command(error) => command_status(error),
             WriteError::Record(error) => record_status(error),
             WriteError::ConditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
-            WriteError::OffsetConflict { .. } | WriteError::TooMany { .. } | WriteError::CannotConfigure { .. } => {
-                StatusCode::CONFLICT
-            }
+            WriteError::OffsetConflict { .. }
+            | WriteError::ProducerRefused { .. }
+            | WriteError::TooMany { .. }
+            | WriteError::CannotConfigure { .. } => StatusCode::CONFLICT,
             WriteError::NoSuchKeyspace(_) | WriteError::NoSuchStream(_) => StatusCode::NOT_FOUND,
             WriteError::OutcomeUnknown | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
             WriteError::DiskFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
@@ -166,6 +169,12 @@ impl From<WriteError> for ApiError {
         match error {
             WriteError::ConditionFailed { actual: Some(revision), .. } => api.with("revision", revision.0),
             WriteError::OffsetConflict { next, .. } => api.with("next", next.0),
+            WriteError::ProducerRefused { refusal, .. } => match refusal {
+                ProducerRefusal::DuplicateTooOld { oldest } => api.with("oldest_sequence", oldest),
+                ProducerRefusal::SequenceGap { expected } => api.with("next_sequence", expected),
+                ProducerRefusal::Fenced { epoch } => api.with("epoch", epoch.into()),
+                ProducerRefusal::Unknown | ProducerRefusal::Mixed => api,
+            },
             WriteError::DiskFull { free_bytes } => api.with("free_bytes", free_bytes),
             _ => api,
         }

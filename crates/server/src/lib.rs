@@ -22,6 +22,7 @@ pub mod limits;
 pub mod metrics;
 mod pages;
 pub mod parse;
+mod producers;
 mod records;
 mod reply;
 pub mod routes;

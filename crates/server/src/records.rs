@@ -77,6 +77,10 @@ pub fn begin(stream: &Stream, since: Since) -> Result<Offset, ReadError> {
         Since::End => Ok(stream.info()?.next),
         Since::Offset(offset) => Ok(offset),
         Since::Time(time) => stream.offset_at(time),
+        Since::Last(count) => {
+            let info = stream.info()?;
+            Ok(info.start.max(Offset(info.next.0.saturating_sub(count))))
+        }
     }
 }
 

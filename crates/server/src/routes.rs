@@ -89,6 +89,12 @@ operations! {
     StreamDelete = "stream_delete", DELETE "/v1/streams/{stream}";
     /// Forget a stream's oldest records.
     StreamTrim = "stream_trim", POST "/v1/streams/{stream}/trim";
+    /// The producers of a stream.
+    ProducerList = "producer_list", GET "/v1/streams/{stream}/producers";
+    /// What a stream knows of a producer.
+    ProducerGet = "producer_get", GET "/v1/streams/{stream}/producers/{producer}";
+    /// Give a producer a new epoch.
+    ProducerOpen = "producer_open", POST "/v1/streams/{stream}/producers/{producer}";
     /// Store an entity.
     EntityPut = "entity_put", PUT "/v0/entity";
     /// An entity.

@@ -33,17 +33,21 @@ pub async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     let batch = batch::batch(media, &body, query.key.as_deref())?;
     let stream = app.stream(&name(call, "/records")?).await?;
     let count = batch.count();
-    let appended = app.db.append(stream.id(), query.expected, &batch, level);
+    let appended = app.db.append(stream.id(), query.terms(), &batch, level);
     drop((batch, body));
     let ack = appended.await?;
     Ok(appended_reply(&ack, count))
 }
 
 fn appended_reply(ack: &Ack, count: u32) -> axum::http::Response<axum::body::Body> {
-    let mut object = json!({ "count": count });
+    // A repeated append may have been another one: what counts is what happened.
+    let mut object = json!({ "count": ack.appends.first().map_or(count, |at| at.count) });
     if let Some(at) = ack.appends.first() {
         object["first"] = json!(at.first.0);
         object["last"] = json!(last(at.first, at.count));
+    }
+    if ack.duplicate {
+        object["duplicate"] = json!(true);
     }
     reply::acked_json(ack, StatusCode::OK, object)
 }

@@ -299,3 +299,78 @@ async fn a_tail_that_retention_overtakes_says_so() {
     }
     node.stop().await;
 }
+
+#[tokio::test]
+async fn expectations_by_word_and_reads_of_the_last() {
+    let node = Node::start().await;
+    let target = "/v1/streams/s/records";
+    node.call("POST", &format!("{target}?expected=none"), &[], b"a").await.is(200);
+    let conflict = node.call("POST", &format!("{target}?expected=none"), &[], b"x").await;
+    assert_eq!(conflict.refused(409, "offset_conflict", "fix")["next"], json!(1));
+    node.call("POST", &format!("{target}?expected=any"), &[], b"b").await.is(200);
+    node.call("POST", &format!("{target}?expected=some"), &[], b"b").await.refused(400, "bad_parameter", "fix");
+    for (last, offsets) in [(0, vec![]), (1, vec![1]), (9, vec![0, 1])] {
+        let mut lines = node.get(&format!("{target}?last={last}")).await.is(200).lines();
+        lines.pop();
+        let found: Vec<_> = lines.iter().map(|line| line["offset"].as_u64().unwrap()).collect();
+        assert_eq!(found, offsets);
+    }
+    node.get(&format!("{target}?last=1&from=0")).await.refused(400, "bad_parameter", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_producers_append_is_safe_to_send_again() {
+    let node = Node::start().await;
+    let target = "/v1/streams/s/records";
+    let send =
+        |query: &'static str| node.call("POST", Box::leak(format!("{target}?{query}").into_boxed_str()), &[], b"p");
+    let first = send("producer=p&sequence=0").await.is(200).json();
+    assert_eq!((&first["first"], &first["duplicate"]), (&json!(0), &Value::Null));
+    let again = send("producer=p&sequence=0&epoch=0").await.is(200).json();
+    assert_eq!(
+        (&again["first"], &again["revision"], &again["duplicate"]),
+        (&json!(0), &first["revision"], &json!(true))
+    );
+    assert_eq!(send("producer=p&sequence=2").await.refused(409, "sequence_gap", "fix")["next_sequence"], json!(1));
+    send("producer=q&sequence=2").await.refused(409, "unknown_producer", "fix");
+    let opened = node.call("POST", "/v1/streams/s/producers/p", &[], b"").await.is(200).json();
+    assert_eq!((&opened["epoch"], &opened["next_sequence"]), (&json!(1), &json!(0)));
+    assert_eq!(send("producer=p&sequence=1").await.refused(409, "producer_fenced", "fix")["epoch"], json!(1));
+    send("producer=p&sequence=0&epoch=1").await.is(200);
+    for bad in ["producer=p", "sequence=1", "producer=p&sequence=0&epoch=4294967296"] {
+        assert_eq!(send(bad).await.status, 400, "{bad}");
+    }
+    send("producer=a%20b&sequence=0").await.refused(400, "bad_producer_id", "fix");
+    let list = node.get("/v1/streams/s/producers").await.is(200).json();
+    assert_eq!(list["producers"].as_array().unwrap().len(), 1);
+    let one = node.get("/v1/streams/s/producers/p").await.is(200).json();
+    assert_eq!((&one, &one["next_sequence"]), (&list["producers"][0], &json!(1)));
+    node.get("/v1/streams/s/producers/q").await.refused(404, "not_found", "fix");
+    node.get("/v1/streams/t/producers").await.refused(404, "no_such_stream", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_commit_of_a_producer_is_one_however_often_it_is_sent() {
+    let node = Node::start().await;
+    let commit = |sequence: u64, expected: Value| {
+        json!({
+            "conditions": [{ "keyspace": "k", "key": "done", "expect": "absent" }],
+            "writes": [
+                { "op": "put", "keyspace": "k", "key": "done", "value": "1" },
+                { "op": "append", "stream": "plain", "expected": expected, "records": [{ "payload": "x" }] },
+                { "op": "append", "stream": "s", "producer": { "id": "p", "sequence": sequence },
+                  "records": [{ "payload": "y" }, { "payload": "z" }] },
+            ],
+        })
+    };
+    let first = node.post_json("/v1/commit", &commit(0, json!("none"))).await.is(200).json();
+    assert_eq!(first["appends"].as_array().unwrap().len(), 2);
+    let again = node.post_json("/v1/commit", &commit(0, json!("none"))).await.is(200).json();
+    assert_eq!((&again["duplicate"], &again["revision"]), (&json!(true), &first["revision"]));
+    assert_eq!(again["appends"], json!([{ "stream": "s", "first": 0, "last": 1, "count": 2 }]));
+    node.post_json("/v1/commit", &commit(1, json!("any"))).await.refused(412, "condition_failed", "fix");
+    node.post_json("/v1/commit", &commit(1, json!("some"))).await.refused(400, "bad_json", "fix");
+    node.stop().await;
+}

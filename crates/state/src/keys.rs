@@ -13,6 +13,8 @@
 //! 0b                                       the history floor
 //! 0b | index u64 BE                        an entry's verdict
 //! 0c | revision u64 BE                     a mark: where a revision is in the log
+//! 0d | stream u32 BE | 0 | producer id     what a stream knows of a producer
+//! 0d | stream u32 BE | 1 | id_len | id | slot   what came of one of its appends
 //! 10 | keyspace u32 BE | user key          a key's value
 //! 11 | stream u32 BE | first offset u64 BE a batch's index entry
 //! f0 - ff                                  backends' own keys
@@ -30,6 +32,7 @@ pub(crate) const TAG_LIVENESS: u8 = 0x04;
 pub(crate) const TAG_GROUP: u8 = 0x05;
 pub(crate) const TAG_VERDICT: u8 = 0x0b;
 pub(crate) const TAG_MARK: u8 = 0x0c;
+pub(crate) const TAG_PRODUCER: u8 = 0x0d;
 pub(crate) const TAG_DATA: u8 = 0x10;
 pub(crate) const TAG_INDEX: u8 = 0x11;
 
@@ -107,6 +110,28 @@ pub(crate) fn index_of_verdict(key: &[u8]) -> Option<Index> {
 /// The revision of a mark's key.
 pub(crate) fn revision_of_mark(key: &[u8]) -> Option<Revision> {
     Some(Revision(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
+}
+
+/// What comes before every row about a stream's producers.
+pub(crate) fn producers(stream: StreamId) -> [u8; 5] {
+    tag_and_id(TAG_PRODUCER, stream.0)
+}
+
+/// What comes before the head rows of a stream's producers; their ids follow.
+pub(crate) fn producer_heads(stream: StreamId) -> [u8; 6] {
+    let [tag, a, b, c, d] = producers(stream);
+    [tag, a, b, c, d, 0]
+}
+
+/// A producer's head row.
+pub(crate) fn producer_head(stream: StreamId, id: &str) -> Vec<u8> {
+    [&producer_heads(stream), id.as_bytes()].concat()
+}
+
+/// The result of one of a producer's appends. The id's length comes first, so that no id's rows lie
+/// among those of another that it begins with.
+pub(crate) fn producer_result(stream: StreamId, id: &str, slot: u8) -> Vec<u8> {
+    [&producers(stream), [1, id.len() as u8].as_slice(), id.as_bytes(), &[slot]].concat()
 }
 
 #[inline]
@@ -238,6 +263,8 @@ mod tests {
         assert_eq!(HISTORY_FLOOR, [0x0b]);
         assert_eq!(verdict(Index(258)), [0x0b, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(history_mark(Revision(258)), [0x0c, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(producer_head(StreamId(7), "p1"), b"\x0d\0\0\0\x07\0p1");
+        assert_eq!(producer_result(StreamId(7), "p1", 5), b"\x0d\0\0\0\x07\x01\x02p1\x05");
         with_data_key(KeyspaceId(9), b"key", |key| assert_eq!(key, b"\x10\0\0\0\x09key"));
         with_data_key(KeyspaceId(9), b"", |key| assert_eq!(key, b"\x10\0\0\0\x09"));
         let long = vec![b'x'; 500];

@@ -27,6 +27,7 @@ mod keyspace_admin;
 mod live;
 mod moves;
 mod overlay;
+mod producers;
 mod reads;
 
 use std::{

@@ -15,11 +15,13 @@
 //!
 //! ```text
 //! head := flags u8 | config (24 bytes) | start u64 | next u64 | first_indexed u64 | start_batch u64
-//!       | start_bytes u64 | end_bytes u64 | start_time u64 | last_time u64 | name     little-endian
+//!       | start_bytes u64 | end_bytes u64 | start_time u64 | last_time u64 | producers u32 | name
+//!                                                                              little-endian
 //! ```
 //! Flag bit 0: deleted, kept as a marker until its index entries are reclaimed.
 
 pub(crate) mod index;
+pub(crate) mod producers;
 pub(crate) mod read;
 pub(crate) mod retention;
 
@@ -35,6 +37,7 @@ use thalweg_types::{
     record::{Malformed, Reader},
 };
 
+pub use producers::ProducerInfo;
 pub use read::{BatchRef, Batches, StreamInfo};
 
 use crate::{
@@ -79,6 +82,8 @@ pub(crate) struct Head {
     pub(crate) start_time: SpaceTime,
     /// Time of the last batch, 0 if there never was one.
     pub(crate) last_time: SpaceTime,
+    /// Producers with a row, expired ones included.
+    pub(crate) producers: u32,
 }
 
 impl Head {
@@ -95,6 +100,7 @@ impl Head {
             end_bytes: 0,
             start_time: SpaceTime::default(),
             last_time: SpaceTime::default(),
+            producers: 0,
         }
     }
 
@@ -134,6 +140,7 @@ impl Head {
         ] {
             scratch.extend_from_slice(&field.to_le_bytes());
         }
+        scratch.extend_from_slice(&self.producers.to_le_bytes());
         batch.put(&[&keys::stream_head(id)], &[scratch, self.name.as_bytes()]);
     }
 
@@ -166,6 +173,7 @@ impl Head {
         let end_bytes = reader.u64("end bytes")?;
         let start_time = SpaceTime(reader.u64("start time")?);
         let last_time = SpaceTime(reader.u64("last time")?);
+        let producers = reader.u32("producers")?;
         let at = reader.position();
         let name = std::str::from_utf8(reader.rest()).ok().filter(|name| check_name(name).is_ok());
         let name = name.ok_or(Malformed { at, expected: "a well-formed name" })?.into();
@@ -181,6 +189,7 @@ impl Head {
             end_bytes,
             start_time,
             last_time,
+            producers,
         })
     }
 }
@@ -284,6 +293,7 @@ mod tests {
             end_bytes: 8,
             start_time: SpaceTime(9),
             last_time: SpaceTime(10),
+            producers: 11,
             ..Head::new("name".into(), StreamConfig::default())
         }
     }
@@ -296,7 +306,7 @@ mod tests {
         for field in [1, 2, u64::MAX, 5, 6, 3, 4, 7, 8, 9, 10] {
             row.extend_from_slice(&field.to_le_bytes());
         }
-        row.extend_from_slice(b"name");
+        row.extend_from_slice(b"\x0b\0\0\0name");
         assert_eq!(batch.changes().next(), Some(Change::Put(b"\x03\0\0\0\x02", &row)));
         assert_eq!(Head::decode(b"k", &row).unwrap(), head());
     }

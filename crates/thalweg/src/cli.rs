@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use thalweg_types::command::ExpectedOffset;
+
 use crate::{
     span::{Since, parse_bytes, parse_since, parse_span},
     target::Place,
@@ -210,7 +212,9 @@ pub struct Scan {
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  thalweg append events started stopped\n  journalctl -f | thalweg append logs\n  \
-                        thalweg append events paid --key order-7 --header source=shop --expect 42")]
+                        thalweg append events paid --key order-7 --header source=shop --expect 42\n  \
+                        thalweg append events first --expect none\n  \
+                        thalweg append events paid --producer till-3 --sequence 17    # safe to repeat")]
 pub struct Append {
     /// The stream; created if it is not there
     pub stream: String,
@@ -225,11 +229,24 @@ pub struct Append {
     /// A header of the records; may be repeated
     #[arg(long = "header", value_name = "NAME=VALUE")]
     pub headers: Vec<String>,
-    /// Only if the next offset is this one
-    #[arg(long, value_name = "OFFSET")]
-    pub expect: Option<u64>,
+    /// Only if the next offset is this one; `none`: only if the stream never held a record
+    #[arg(long, value_name = "OFFSET|none|any", default_value = "any", hide_default_value = true, value_parser = parse_expected)]
+    pub expect: ExpectedOffset,
+    /// Append in the name of this producer: repeated with the same numbers, it happens once
+    #[arg(long, value_name = "ID", requires = "sequence")]
+    pub producer: Option<String>,
+    /// The number of this append, from 0 without gaps
+    #[arg(long, value_name = "N", requires = "producer")]
+    pub sequence: Option<u64>,
+    /// The producer's epoch
+    #[arg(long, value_name = "N", requires = "producer", default_value_t = 0)]
+    pub epoch: u32,
     #[command(flatten)]
     pub place: Place,
+}
+
+fn parse_expected(text: &str) -> Result<ExpectedOffset, String> {
+    ExpectedOffset::parse(text).ok_or_else(|| "an offset, none or any".to_owned())
 }
 
 /// How records are shown.
@@ -249,6 +266,9 @@ pub struct Read {
     /// From this offset on [default: the oldest kept]
     #[arg(long, value_name = "OFFSET", conflicts_with = "since")]
     pub from: Option<u64>,
+    /// From so many offsets before the end on
+    #[arg(long, value_name = "N", conflicts_with_all = ["from", "since"])]
+    pub last: Option<u64>,
     /// From this time on: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
@@ -325,6 +345,13 @@ pub enum StreamAction {
         #[command(flatten)]
         place: Place,
     },
+    /// List the producers that a stream remembers
+    Producers {
+        /// The stream
+        stream: String,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Drop the records below an offset
     Trim {
         /// The stream
@@ -353,6 +380,7 @@ impl Streams {
             Some(
                 StreamAction::Show { place, .. }
                 | StreamAction::Configure { place, .. }
+                | StreamAction::Producers { place, .. }
                 | StreamAction::Trim { place, .. }
                 | StreamAction::Delete { place, .. },
             ) => place,

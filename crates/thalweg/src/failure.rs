@@ -105,7 +105,8 @@ pub fn exit_of(code: &str, action: Action) -> Exit {
     if code.starts_with("no_such") || missing.contains(&code) {
         return Exit::NotFound;
     }
-    if code.contains("condition") || code.contains("conflict") {
+    let producer = ["duplicate_too_old", "sequence_gap", "producer_fenced", "unknown_producer", "mixed_duplicates"];
+    if code.contains("condition") || code.contains("conflict") || producer.contains(&code) {
         return Exit::Conflict;
     }
     match action {

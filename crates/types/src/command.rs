@@ -14,6 +14,7 @@
 //!            | 7 | stream u32 | max u32                                     reclaim index entries
 //!            | 9 | keyspace u32 | settings                                  configure keyspace
 //!            | 24 | revision u64 | index u64 | max u32                      raise the history floor
+//!            | 32 | stream u32 | producer id                                open a producer
 //! condition := keyspace u32 | key_len u32 | key | 0                         key is absent
 //!            | keyspace u32 | key_len u32 | key | 1                         key is present
 //!            | keyspace u32 | key_len u32 | key | 2 | revision u64          key is at the revision
@@ -24,6 +25,7 @@
 //!            | 2 | keyspace u32 | key_len u32 | key                         delete
 //!            | 3 | stream u32 | expected u64 | count u32 | len u32 | batch  append
 //! settings  := see keyspace_config.rs
+//!            | 32 | stream u32 | expected u64 | stamp | count u32 | len u32 | batch     append of a producer
 //! config    := max_age_micros u64 | max_bytes u64 | max_records u64         u64::MAX: no limit
 //! name      := len u16 | UTF-8
 //! move      := from (20 bytes) | 0 | keyspace u32 | key_len u32 | key | value
@@ -31,6 +33,7 @@
 //! ```
 //! Little-endian. `expected` is `u64::MAX` for an append at whatever offset comes next.
 
+mod append;
 mod commit;
 mod history;
 mod keyspace_config;
@@ -39,9 +42,10 @@ mod outcome;
 
 use std::time::Duration;
 
+pub use append::{AppendTerms, EncodedStamp, ExpectedOffset, ProducerRefusal, ProducerStamp, check_producer_id};
 pub use commit::{
-    Commit, CommitBuilder, Condition, Expect, Write, Writes, check_key, check_value, encode_append, encode_delete,
-    encode_put,
+    Commit, CommitBuilder, Condition, Expect, Write, Writes, check_key, check_value, encode_append, encode_append_with,
+    encode_delete, encode_put,
 };
 pub use history::{HistoryFloor, encode_raise_history_floor};
 pub use keyspace_config::KeyspaceConfig;
@@ -63,6 +67,7 @@ const TRIM_STREAM: u8 = 6;
 const RECLAIM_STREAM: u8 = 7;
 const CONFIGURE_KEYSPACE: u8 = 9;
 const RAISE_HISTORY_FLOOR: u8 = 24;
+const OPEN_PRODUCER: u8 = 32;
 
 /// A command that breaks a limit; nothing was proposed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,6 +92,15 @@ pub enum CommandError {
     BadName {
         /// As given, shortened.
         name: String,
+    },
+    /// A producer's id is empty, too long, or has other characters than names may have.
+    #[error(
+        "bad producer id {id:?}: 1 to {} of the characters A-Z a-z 0-9 . _ -, not starting with a dot",
+        crate::limits::MAX_PRODUCER_ID_BYTES
+    )]
+    BadProducerId {
+        /// As given, shortened.
+        id: String,
     },
 }
 
@@ -179,6 +193,16 @@ pub fn encode_reclaim_stream(out: &mut Vec<u8>, stream: StreamId, max: u32) {
     out.push(RECLAIM_STREAM);
     out.extend_from_slice(&stream.0.to_le_bytes());
     out.extend_from_slice(&max.to_le_bytes());
+}
+
+/// Appends the command that opens a producer: it gets an epoch above all it ever had, which fences those
+/// who use it under a lower one, and begins again at sequence 0.
+pub fn encode_open_producer(out: &mut Vec<u8>, stream: StreamId, id: &str) -> Result<(), CommandError> {
+    check_producer_id(id)?;
+    out.push(OPEN_PRODUCER);
+    out.extend_from_slice(&stream.0.to_le_bytes());
+    append::encode_producer_id(out, id);
+    Ok(())
 }
 
 fn encode_name(out: &mut Vec<u8>, name: &str) {
@@ -286,6 +310,13 @@ pub enum Command<'a> {
         /// At most so many rows.
         max: u32,
     },
+    /// Give a producer a new epoch.
+    OpenProducer {
+        /// Of which stream.
+        stream: StreamId,
+        /// Which.
+        id: &'a str,
+    },
 }
 
 impl<'a> Command<'a> {
@@ -334,6 +365,10 @@ impl<'a> Command<'a> {
                 let floor = HistoryFloor::decode(reader)?;
                 Ok(Self::RaiseHistoryFloor { floor, max: reader.u32("row count")? })
             }
+            OPEN_PRODUCER => Ok(Self::OpenProducer {
+                stream: StreamId(reader.u32("stream id")?),
+                id: append::decode_producer_id(reader)?,
+            }),
             _ => Err(Malformed { at: 0, expected: "known command kind" }),
         }
     }

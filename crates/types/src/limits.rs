@@ -1,5 +1,7 @@
 //! Every bound in one place. What happens at a bound is said beside it.
 
+use std::time::Duration;
+
 /// Longest key. Longer: typed error, nothing written.
 pub const MAX_KEY_BYTES: usize = 32 * 1024;
 /// Largest value. Larger: typed error.
@@ -19,6 +21,18 @@ pub const MAX_KEYSPACES: usize = 10_000;
 /// Most streams in a space, deleted ones that are not yet reclaimed included: each costs about 300 bytes
 /// of memory. More: typed error.
 pub const MAX_STREAMS: usize = 100_000;
+/// Longest id of a producer. Longer: typed error.
+pub const MAX_PRODUCER_ID_BYTES: usize = 64;
+/// Results that a stream keeps of each producer: how far back a repeated append gets its first answer.
+/// Older ones: typed error, never a second append.
+pub const PRODUCER_RESULTS: u64 = 64;
+/// Producers that a stream remembers, each with about 4 KiB of state at most (results and rows). One more
+/// evicts [`PRODUCER_EVICTIONS`] of those that were silent longest: they must begin anew.
+pub const MAX_STREAM_PRODUCERS: u32 = 1000;
+/// Producers evicted at a time, so that looking for the oldest is paid once for many.
+pub const PRODUCER_EVICTIONS: usize = 64;
+/// A producer that was silent for longer, in the time of the entries, is forgotten.
+pub const PRODUCER_MEMORY: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Commands that one log entry may carry; a longer queue makes more entries.
 pub const MAX_ENTRY_COMMANDS: usize = 4096;
 /// Bytes after which an entry takes no further command.
@@ -32,3 +46,5 @@ pub const MIN_INLINE_VALUE_BYTES: usize = 128;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
+const _: () = assert!(PRODUCER_RESULTS <= 128 && PRODUCER_RESULTS.is_power_of_two());
+const _: () = assert!(PRODUCER_EVICTIONS > 0 && PRODUCER_EVICTIONS < MAX_STREAM_PRODUCERS as usize);

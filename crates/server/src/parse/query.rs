@@ -3,7 +3,10 @@
 use std::{borrow::Cow, ops::Bound};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use thalweg_types::{Offset, SpaceTime};
+use thalweg_types::{
+    Offset, SpaceTime,
+    command::{AppendTerms, ExpectedOffset, ProducerStamp},
+};
 
 use super::{ParseError, decode_query, parse_time, text};
 
@@ -164,6 +167,8 @@ pub enum Since {
     Offset(Offset),
     /// At the first record that is not older.
     Time(SpaceTime),
+    /// So many offsets before the end.
+    Last(u64),
 }
 
 /// `GET /v1/streams/{stream}/records`.
@@ -186,6 +191,7 @@ impl RecordsQuery {
             match &*name {
                 "from" => once(&mut parsed.from, "from", from(&value)?)?,
                 "since" => once(&mut parsed.from, "since (or from)", since(&value)?)?,
+                "last" => once(&mut parsed.from, "last (or from)", Since::Last(number("last", &value)?))?,
                 "limit" => once(&mut parsed.limit, "limit", number("limit", &value)?)?,
                 "max_bytes" => once(&mut parsed.max_bytes, "max_bytes", number("max_bytes", &value)?)?,
                 other => return unknown(other),
@@ -236,29 +242,63 @@ impl Key {
     }
 }
 
-/// `POST /v1/streams/{stream}/records`: `?expected=` and, for a raw payload, `?key=`.
+/// `POST /v1/streams/{stream}/records`: `?expected=`, `?producer=&epoch=&sequence=` and, for a raw
+/// payload, `?key=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppendQuery {
-    /// The append fails unless the stream's next offset is this.
-    pub expected: Option<Offset>,
+    /// The append fails unless the stream's next offset is so.
+    pub expected: ExpectedOffset,
     /// Key of the record.
     pub key: Option<Vec<u8>>,
+    producer: Option<String>,
+    epoch: u32,
+    sequence: u64,
 }
 
 impl AppendQuery {
     /// Reads the parameters.
     pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
-        let mut parsed = Self::default();
+        let (mut expected, mut key) = (None, None);
+        let (mut producer, mut epoch, mut sequence) = (None, None, None);
         for pair in Params::new(query) {
             let (name, value) = pair?;
             match &*name {
-                "expected" => once(&mut parsed.expected, "expected", Offset(number("expected", &value)?))?,
-                "key" => once(&mut parsed.key, "key", value.into_owned())?,
+                "expected" => once(&mut expected, "expected", expected_offset(&value)?)?,
+                "key" => once(&mut key, "key", value.into_owned())?,
+                "producer" => once(&mut producer, "producer", text(value, "the producer's id")?.into_owned())?,
+                "epoch" => once(&mut epoch, "epoch", producer_epoch(number("epoch", &value)?)?)?,
+                "sequence" => once(&mut sequence, "sequence", number("sequence", &value)?)?,
                 other => return unknown(other),
             }
         }
-        Ok(parsed)
+        if producer.is_none() && (epoch.is_some() || sequence.is_some()) {
+            return Err(ParseError::Missing { name: "producer" });
+        }
+        if producer.is_some() && sequence.is_none() {
+            return Err(ParseError::Missing { name: "sequence" });
+        }
+        let (epoch, sequence) = (epoch.unwrap_or_default(), sequence.unwrap_or_default());
+        Ok(Self { expected: expected.unwrap_or_default(), key, producer, epoch, sequence })
     }
+
+    /// What the append asks for.
+    #[must_use]
+    pub fn terms(&self) -> AppendTerms<'_> {
+        let stamp = |id| ProducerStamp { id, epoch: self.epoch, sequence: self.sequence };
+        AppendTerms { expected: self.expected, producer: self.producer.as_deref().map(stamp) }
+    }
+}
+
+fn expected_offset(value: &[u8]) -> Result<ExpectedOffset, ParseError> {
+    std::str::from_utf8(value)
+        .ok()
+        .and_then(ExpectedOffset::parse)
+        .ok_or(ParseError::BadParameter { name: "expected", expected: "an offset, none or any" })
+}
+
+/// Epochs are numbers of 32 bits.
+pub fn producer_epoch(epoch: u64) -> Result<u32, ParseError> {
+    u32::try_from(epoch).map_err(|_| ParseError::BadParameter { name: "epoch", expected: "a number below 2^32" })
 }
 
 /// `start`, `end`, `limit` of the simple range requests.

@@ -14,7 +14,7 @@ use crate::{
     machine::{
         MachineError,
         entry::{Applying, MAX_RECLAIM_ENTRIES, Refused},
-        read,
+        producers, read,
     },
     streams::{
         Head, Life,
@@ -65,7 +65,7 @@ pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Re
     head.start = head.next;
     head.start_batch = head.next;
     head.start_bytes = head.end_bytes;
-    let is_empty = head.first_indexed == head.next;
+    let is_empty = head.first_indexed == head.next && head.producers == 0;
     if is_empty {
         remove_head(applying, stream);
     }
@@ -118,9 +118,15 @@ pub(crate) fn reclaim_stream(applying: &mut Applying<'_>, stream: StreamId, max:
     let entries = forget_entries(applying, stream, from, below, max)?;
     applying.applier.pending.reclaimed += entries;
     let head = applying.head(stream).expect("looked up above");
-    let more = head.first_indexed < head.start_batch;
-    if !more && !head.is_live() {
-        remove_head(applying, stream);
+    let (is_live, mut more) = (head.is_live(), head.first_indexed < head.start_batch);
+    if !more && !is_live {
+        let max = max - entries;
+        let (rows, none_left) = producers::forget(applying, stream, max)?;
+        applying.applier.pending.reclaimed += rows;
+        more = !none_left;
+        if none_left {
+            remove_head(applying, stream);
+        }
     }
     Ok(Outcome::Reclaimed { entries, more })
 }

@@ -14,9 +14,11 @@ use crate::{
     keyspaces::{FORM_BLOB, FORM_INLINE, value_head},
     liveness::BlobKind,
     machine::{
+        MachineError,
         entry::{Applying, Refused},
         live::{LiveKey, LiveValue, live_key},
         overlay::Overlay,
+        producers,
     },
     streams::index::IndexEntry,
 };
@@ -24,6 +26,22 @@ use crate::{
 /// Runs a commit whose bytes begin at `at` in the log.
 #[inline]
 pub(crate) fn apply<'a>(
+    applying: &mut Applying<'_>,
+    commit: &Commit<'a>,
+    at: LogPosition,
+    overlay: &mut Overlay<'a>,
+) -> Result<Outcome, Refused> {
+    match apply_once(applying, commit, at, overlay) {
+        Err(Refused::Outcome(refusal)) => {
+            // Perhaps refused because it happened before.
+            producers::repeated(applying, commit)?.map_or(Err(Refused::Outcome(refusal)), Ok)
+        }
+        applied => applied,
+    }
+}
+
+#[inline]
+fn apply_once<'a>(
     applying: &mut Applying<'_>,
     commit: &Commit<'a>,
     at: LogPosition,
@@ -37,17 +55,17 @@ pub(crate) fn apply<'a>(
     if commit.write_count() == 1 {
         // By far the most frequent commit is decoded only once.
         let write = writes.next().expect("one write")?;
-        applying.applier.pending.next_offsets.clear();
+        begin_checks(applying);
         check_write(applying, &write)?;
         let revision = applying.use_revision();
-        perform(applying, &write, revision, at, overlay, &mut appends);
+        perform(applying, &write, revision, at, overlay, &mut appends)?;
         return Ok(Outcome::Committed { revision, appends });
     }
     check_writes(applying, writes.clone())?;
     let revision = applying.use_revision();
     for write in writes {
         let write = write.expect("decoded before, while it was checked");
-        perform(applying, &write, revision, at, overlay, &mut appends);
+        perform(applying, &write, revision, at, overlay, &mut appends)?;
     }
     Ok(Outcome::Committed { revision, appends })
 }
@@ -61,7 +79,7 @@ fn perform<'a>(
     at: LogPosition,
     overlay: &mut Overlay<'a>,
     appends: &mut Vec<AppendedAt>,
-) {
+) -> Result<(), MachineError> {
     match *write {
         Write::Put { keyspace, key, value, value_at } => {
             put(applying, keyspace, key, value, revision, within(at, value_at));
@@ -75,11 +93,16 @@ fn perform<'a>(
                 overlay.set(keyspace, key, None);
             }
         }
-        Write::Append { stream, count, batch, batch_at, .. } => {
+        Write::Append { stream, count, batch, batch_at, producer, .. } => {
             let first = append(applying, stream, count, batch, within(at, batch_at));
-            appends.push(AppendedAt { stream, first, count });
+            let appended = AppendedAt { stream, first, count };
+            if let Some(stamp) = producer {
+                producers::remember(applying, stream, stamp, revision, &appended)?;
+            }
+            appends.push(appended);
         }
     }
+    Ok(())
 }
 
 /// Where byte `offset` of what begins at `at` lies.
@@ -122,12 +145,18 @@ fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Resul
     Ok(())
 }
 
+/// Forgets what the appends of the commit before made of streams and producers while they were checked.
+#[inline]
+fn begin_checks(applying: &mut Applying<'_>) {
+    applying.applier.pending.next_offsets.clear();
+    applying.applier.pending.producers.begin_commit();
+}
+
 fn check_writes<'a>(
     applying: &mut Applying<'_>,
     writes: impl Iterator<Item = Result<Write<'a>, Malformed>>,
 ) -> Result<(), Refused> {
-    // What this commit's earlier appends make of the streams' next offsets.
-    applying.applier.pending.next_offsets.clear();
+    begin_checks(applying);
     for write in writes {
         check_write(applying, &write?)?;
     }
@@ -143,11 +172,14 @@ fn check_write(applying: &mut Applying<'_>, write: &Write<'_>) -> Result<(), Ref
 }
 
 fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<(), Refused> {
-    let Write::Append { stream, expected, count, batch, batch_at } = *append else { return Ok(()) };
+    let Write::Append { stream, expected, producer, count, batch, batch_at } = *append else { return Ok(()) };
     let Some(head) = applying.live_head(stream) else {
         return Err(Refused::Outcome(Outcome::NoSuchStream(stream)));
     };
     let head_next = head.next;
+    if let Some(stamp) = producer {
+        producers::check(applying, stream, stamp)?;
+    }
     let next = applying.applier.pending.next_offsets.entry(stream).or_insert(head_next);
     if expected.is_some_and(|expected| expected != *next) {
         return Err(Refused::Outcome(Outcome::OffsetConflict { stream, next: *next }));

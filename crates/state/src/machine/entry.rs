@@ -21,7 +21,12 @@ use crate::{
     catalog::{KeyspaceKinds, KeyspaceRow, KeyspaceTable, Meta},
     history::VerdictBuilder,
     liveness::{BlobKind, LivenessChanges},
-    machine::{Entry, Machine, MachineError, admin, commit, history, keyspace_admin, overlay::Overlay, read, write},
+    machine::{
+        Entry, Machine, MachineError, admin, commit, history, keyspace_admin,
+        overlay::Overlay,
+        producers::{self, PendingProducers},
+        read, write,
+    },
     streams::{Head, index::IndexEntry},
 };
 
@@ -86,6 +91,7 @@ pub(crate) struct Pending {
     /// Next offsets while a commit is checked.
     pub(crate) next_offsets: HashMap<StreamId, Offset>,
     pub(crate) reclaimed: u32,
+    pub(crate) producers: PendingProducers,
 }
 
 impl Applier {
@@ -206,6 +212,7 @@ impl<'m> Applying<'m> {
         }
         pending.stream_names.clear();
         pending.appended.clear();
+        pending.producers.clear();
         *write(&published.applied) = self.applied;
         Ok(())
     }
@@ -256,6 +263,7 @@ fn run<'a>(
         Ok(Command::TrimStream { stream, before }) => admin::trim_stream(applying, stream, before),
         Ok(Command::ReclaimStream { stream, max }) => admin::reclaim_stream(applying, stream, max),
         Ok(Command::RaiseHistoryFloor { floor, max }) => history::raise_floor(applying, floor, max),
+        Ok(Command::OpenProducer { stream, id }) => producers::open(applying, stream, id),
         Err(malformed) => Ok(Outcome::Malformed(malformed)),
     };
     match refused {

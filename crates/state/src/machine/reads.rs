@@ -9,7 +9,11 @@ use crate::{
     keys,
     keyspaces::{Snapshot, Stored, decode_owned},
     machine::{Machine, MachineError, StreamReadError, read},
-    streams::{Batches, Head, StreamInfo, read as stream_read, retention},
+    streams::{
+        Batches, Head, ProducerInfo, StreamInfo,
+        producers::{self, ProducerRow},
+        read as stream_read, retention,
+    },
 };
 
 /// Heads copied at a time, so that a list of many streams never holds up the applier for long.
@@ -73,6 +77,19 @@ impl Machine {
     #[must_use]
     pub fn streams(&self) -> Vec<StreamInfo> {
         self.collect_heads(|id, head| head.is_live().then(|| StreamInfo::of(id, head)))
+    }
+
+    /// The producers that a stream remembers, by id.
+    pub fn producers(&self, stream: StreamId) -> Result<Vec<ProducerInfo>, MachineError> {
+        producers::list(&*self.backend.view(), stream, self.applied().time)
+    }
+
+    /// What a stream knows of one producer; `None` if it never heard of it, or too long ago.
+    pub fn producer(&self, stream: StreamId, id: &str) -> Result<Option<ProducerInfo>, MachineError> {
+        let key = keys::producer_head(stream, id);
+        let row = self.backend.get(&key)?.map(|row| ProducerRow::decode(&key, &row)).transpose()?;
+        let now = self.applied().time;
+        Ok(row.filter(|row| row.is_known(now)).map(|row| ProducerInfo::of(id, &row)))
     }
 
     /// Where the batches from the one that holds `from` on lie: at most `max_batches` of together at

@@ -11,7 +11,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Index, KeyspaceId, Offset, Revision, SpaceTime, StreamId, Term,
-    command::{self, CommitBuilder, KeyspaceConfig, StreamConfig},
+    command::{self, AppendTerms, CommitBuilder, KeyspaceConfig, ProducerStamp, StreamConfig},
     record::{Record, RecordBatch, Records},
 };
 
@@ -30,7 +30,8 @@ fn fixed() -> Bench {
     let append = |stream: u32| command(|out| command::encode_append(out, StreamId(stream), None, &batch));
     let mut commit = CommitBuilder::new();
     commit.put(KeyspaceId(1), b"", b"empty key").unwrap().put(KeyspaceId(2), b"key", b"small").unwrap();
-    commit.append(StreamId(1), Some(Offset(2)), &batch).unwrap();
+    let producer = Some(ProducerStamp { id: "p", epoch: 4, sequence: 0 });
+    commit.append_with(StreamId(1), &AppendTerms { expected: Offset(2).into(), producer }, &batch).unwrap();
     bench.run(
         1_000_000,
         &[
@@ -95,6 +96,8 @@ fn a_state_of_format_1_can_be_read() {
     assert_eq!(bench.log.read(&blob), b"empty key".as_slice());
     let events = machine.stream(machine.stream_id("events").unwrap()).unwrap();
     assert_eq!((events.start, events.next, events.last_time), (Offset(3), Offset(6), SpaceTime(3_000_000)));
+    let producer = machine.producer(events.id, "p").unwrap().unwrap();
+    assert_eq!((producer.epoch, producer.next_sequence, producer.last_time), (4, 1, SpaceTime(2_000_000)));
     assert_eq!(machine.stream_id("gone"), None);
     assert_eq!(machine.reclaim_due(), [StreamId(1), StreamId(2)]);
     for batch in machine.batches_from(events.id, Offset(3), 9, 999).unwrap().batches {

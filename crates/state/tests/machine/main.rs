@@ -8,6 +8,7 @@ mod golden;
 mod group;
 mod history;
 mod model;
+mod producers;
 mod replay;
 mod support;
 mod workload;

@@ -99,7 +99,7 @@ fn send(target: &dyn Target, sink: &Sink<'_>, batch: Vec<Item>, done: &mut Done)
         Sink::Stream(stream) => {
             let record = |item: Item| NewRecord { key: item.key, headers: Vec::new(), payload: item.value };
             let records: Vec<_> = batch.into_iter().map(record).collect();
-            let appended = target.append(stream, &records, None)?;
+            let appended = target.append(stream, &records, &thalweg_types::command::AppendTerms::default())?;
             if let Some((first, next)) = appended.offsets {
                 done.first_offset.get_or_insert(first);
                 done.next_offset = Some(next);

@@ -9,7 +9,7 @@ use crate::{
     failure::Failure,
     render,
     span::{show_span, show_time},
-    target::{Access, Place, StreamRow, config_json},
+    target::{Access, Place, ProducerRow, StreamRow, config_json},
 };
 
 pub fn streams(args: &Streams) -> Result<(), Failure> {
@@ -31,6 +31,10 @@ pub fn streams(args: &Streams) -> Result<(), Failure> {
             };
             let row = with_target(place, Access::Write, |target| target.configure_stream(stream, &config))?;
             show_streams(&[row], place.json)
+        }
+        Some(StreamAction::Producers { stream, .. }) => {
+            let rows = with_target(place, Access::Read, |target| target.producers(stream))?;
+            show_producers(stream, &rows, place.json)
         }
         Some(StreamAction::Trim { stream, before, .. }) => {
             let row = with_target(place, Access::Read, |target| target.trim_stream(stream, *before))?;
@@ -87,6 +91,30 @@ fn show_streams(rows: &[StreamRow], json: bool) -> Result<(), Failure> {
         ]
     });
     render::line(&render::table(&["stream", "start", "next", "records", "bytes", "newest", "keeps"], shown))
+}
+
+fn show_producers(stream: &str, rows: &[ProducerRow], json: bool) -> Result<(), Failure> {
+    if json {
+        return rows.iter().try_for_each(|row| {
+            render::line(
+                &json!({
+                    "id": row.id, "epoch": row.epoch, "next_sequence": row.next_sequence,
+                    "last_time_micros": row.last_time,
+                })
+                .to_string(),
+            )
+        });
+    }
+    if rows.is_empty() {
+        render::note(&format!(
+            "no producers: `thalweg append {stream} RECORD --producer ID --sequence 0` makes one known"
+        ));
+        return Ok(());
+    }
+    let shown = rows.iter().map(|row| {
+        vec![row.id.clone(), row.epoch.to_string(), row.next_sequence.to_string(), show_time(row.last_time)]
+    });
+    render::line(&render::table(&["producer", "epoch", "next sequence", "last heard of"], shown))
 }
 
 /// As the API writes it.

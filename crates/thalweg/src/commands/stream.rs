@@ -3,7 +3,10 @@
 use std::{io::BufRead, ops::ControlFlow};
 
 use serde_json::{Map, Value, json};
-use thalweg_types::{Clock, SpaceTime, SystemClock};
+use thalweg_types::{
+    Clock, Offset, SpaceTime, SystemClock,
+    command::{AppendTerms, ExpectedOffset, ProducerStamp},
+};
 
 use super::with_target;
 use crate::{
@@ -25,17 +28,29 @@ pub fn append(args: &Append) -> Result<(), Failure> {
         payload,
     };
     let json = args.place.json;
+    let producer = producer(args)?;
+    let terms = AppendTerms { expected: args.expect, producer };
     with_target(&args.place, Access::Write, |target| {
         if let Some(path) = &args.file {
             let payload = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
-            return show_appended(&target.append(&args.stream, &[record(payload)], args.expect)?, 1, json);
+            return show_appended(&target.append(&args.stream, &[record(payload)], &terms)?, 1, json);
         }
         if args.records.is_empty() {
             return append_stdin(target, args, &record);
         }
         let records: Vec<_> = args.records.iter().map(|text| record(text.as_bytes().to_vec())).collect();
-        show_appended(&target.append(&args.stream, &records, args.expect)?, records.len(), json)
+        show_appended(&target.append(&args.stream, &records, &terms)?, records.len(), json)
     })
+}
+
+/// Lines of stdin are appended as they come, so how many go together is chance; a producer's append must
+/// be the same when it is repeated.
+fn producer(args: &Append) -> Result<Option<ProducerStamp<'_>>, Failure> {
+    let (Some(id), Some(sequence)) = (&args.producer, args.sequence) else { return Ok(None) };
+    if args.file.is_none() && args.records.is_empty() {
+        return Err(Failure::usage("--producer goes with records as arguments or with --file, not with stdin"));
+    }
+    Ok(Some(ProducerStamp { id, epoch: args.epoch, sequence }))
 }
 
 /// Appends what is there whenever stdin has nothing more at hand, so that a slow pipe is not held back.
@@ -60,9 +75,11 @@ fn append_stdin(target: &dyn Target, args: &Append, record: &dyn Fn(Vec<u8>) -> 
         if records.is_empty() {
             return Ok(());
         }
-        let appended = target.append(&args.stream, &records, expect)?;
+        let appended = target.append(&args.stream, &records, &expect.into())?;
         // The condition was about where this input begins; the rest of it follows without a gap.
-        expect = expect.and(appended.offsets.map(|(_, next)| next));
+        if let (Some(_), Some((_, next))) = (expect.offset(), appended.offsets) {
+            expect = ExpectedOffset::Exact(Offset(next));
+        }
         show_appended(&appended, records.len(), args.place.json)?;
     }
 }
@@ -72,7 +89,10 @@ pub fn read(args: &Read) -> Result<(), Failure> {
         let from = match (args.from, args.since) {
             (Some(from), _) => from,
             (None, Some(since)) => target.offset_at(&args.stream, since.time(now()).micros())?,
-            (None, None) => target.stream(&args.stream)?.start,
+            (None, None) => {
+                let stream = target.stream(&args.stream)?;
+                args.last.map_or(stream.start, |last| stream.next.saturating_sub(last).max(stream.start))
+            }
         };
         let mut lines = Lines::new();
         target.read(&args.stream, from, args.limit.unwrap_or(u64::MAX), &mut |record| {
@@ -147,15 +167,18 @@ fn show_record(lines: &mut Lines, record: &StreamRecord, format: &RecordFormat, 
 
 fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Failure> {
     let level = appended.durability;
+    let before = if appended.duplicate { " (it happened before)" } else { "" };
     let text = match (json, appended.offsets) {
         (true, offsets) => json!({
             "first": offsets.map(|(first, _)| first), "last": offsets.map(|(_, next)| next.saturating_sub(1)),
-            "count": count, "durability": level.name(),
+            "count": count, "durability": level.name(), "duplicate": appended.duplicate,
         })
         .to_string(),
-        (false, Some((first, next))) if next == first + 1 => format!("ok, offset {first}, durability {level}"),
+        (false, Some((first, next))) if next == first + 1 => {
+            format!("ok, offset {first}, durability {level}{before}")
+        }
         (false, Some((first, next))) => {
-            format!("ok, offsets {first} to {}, durability {level}", next.saturating_sub(1))
+            format!("ok, offsets {first} to {}, durability {level}{before}", next.saturating_sub(1))
         }
         (false, None) => format!("ok, {count} accepted, durability {level}"),
     };

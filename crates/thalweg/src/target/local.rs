@@ -6,17 +6,19 @@ use std::{
 };
 
 use serde_json::Value;
-use thalweg_engine::{Create, Database, Options, Order, ReadError, ScanRange, Stream, StreamInfo, Values, WriteError};
+use thalweg_engine::{
+    Create, Database, Options, Order, ProducerInfo, ReadError, ScanRange, Stream, StreamInfo, Values, WriteError,
+};
 use thalweg_server::node_status;
 use thalweg_types::{
     Durability, Offset, SpaceTime,
-    command::{CommandError, CommitBuilder, Expect, StreamConfig},
+    command::{AppendTerms, CommandError, CommitBuilder, Expect, StreamConfig},
     record::{Record, RecordBatch},
 };
 
 use super::{
-    Access, Appended, Found, NewRecord, Pair, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs, VisitRecords,
-    Written, no_such_stream,
+    Access, Appended, Found, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs,
+    VisitRecords, Written, no_such_stream,
 };
 use crate::{
     failure::{Exit, Failure},
@@ -105,16 +107,22 @@ impl Target for Local {
         Ok(self.database.keyspaces().into_iter().map(|info| info.name).collect())
     }
 
-    fn append(&self, stream: &str, records: &[NewRecord], expect: Option<u64>) -> Result<Appended, Failure> {
+    fn append(&self, stream: &str, records: &[NewRecord], terms: &AppendTerms<'_>) -> Result<Appended, Failure> {
         let stream = self.database.stream(stream).map_err(of_write)?;
         let batch = encode(records)?;
-        let ack = match expect {
-            Some(offset) => stream.append_expecting(&batch, Offset(offset)),
-            None => stream.append(&batch),
+        let ack = stream.append_with(&batch, terms).map_err(of_write)?;
+        let offsets = ack.appends.first().map(|at| (at.first.get(), at.first.get() + u64::from(at.count)));
+        Ok(Appended { durability: ack.durability, offsets, duplicate: ack.duplicate })
+    }
+
+    fn producers(&self, stream: &str) -> Result<Vec<ProducerRow>, Failure> {
+        let row = |info: ProducerInfo| ProducerRow {
+            id: info.id,
+            epoch: info.epoch.into(),
+            next_sequence: info.next_sequence,
+            last_time: info.last_time.micros(),
         };
-        let ack = ack.map_err(of_write)?;
-        let offsets = ack.appends.first().map(|at| (at.first.get(), at.first.get() + u64::from(batch.count())));
-        Ok(Appended { durability: ack.durability, offsets })
+        Ok(self.find_stream(stream)?.producers().map_err(of_read)?.into_iter().map(row).collect())
     }
 
     fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
@@ -258,6 +266,10 @@ fn of_write(error: WriteError) -> Failure {
                 None => "the condition does not hold: the key is not there".to_owned(),
             };
             failure.then("read the key again and decide anew; nothing was written")
+        }
+        WriteError::ProducerRefused { .. } => {
+            failure.exit = Exit::Conflict;
+            failure.then("`thalweg streams producers STREAM` shows what the stream knows; nothing was written")
         }
         WriteError::OffsetConflict { .. } => {
             failure.exit = Exit::Conflict;

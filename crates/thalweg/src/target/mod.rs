@@ -14,7 +14,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use thalweg_types::{
     Durability,
-    command::{Expect, StreamConfig},
+    command::{AppendTerms, Expect, StreamConfig},
 };
 
 use crate::failure::Failure;
@@ -71,12 +71,24 @@ pub struct Written {
     pub revision: Option<u64>,
 }
 
+/// A producer of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProducerRow {
+    pub id: String,
+    pub epoch: u64,
+    pub next_sequence: u64,
+    /// In microseconds since 1970.
+    pub last_time: u64,
+}
+
 /// Acknowledged records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
     pub durability: Durability,
     /// First and next offset; `None` at level `none`.
     pub offsets: Option<(u64, u64)>,
+    /// Whether a producer had sent it before.
+    pub duplicate: bool,
 }
 
 /// A value as found.
@@ -158,11 +170,13 @@ pub trait Target {
     fn keyspaces(&self) -> Result<Vec<String>, Failure>;
 
     /// Appends all or none; creates the stream if needed.
-    fn append(&self, stream: &str, records: &[NewRecord], expect: Option<u64>) -> Result<Appended, Failure>;
+    fn append(&self, stream: &str, records: &[NewRecord], terms: &AppendTerms<'_>) -> Result<Appended, Failure>;
     /// Records from `from` to the end as of now, at most `limit`.
     fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure>;
     /// As `read`, and then goes on as records come in, until told to stop.
     fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure>;
+    /// What the stream remembers of its producers.
+    fn producers(&self, stream: &str) -> Result<Vec<ProducerRow>, Failure>;
     /// The first offset whose record is not older than `micros`.
     fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure>;
     fn streams(&self) -> Result<Vec<StreamRow>, Failure>;

@@ -13,12 +13,13 @@ use serde_json::{Map, Value, json};
 use thalweg_server::parse::encode;
 use thalweg_types::{
     Durability, SpaceTime,
-    command::{Expect, StreamConfig},
+    command::{AppendTerms, Expect, ExpectedOffset, ProducerStamp, StreamConfig},
 };
 use ureq::http::{HeaderMap, Method};
 
 use super::{
-    Appended, Found, NewRecord, Pair, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs, VisitRecords, Written,
+    Appended, Found, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs,
+    VisitRecords, Written,
     events::Events,
     http::{Ask, Http, Reply},
 };
@@ -173,10 +174,14 @@ impl Target for Remote {
         Ok(items.iter().filter_map(|item| item["name"].as_str().map(str::to_owned)).collect())
     }
 
-    fn append(&self, stream: &str, records: &[NewRecord], expect: Option<u64>) -> Result<Appended, Failure> {
+    fn append(&self, stream: &str, records: &[NewRecord], terms: &AppendTerms<'_>) -> Result<Appended, Failure> {
         let mut path = format!("{}/records?", stream_path(stream));
-        if let Some(offset) = expect {
-            path.push_str(&format!("expected={offset}&"));
+        if terms.expected != ExpectedOffset::Any {
+            path.push_str(&format!("expected={}&", terms.expected));
+        }
+        if let Some(ProducerStamp { id, epoch, sequence }) = terms.producer {
+            let id = encode(id.as_bytes());
+            path.push_str(&format!("producer={id}&epoch={epoch}&sequence={sequence}&"));
         }
         let reply = match records {
             // A single payload goes as it is: in JSON, one of the largest size could outgrow a request.
@@ -195,8 +200,23 @@ impl Target for Remote {
         };
         let durability = self.http.level(&reply.headers)?;
         let ack = self.json_of(&reply)?;
-        let offsets = ack["first"].as_u64().map(|first| (first, first + records.len() as u64));
-        Ok(Appended { durability, offsets })
+        let count = ack["count"].as_u64().unwrap_or(records.len() as u64);
+        let offsets = ack["first"].as_u64().map(|first| (first, first + count));
+        Ok(Appended { durability, offsets, duplicate: ack["duplicate"] == json!(true) })
+    }
+
+    fn producers(&self, stream: &str) -> Result<Vec<ProducerRow>, Failure> {
+        let list = self.http.json(Ask::get(format!("{}/producers", stream_path(stream))))?;
+        let items = list["producers"].as_array().ok_or_else(|| self.http.not_ours("no list of producers"))?;
+        let row = |item: &Value| {
+            Some(ProducerRow {
+                id: item["id"].as_str()?.to_owned(),
+                epoch: item["epoch"].as_u64()?,
+                next_sequence: item["next_sequence"].as_u64()?,
+                last_time: item["last_time_micros"].as_u64()?,
+            })
+        };
+        items.iter().map(|item| row(item).ok_or_else(|| self.http.not_ours("a producer without its figures"))).collect()
     }
 
     fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {

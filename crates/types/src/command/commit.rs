@@ -1,7 +1,7 @@
 //! Commits: conditions that must all hold, then writes that all happen or none.
 
 use crate::{
-    command::{COMMIT, CommandError, expect_end},
+    command::{AppendTerms, COMMIT, CommandError, EncodedStamp, ExpectedOffset, expect_end},
     ids::{KeyspaceId, Offset, Revision, StreamId},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_VALUE_BYTES},
     record::{Malformed, Reader, RecordBatch, put_u32},
@@ -10,6 +10,7 @@ use crate::{
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const APPEND: u8 = 3;
+const APPEND_PRODUCED: u8 = 32;
 
 /// What a condition wants of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +63,7 @@ pub struct CommitBuilder {
     condition_count: u32,
     writes: Vec<u8>,
     write_count: u32,
-    expects_offset: bool,
+    has_terms: bool,
 }
 
 impl CommitBuilder {
@@ -104,17 +105,28 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds an append; with `expected`, the commit fails unless the stream's next offset is that.
+    /// Adds an append; the commit fails unless the stream's next offset is as `expected`.
     pub fn append(
         &mut self,
         stream: StreamId,
-        expected: Option<Offset>,
+        expected: impl Into<ExpectedOffset>,
         batch: &RecordBatch,
     ) -> Result<&mut Self, CommandError> {
-        self.room(batch.bytes().len() + 32)?;
+        self.append_with(stream, &expected.into().into(), batch)
+    }
+
+    /// Adds an append under any terms. If it is a producer's and happened before, the whole commit did,
+    /// and is answered with its first result.
+    pub fn append_with(
+        &mut self,
+        stream: StreamId,
+        terms: &AppendTerms<'_>,
+        batch: &RecordBatch,
+    ) -> Result<&mut Self, CommandError> {
+        self.room(batch.bytes().len() + terms.producer.map_or(0, |stamp| stamp.id.len()) + 48)?;
+        encode_append_write(&mut self.writes, stream, terms, batch)?;
         self.write_count += 1;
-        self.expects_offset |= expected.is_some();
-        encode_append_write(&mut self.writes, stream, expected, batch);
+        self.has_terms |= terms.is_conditional();
         Ok(self)
     }
 
@@ -124,10 +136,11 @@ impl CommitBuilder {
         self.write_count
     }
 
-    /// Whether its outcome depends on the state: conditions, or appends at an expected offset.
+    /// Whether its outcome depends on the state: conditions, or appends at an expected offset or of a
+    /// producer.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
-        self.condition_count > 0 || self.expects_offset
+        self.condition_count > 0 || self.has_terms
     }
 
     /// Appends the encoded command.
@@ -184,13 +197,26 @@ fn encode_delete_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) {
     out.extend_from_slice(key);
 }
 
-fn encode_append_write(out: &mut Vec<u8>, stream: StreamId, expected: Option<Offset>, batch: &RecordBatch) {
-    out.push(APPEND);
+fn encode_append_write(
+    out: &mut Vec<u8>,
+    stream: StreamId,
+    terms: &AppendTerms<'_>,
+    batch: &RecordBatch,
+) -> Result<(), CommandError> {
+    let begun_at = out.len();
+    out.push(if terms.producer.is_some() { APPEND_PRODUCED } else { APPEND });
     out.extend_from_slice(&stream.0.to_le_bytes());
-    out.extend_from_slice(&expected.map_or(u64::MAX, Offset::get).to_le_bytes());
+    out.extend_from_slice(&terms.expected.offset().map_or(u64::MAX, Offset::get).to_le_bytes());
+    if let Some(stamp) = &terms.producer
+        && let Err(error) = stamp.encode(out)
+    {
+        out.truncate(begun_at);
+        return Err(error);
+    }
     out.extend_from_slice(&batch.count().to_le_bytes());
     put_u32(out, batch.bytes().len());
     out.extend_from_slice(batch.bytes());
+    Ok(())
 }
 
 /// Appends the command of a single put: what a [`CommitBuilder`] with one put would write.
@@ -211,9 +237,20 @@ pub fn encode_delete(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) -> Res
 }
 
 /// Appends the command of a single append.
-pub fn encode_append(out: &mut Vec<u8>, stream: StreamId, expected: Option<Offset>, batch: &RecordBatch) {
+pub fn encode_append(out: &mut Vec<u8>, stream: StreamId, expected: impl Into<ExpectedOffset>, batch: &RecordBatch) {
     encode_commit_head(out, 0, 1);
-    encode_append_write(out, stream, expected, batch);
+    encode_append_write(out, stream, &expected.into().into(), batch).expect("only a producer can be refused");
+}
+
+/// Appends the command of a single append under any terms.
+pub fn encode_append_with(
+    out: &mut Vec<u8>,
+    stream: StreamId,
+    terms: &AppendTerms<'_>,
+    batch: &RecordBatch,
+) -> Result<(), CommandError> {
+    encode_commit_head(out, 0, 1);
+    encode_append_write(out, stream, terms, batch)
 }
 
 /// A commit's inside. `conditions` and `writes` may be iterated any number of times.
@@ -263,6 +300,8 @@ pub enum Write<'a> {
         stream: StreamId,
         /// Fail the commit unless this is the next offset.
         expected: Option<Offset>,
+        /// Whose append it is; it happens once however often it is sent.
+        producer: Option<EncodedStamp<'a>>,
         /// How many records.
         count: u32,
         /// The encoded batch.
@@ -376,20 +415,25 @@ fn decode_write<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
             let len = reader.u32("key length")? as usize;
             Ok(Write::Delete { keyspace, key: reader.take(len, "key")? })
         }
-        APPEND => {
-            let stream = StreamId(reader.u32("stream id")?);
-            let expected = reader.u64("expected offset")?;
-            let count = reader.u32("record count")?;
-            let len = reader.u32("batch length")? as usize;
-            let batch_at = reader.position();
-            Ok(Write::Append {
-                stream,
-                expected: (expected != u64::MAX).then_some(Offset(expected)),
-                count,
-                batch: reader.take(len, "record batch")?,
-                batch_at,
-            })
-        }
+        APPEND => decode_append(reader, false),
+        APPEND_PRODUCED => decode_append(reader, true),
         _ => Err(Malformed { at, expected: "known write kind" }),
     }
+}
+
+fn decode_append<'a>(reader: &mut Reader<'a>, produced: bool) -> Result<Write<'a>, Malformed> {
+    let stream = StreamId(reader.u32("stream id")?);
+    let expected = reader.u64("expected offset")?;
+    let producer = if produced { Some(EncodedStamp::decode(reader)?) } else { None };
+    let count = reader.u32("record count")?;
+    let len = reader.u32("batch length")? as usize;
+    let batch_at = reader.position();
+    Ok(Write::Append {
+        stream,
+        expected: (expected != u64::MAX).then_some(Offset(expected)),
+        producer,
+        count,
+        batch: reader.take(len, "record batch")?,
+        batch_at,
+    })
 }

@@ -1,6 +1,7 @@
 //! What comes of a command.
 
 use crate::{
+    command::ProducerRefusal,
     ids::{KeyspaceId, Offset, Revision, StreamId},
     record::Malformed,
 };
@@ -21,6 +22,25 @@ pub enum Outcome {
         condition: u32,
         /// The key's revision; `None` if it has no value.
         actual: Option<Revision>,
+    },
+    /// The commit happened before: a producer sent it again. Nothing happened now.
+    Duplicate {
+        /// The revision it got then.
+        revision: Revision,
+        /// Where the appends of producers went then, in order; those without a producer are not remembered.
+        appends: Vec<AppendedAt>,
+    },
+    /// A producer's append cannot be taken; nothing happened.
+    ProducerRefused {
+        /// The stream.
+        stream: StreamId,
+        /// Why.
+        refusal: ProducerRefusal,
+    },
+    /// The producer is open.
+    Producer {
+        /// Its new epoch; the next sequence is 0.
+        epoch: u32,
     },
     /// An append's expected offset was not the next one; nothing happened.
     OffsetConflict {

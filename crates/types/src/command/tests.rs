@@ -73,6 +73,42 @@ fn layouts_of_the_other_commands_are_pinned() {
     let floor = HistoryFloor { revision: Revision(258), index: Index(7) };
     let raise = encoded(|out| encode_raise_history_floor(out, floor, 9));
     assert_eq!(raise, b"\x18\x02\x01\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x09\0\0\0");
+    assert_eq!(encoded(|out| encode_open_producer(out, STREAM, "pr").unwrap()), b"\x20\x07\0\0\0\x02pr");
+}
+
+fn produced() -> AppendTerms<'static> {
+    let producer = Some(ProducerStamp { id: "pr", epoch: 3, sequence: 258 });
+    AppendTerms { expected: ExpectedOffset::NoRecords, producer }
+}
+
+#[test]
+fn the_append_of_a_producer_is_pinned() {
+    let bytes = encoded(|out| encode_append_with(out, STREAM, &produced(), &batch()).unwrap());
+    let expected: &[&[u8]] = &[
+        b"\x01\0\0\0\0\x01\0\0\0",
+        b"\x20\x07\0\0\0\0\0\0\0\0\0\0\0",
+        b"\x03\0\0\0\x02\x01\0\0\0\0\0\0\x02pr",
+        b"\x01\0\0\0\x06\0\0\0\x02\0\0\0\0p",
+    ];
+    assert_eq!(bytes, expected.concat());
+    let mut commit = CommitBuilder::new();
+    commit.append_with(STREAM, &produced(), &batch()).unwrap();
+    assert_eq!(encoded(|out| commit.encode(out)), bytes);
+    assert!(commit.is_conditional());
+    let write = commit_of(&bytes).writes().unwrap().next().unwrap().unwrap();
+    let Write::Append { producer: Some(stamp), expected, .. } = write else { panic!("no append of a producer") };
+    assert_eq!((Some(stamp.get()), expected), (produced().producer, Some(Offset(0))));
+}
+
+#[test]
+fn a_refused_producer_leaves_the_commit_as_it_was() {
+    let mut commit = CommitBuilder::new();
+    let terms =
+        AppendTerms { producer: Some(ProducerStamp { id: "a b", epoch: 0, sequence: 0 }), ..Default::default() };
+    assert!(matches!(commit.append_with(STREAM, &terms, &batch()), Err(CommandError::BadProducerId { .. })));
+    commit.append(STREAM, None, &batch()).unwrap();
+    let alone = encoded(|out| encode_append(out, STREAM, None, &batch()));
+    assert_eq!((encoded(|out| commit.encode(out)), commit.is_conditional()), (alone, false));
 }
 
 #[test]
@@ -114,7 +150,9 @@ fn a_commit_comes_back_as_built() {
     assert_eq!((key, value, &bytes[value_at..value_at + 5]), (b"key".as_slice(), b"value".as_slice(), value));
     assert_eq!(writes[1], Write::Delete { keyspace: KS, key: b"gone" });
     for (write, wanted) in writes[2..].iter().zip([Some(Offset(5)), None]) {
-        let Write::Append { stream, expected, count, batch: found, batch_at } = *write else { panic!("no append") };
+        let Write::Append { stream, expected, count, batch: found, batch_at, producer: None } = *write else {
+            panic!("no append")
+        };
         assert_eq!((stream, expected, count, found), (STREAM, wanted, 1, batch().bytes()));
         assert_eq!(&bytes[batch_at..batch_at + found.len()], found);
     }
@@ -164,6 +202,8 @@ fn a_command_that_is_cut_or_goes_on_is_malformed() {
         encoded(|out| encode_trim_stream(out, STREAM, Offset(1))),
         encoded(|out| encode_reclaim_stream(out, STREAM, 1)),
         encoded(|out| encode_raise_history_floor(out, HistoryFloor::default(), 1)),
+        encoded(|out| encode_open_producer(out, STREAM, "p").unwrap()),
+        encoded(|out| encode_append_with(out, STREAM, &produced(), &batch()).unwrap()),
     ];
     let decodes = |bytes: &[u8]| match Command::decode(bytes) {
         Ok(Command::Commit(commit)) => {

@@ -1,0 +1,243 @@
+//! Appends of producers: each happens once, however often it is sent.
+//!
+//! Owns what a stamp does to the state: opening, checking, remembering, forgetting. Rows are in
+//! `streams::producers`.
+//!
+//! A commit is checked as any other. Only when that refuses it is it asked whether it happened before
+//! ([`repeated`]): its own first success may be why its conditions fail now. So a commit without a
+//! producer pays nothing, and a refused one a second look at its writes.
+//!
+//! Invariants: `head.producers` is the number of the stream's head rows; at most
+//! `MAX_STREAM_PRODUCERS`. Which ones are evicted depends on the entries alone: those silent longest by
+//! the entries' time, then by id.
+
+use std::collections::BTreeMap;
+
+use thalweg_types::{
+    Revision, StreamId,
+    command::{AppendedAt, Commit, EncodedStamp, Outcome, ProducerRefusal, ProducerStamp, Write},
+    limits::{MAX_STREAM_PRODUCERS, PRODUCER_EVICTIONS},
+};
+
+use crate::{
+    keys,
+    machine::{
+        MachineError,
+        entry::{Applying, Refused},
+    },
+    streams::producers::{self, ProducerResult, ProducerRow, Standing},
+};
+
+/// What this record did to producers.
+#[derive(Debug, Default)]
+pub(crate) struct PendingProducers {
+    /// Rows as they are in the batch; a row that is gone is `None`.
+    rows: BTreeMap<(StreamId, Box<str>), PendingProducer>,
+    /// Rows as the commit being checked will leave them.
+    checked: BTreeMap<(StreamId, Box<str>), ProducerRow>,
+}
+
+#[derive(Debug, Default)]
+struct PendingProducer {
+    row: Option<ProducerRow>,
+    /// Results in the batch.
+    results: Vec<ProducerResult>,
+}
+
+impl PendingProducers {
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
+        self.checked.clear();
+    }
+
+    /// Before the writes of a commit are checked.
+    pub(crate) fn begin_commit(&mut self) {
+        if !self.checked.is_empty() {
+            self.checked.clear();
+        }
+    }
+
+    fn touches(&self, stream: StreamId) -> bool {
+        self.rows.keys().any(|(id, _)| *id == stream)
+    }
+}
+
+/// Checks an append of a producer, which follows those of its commit that were checked before.
+pub(crate) fn check(applying: &mut Applying<'_>, stream: StreamId, stamp: EncodedStamp<'_>) -> Result<(), Refused> {
+    let stamp = stamp.get();
+    let key = (stream, Box::from(stamp.id));
+    let known = match applying.applier.pending.producers.checked.get(&key) {
+        Some(row) => Some(*row),
+        None => known_row(applying, stream, stamp.id)?,
+    };
+    match ProducerRow::standing(known, &stamp) {
+        Standing::Next => {
+            let row = ProducerRow::after(known, &stamp, applying.applied.time);
+            applying.applier.pending.producers.checked.insert(key, row);
+            Ok(())
+        }
+        // Whether the whole commit is one is asked when it has been refused.
+        Standing::Duplicate => Err(refuse(stream, ProducerRefusal::Mixed)),
+        Standing::Refused(refusal) => Err(refuse(stream, refusal)),
+    }
+}
+
+fn refuse(stream: StreamId, refusal: ProducerRefusal) -> Refused {
+    Refused::Outcome(Outcome::ProducerRefused { stream, refusal })
+}
+
+/// The first outcome of a commit that was refused because it happened before. `None`: it did not.
+/// Some appends happened and others did not: the commit is refused as mixed.
+pub(crate) fn repeated(applying: &mut Applying<'_>, commit: &Commit<'_>) -> Result<Option<Outcome>, Refused> {
+    let mut first: Option<Revision> = None;
+    let (mut appends, mut mixed) = (Vec::new(), None);
+    for write in commit.writes().into_iter().flatten().flatten() {
+        let Write::Append { stream, producer: Some(stamp), .. } = write else { continue };
+        match result_of(applying, stream, &stamp.get())? {
+            Some(result) if first.is_none_or(|revision| revision == result.revision) => {
+                first = Some(result.revision);
+                appends.push(AppendedAt { stream, first: result.first, count: result.count });
+            }
+            _ => mixed = mixed.or(Some(stream)),
+        }
+    }
+    match (first, mixed) {
+        (Some(_), Some(stream)) => Err(refuse(stream, ProducerRefusal::Mixed)),
+        (Some(revision), None) => Ok(Some(Outcome::Duplicate { revision, appends })),
+        (None, _) => Ok(None),
+    }
+}
+
+/// What came of this append, if it happened and is remembered.
+fn result_of(
+    applying: &mut Applying<'_>,
+    stream: StreamId,
+    stamp: &ProducerStamp<'_>,
+) -> Result<Option<ProducerResult>, Refused> {
+    if applying.live_head(stream).is_none() {
+        return Ok(None);
+    }
+    let known = known_row(applying, stream, stamp.id)?;
+    if ProducerRow::standing(known, stamp) != Standing::Duplicate {
+        return Ok(None);
+    }
+    let pending = applying.applier.pending.producers.rows.get(&(stream, Box::from(stamp.id)));
+    let here =
+        pending.and_then(|pending| pending.results.iter().rev().find(|result| result.sequence == stamp.sequence));
+    if let Some(result) = here {
+        return Ok(Some(*result));
+    }
+    let key = keys::producer_result(stream, stamp.id, producers::slot(stamp.sequence));
+    let row = applying.machine.backend.get(&key)?;
+    let missing = || MachineError::corrupt("producer result", &key, "missing, or of another sequence");
+    let result = ProducerResult::decode(&key, &row.ok_or_else(missing)?)?;
+    if result.sequence == stamp.sequence { Ok(Some(result)) } else { Err(missing().into()) }
+}
+
+/// Remembers a checked append that has just been done.
+pub(crate) fn remember(
+    applying: &mut Applying<'_>,
+    stream: StreamId,
+    stamp: EncodedStamp<'_>,
+    revision: Revision,
+    at: &AppendedAt,
+) -> Result<(), MachineError> {
+    let stamp = stamp.get();
+    let row = ProducerRow::after(stored_row(applying, stream, stamp.id)?, &stamp, applying.applied.time);
+    set_row(applying, stream, stamp.id, row)?;
+    let result = ProducerResult { sequence: stamp.sequence, revision, first: at.first, count: at.count };
+    let key = keys::producer_result(stream, stamp.id, producers::slot(stamp.sequence));
+    applying.applier.batch.put(&[&key], &[&result.encode()]);
+    let pending = applying.applier.pending.producers.rows.get_mut(&(stream, Box::from(stamp.id)));
+    pending.expect("set above").results.push(result);
+    Ok(())
+}
+
+/// Gives a producer an epoch above the one it has.
+pub(crate) fn open(applying: &mut Applying<'_>, stream: StreamId, id: &str) -> Result<Outcome, Refused> {
+    if applying.live_head(stream).is_none() {
+        return Ok(Outcome::NoSuchStream(stream));
+    }
+    // Also of one that was silent too long, if its row is still there: its instances stay fenced.
+    let stored = stored_row(applying, stream, id)?;
+    let epoch = match stored {
+        None => 1,
+        Some(row) => match row.epoch.checked_add(1) {
+            Some(epoch) => epoch,
+            None => {
+                return Ok(Outcome::ProducerRefused { stream, refusal: ProducerRefusal::Fenced { epoch: row.epoch } });
+            }
+        },
+    };
+    let used = stored.map_or(0, |row| row.used);
+    set_row(applying, stream, id, ProducerRow { next: 0, last_time: applying.applied.time, epoch, used })?;
+    Ok(Outcome::Producer { epoch })
+}
+
+/// A producer that is remembered at the time of this entry.
+fn known_row(applying: &Applying<'_>, stream: StreamId, id: &str) -> Result<Option<ProducerRow>, MachineError> {
+    Ok(stored_row(applying, stream, id)?.filter(|row| row.is_known(applying.applied.time)))
+}
+
+fn stored_row(applying: &Applying<'_>, stream: StreamId, id: &str) -> Result<Option<ProducerRow>, MachineError> {
+    if let Some(pending) = applying.applier.pending.producers.rows.get(&(stream, Box::from(id))) {
+        return Ok(pending.row);
+    }
+    let key = keys::producer_head(stream, id);
+    applying.machine.backend.get(&key)?.map(|row| ProducerRow::decode(&key, &row)).transpose()
+}
+
+fn set_row(applying: &mut Applying<'_>, stream: StreamId, id: &str, row: ProducerRow) -> Result<(), MachineError> {
+    if stored_row(applying, stream, id)?.is_none() {
+        if applying.live_head(stream).is_some_and(|head| head.producers >= MAX_STREAM_PRODUCERS) {
+            evict(applying, stream)?;
+        }
+        applying.live_head(stream).expect("checked by the caller").producers += 1;
+    }
+    applying.applier.batch.put(&[&keys::producer_head(stream, id)], &[&row.encode()]);
+    let pending = applying.applier.pending.producers.rows.entry((stream, Box::from(id))).or_default();
+    if pending.row.is_none_or(|before| before.epoch != row.epoch || row.next == 0) {
+        pending.results.clear();
+    }
+    pending.row = Some(row);
+    Ok(())
+}
+
+/// Forgets those that were silent longest.
+fn evict(applying: &mut Applying<'_>, stream: StreamId) -> Result<(), MachineError> {
+    let mut all: BTreeMap<Box<str>, ProducerRow> = BTreeMap::new();
+    producers::visit(&*applying.machine.backend.view(), stream, &mut |id, row| _ = all.insert(id.into(), row))?;
+    for ((of, id), pending) in &applying.applier.pending.producers.rows {
+        match pending.row {
+            Some(row) if *of == stream => _ = all.insert(id.clone(), row),
+            None if *of == stream => _ = all.remove(id),
+            _ => {}
+        }
+    }
+    let mut silent: Vec<_> = all.into_iter().map(|(id, row)| (row.last_time, id, row.used)).collect();
+    silent.sort_unstable();
+    silent.truncate(PRODUCER_EVICTIONS);
+    for (_, id, used) in silent {
+        applying.applier.batch.delete(&[&keys::producer_head(stream, &id)]);
+        for slot in 0..used {
+            applying.applier.batch.delete(&[&keys::producer_result(stream, &id, slot)]);
+        }
+        applying.live_head(stream).expect("checked by the caller").producers -= 1;
+        applying.applier.pending.producers.rows.insert((stream, id), PendingProducer::default());
+    }
+    Ok(())
+}
+
+/// Removes at most `max` rows of a deleted stream's producers. Returns how many, and whether none are left.
+pub(crate) fn forget(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<(u32, bool), MachineError> {
+    if applying.applier.pending.producers.touches(stream) {
+        // Their rows are in this batch, which no view shows: a later command finds them.
+        return Ok((0, false));
+    }
+    let keys = producers::some_keys(&*applying.machine.backend.view(), stream, max as usize + 1)?;
+    let removed = keys.len().min(max as usize);
+    for key in &keys[..removed] {
+        applying.applier.batch.delete(&[key]);
+    }
+    Ok((removed as u32, keys.len() == removed))
+}

@@ -1,0 +1,235 @@
+//! Producers: which append of each a stream has seen, and what came of the last ones.
+//!
+//! Owns the rows and their reads. What an append does to them is `machine::producers`.
+//!
+//! ```text
+//! head row   0d | stream u32 BE | 0 | id                     next u64 | last_time u64 | epoch u32 | used u8
+//! result row 0d | stream u32 BE | 1 | id_len u8 | id | slot  sequence u64 | revision u64 | first u64 | count u32
+//! ```
+//! Values little-endian. `slot` is the sequence modulo 64, so the results are a ring that is never
+//! cleaned: those of the sequences `next - 64 .. next` are in it, and others are stale and never looked
+//! at, because sequences are dense from 0 in every epoch. `used` says how many slots were ever written. One
+//! append writes 21 + 28 bytes, however many results are kept.
+
+use std::ops::ControlFlow;
+
+use thalweg_types::{
+    Offset, Revision, SpaceTime, StreamId,
+    command::{ProducerRefusal, ProducerStamp, check_producer_id},
+    limits::{PRODUCER_MEMORY, PRODUCER_RESULTS},
+};
+
+use crate::{
+    backend::{Direction, View},
+    keys::{self, KeyRange},
+    machine::MachineError,
+};
+
+const HEAD_LEN: usize = 21;
+const RESULT_LEN: usize = 28;
+
+/// What a stream knows of a producer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProducerRow {
+    /// The sequence that comes next.
+    pub(crate) next: u64,
+    /// When it was last heard of.
+    pub(crate) last_time: SpaceTime,
+    pub(crate) epoch: u32,
+    /// Result slots ever written: what there is to remove. `used >= min(next, 64)`.
+    pub(crate) used: u8,
+}
+
+/// What came of one append of a producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProducerResult {
+    pub(crate) sequence: u64,
+    pub(crate) revision: Revision,
+    pub(crate) first: Offset,
+    pub(crate) count: u32,
+}
+
+/// A producer as users see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProducerInfo {
+    /// Its id.
+    pub id: String,
+    /// Its epoch: appends under lower ones are fenced.
+    pub epoch: u32,
+    /// The sequence that comes next.
+    pub next_sequence: u64,
+    /// When it last appended or was opened.
+    pub last_time: SpaceTime,
+}
+
+/// What an append of a producer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The next one.
+    Next,
+    /// One whose result is still kept.
+    Duplicate,
+    Refused(ProducerRefusal),
+}
+
+impl ProducerRow {
+    /// The row after the append with this stamp.
+    pub(crate) fn after(known: Option<Self>, stamp: &ProducerStamp<'_>, time: SpaceTime) -> Self {
+        let next = stamp.sequence + 1;
+        let used = known.map_or(0, |row| row.used).max(next.min(PRODUCER_RESULTS) as u8);
+        Self { next, last_time: time, epoch: stamp.epoch, used }
+    }
+
+    /// Whether it is remembered at `now`: a row may outlive its time.
+    pub(crate) fn is_known(&self, now: SpaceTime) -> bool {
+        self.last_time >= now.minus(PRODUCER_MEMORY)
+    }
+
+    /// What an append with this stamp is, to a stream that knows this much of its producer.
+    pub(crate) fn standing(known: Option<Self>, stamp: &ProducerStamp<'_>) -> Standing {
+        let refused = Standing::Refused;
+        let Some(row) = known else {
+            return if stamp.sequence == 0 { Standing::Next } else { refused(ProducerRefusal::Unknown) };
+        };
+        if stamp.epoch < row.epoch {
+            return refused(ProducerRefusal::Fenced { epoch: row.epoch });
+        }
+        let next = if stamp.epoch > row.epoch { 0 } else { row.next };
+        let oldest = next.saturating_sub(PRODUCER_RESULTS);
+        match stamp.sequence {
+            sequence if sequence == next => Standing::Next,
+            sequence if sequence > next => refused(ProducerRefusal::SequenceGap { expected: next }),
+            sequence if sequence >= oldest => Standing::Duplicate,
+            _ => refused(ProducerRefusal::DuplicateTooOld { oldest }),
+        }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; HEAD_LEN] {
+        let mut row = [0; HEAD_LEN];
+        row[..8].copy_from_slice(&self.next.to_le_bytes());
+        row[8..16].copy_from_slice(&self.last_time.0.to_le_bytes());
+        row[16..20].copy_from_slice(&self.epoch.to_le_bytes());
+        row[20] = self.used;
+        row
+    }
+
+    pub(crate) fn decode(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
+        let wrong = |_| MachineError::corrupt("producer", key, "row of a wrong length");
+        let row: &[u8; HEAD_LEN] = row.try_into().map_err(wrong)?;
+        Ok(Self {
+            next: u64::from_le_bytes(row[..8].try_into().expect("8 bytes")),
+            last_time: SpaceTime(u64::from_le_bytes(row[8..16].try_into().expect("8 bytes"))),
+            epoch: u32::from_le_bytes(row[16..20].try_into().expect("4 bytes")),
+            used: row[20],
+        })
+    }
+}
+
+/// Where the result of a sequence is kept.
+pub(crate) fn slot(sequence: u64) -> u8 {
+    (sequence % PRODUCER_RESULTS) as u8
+}
+
+impl ProducerResult {
+    pub(crate) fn encode(&self) -> [u8; RESULT_LEN] {
+        let mut row = [0; RESULT_LEN];
+        row[..8].copy_from_slice(&self.sequence.to_le_bytes());
+        row[8..16].copy_from_slice(&self.revision.0.to_le_bytes());
+        row[16..24].copy_from_slice(&self.first.0.to_le_bytes());
+        row[24..].copy_from_slice(&self.count.to_le_bytes());
+        row
+    }
+
+    pub(crate) fn decode(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
+        let wrong = |_| MachineError::corrupt("producer result", key, "row of a wrong length");
+        let row: &[u8; RESULT_LEN] = row.try_into().map_err(wrong)?;
+        let u64_at = |at: usize| u64::from_le_bytes(row[at..at + 8].try_into().expect("8 bytes"));
+        Ok(Self {
+            sequence: u64_at(0),
+            revision: Revision(u64_at(8)),
+            first: Offset(u64_at(16)),
+            count: u32::from_le_bytes(row[24..].try_into().expect("4 bytes")),
+        })
+    }
+}
+
+/// Calls `each` with every producer of a stream, in order of their ids, expired ones included.
+pub(crate) fn visit(
+    view: &dyn View,
+    stream: StreamId,
+    each: &mut dyn FnMut(&str, ProducerRow),
+) -> Result<(), MachineError> {
+    let prefix = keys::producer_heads(stream);
+    crate::machine::load_rows(view, &KeyRange::with_prefix(&prefix), |key, row| {
+        let id = std::str::from_utf8(&key[prefix.len()..]).ok().filter(|id| check_producer_id(id).is_ok());
+        let id = id.ok_or_else(|| MachineError::corrupt("producer", key, "no well-formed id"))?;
+        each(id, ProducerRow::decode(key, row)?);
+        Ok(())
+    })
+}
+
+/// The producers that are remembered at `now`, by id.
+pub(crate) fn list(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Vec<ProducerInfo>, MachineError> {
+    let mut found = Vec::new();
+    visit(view, stream, &mut |id, row| {
+        if row.is_known(now) {
+            found.push(ProducerInfo::of(id, &row));
+        }
+    })?;
+    Ok(found)
+}
+
+/// Keys of any rows about a stream's producers, at most `max` of them.
+pub(crate) fn some_keys(view: &dyn View, stream: StreamId, max: usize) -> Result<Vec<Vec<u8>>, MachineError> {
+    let range = KeyRange::with_prefix(&keys::producers(stream));
+    let mut found = Vec::new();
+    if max == 0 {
+        return Ok(found);
+    }
+    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, _| {
+        found.push(key.to_vec());
+        if found.len() == max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(found)
+}
+
+impl ProducerInfo {
+    pub(crate) fn of(id: &str, row: &ProducerRow) -> Self {
+        Self { id: id.to_owned(), epoch: row.epoch, next_sequence: row.next, last_time: row.last_time }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_pinned() {
+        let row = ProducerRow { next: 1, last_time: SpaceTime(2), epoch: 3, used: 4 };
+        let bytes = b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\x04";
+        assert_eq!((&row.encode(), ProducerRow::decode(b"", bytes).unwrap()), (bytes, row));
+        let result = ProducerResult { sequence: 1, revision: Revision(2), first: Offset(3), count: 4 };
+        let bytes = b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0";
+        assert_eq!((&result.encode(), ProducerResult::decode(b"", bytes).unwrap()), (bytes, result));
+        assert!(ProducerRow::decode(b"", &bytes[1..]).is_err());
+        assert!(ProducerResult::decode(b"", &bytes[1..]).is_err());
+    }
+
+    #[test]
+    fn a_stamp_stands_where_its_numbers_say() {
+        let row = Some(ProducerRow { next: 100, epoch: 5, ..ProducerRow::default() });
+        let standing =
+            |known, epoch, sequence| ProducerRow::standing(known, &ProducerStamp { id: "p", epoch, sequence });
+        let refused = Standing::Refused;
+        assert_eq!(standing(None, 9, 0), Standing::Next);
+        assert_eq!(standing(None, 0, 1), refused(ProducerRefusal::Unknown));
+        assert_eq!(standing(row, 5, 100), Standing::Next);
+        assert_eq!(standing(row, 5, 101), refused(ProducerRefusal::SequenceGap { expected: 100 }));
+        assert_eq!(standing(row, 5, 99), Standing::Duplicate);
+        assert_eq!(standing(row, 5, 36), Standing::Duplicate);
+        assert_eq!(standing(row, 5, 35), refused(ProducerRefusal::DuplicateTooOld { oldest: 36 }));
+        assert_eq!(standing(row, 4, 100), refused(ProducerRefusal::Fenced { epoch: 5 }));
+        assert_eq!(standing(row, 6, 0), Standing::Next);
+        assert_eq!(standing(row, 6, 100), refused(ProducerRefusal::SequenceGap { expected: 0 }));
+    }
+}
