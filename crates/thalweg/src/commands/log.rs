@@ -250,6 +250,10 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
             Command::DeleteStream { stream } => others.push(format!("delete stream {stream}")),
             Command::TrimStream { stream, before } => others.push(format!("trim stream {stream} before {before}")),
             Command::ReclaimStream { stream, max } => others.push(format!("reclaim {max} entries of stream {stream}")),
+            Command::OpenProducer { stream, id } => others.push(format!("open producer {id} of stream {stream}")),
+            Command::RaiseHistoryFloor { floor, .. } => {
+                others.push(format!("raise the history floor to revision {}", floor.revision));
+            }
         }
     }
     let counted = [(puts, "puts"), (deletes, "deletes"), (appends, "appends"), (records, "records")];
