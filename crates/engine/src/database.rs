@@ -149,6 +149,7 @@ impl Database {
         self.background.stop();
         inner.open.solo.close();
         inner.open.tails.close();
+        inner.open.watches.close();
         // Both are tried: a state that can't be flushed only makes the next open slower.
         let flushed = inner.open.backend.flush();
         inner.open.log.close()?;
@@ -384,6 +385,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.open.solo.close();
         self.open.tails.close();
+        self.open.watches.close();
     }
 }
 

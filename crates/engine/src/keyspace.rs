@@ -16,6 +16,7 @@ use thalweg_types::{
 use crate::{
     database::{Ack, Database, ack},
     error::{ReadError, WriteError},
+    watch::{Watch, WatchError, WatchKeys},
 };
 
 /// Pairs that [`KeyspaceIter`] reads ahead.
@@ -224,6 +225,12 @@ impl Keyspace {
                 StoredValue::Blob(blob) => u64::from(blob.len),
             },
         }))
+    }
+
+    /// Watches keys: every change from the revision `from` on, or from now on, in order and without a gap.
+    /// The past is read from the log, back to the history floor.
+    pub fn watch(&self, keys: &WatchKeys, from: Option<Revision>) -> Result<Watch, WatchError> {
+        Watch::new(&self.db, self.id, keys, from)
     }
 
     /// Visits pairs in order from one consistent view, borrowed for the call, until `visit` breaks.

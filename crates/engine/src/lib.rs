@@ -34,6 +34,7 @@ mod producer;
 mod stats;
 mod stream;
 mod tails;
+mod watch;
 
 pub use async_database::AsyncDatabase;
 pub use database::{Ack, Database, Health};
@@ -47,3 +48,4 @@ pub use stats::Stats;
 pub use stream::{Stream, StreamBatch, StreamInfo, StreamPage};
 pub use thalweg_state::streams::ProducerInfo;
 pub use thalweg_types as types;
+pub use watch::{Watch, WatchBatch, WatchChange, WatchError, WatchEvent, WatchKeys};

@@ -13,9 +13,12 @@ use std::{
 };
 
 use thalweg_log::Purpose;
+use thalweg_state::machine::MachineError;
 use thalweg_types::{
     Durability, Lsn,
-    command::{CommandError, Outcome, encode_reclaim_stream, encode_trim_stream},
+    command::{
+        CommandError, HistoryFloor, Outcome, encode_raise_history_floor, encode_reclaim_stream, encode_trim_stream,
+    },
 };
 
 use crate::{
@@ -66,6 +69,7 @@ impl Inner {
         let persisted = self.persist(rounds.mover.waits_for_state());
         rounds.mover.round(self, &mut done)?;
         persisted?;
+        self.raise_history_floor()?;
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
         Ok(done)
     }
@@ -102,6 +106,25 @@ impl Inner {
             }
         }
         Ok(reclaimed)
+    }
+
+    /// Forgets what helps to read log that has been freed.
+    fn raise_history_floor(&self) -> Result<(), WriteError> {
+        let machine = &self.open.machine;
+        let failed = |error: MachineError| WriteError::StateFailed { reason: error.to_string() };
+        let begin = machine.history_begin(self.open.log.start()).map_err(failed)?;
+        let begin = begin.map(|mark| HistoryFloor { revision: mark.revision, index: mark.index });
+        let floor = begin.unwrap_or_default().max(machine.history_floor().map_err(failed)?);
+        for _ in 0..RECLAIMS_PER_ROUND {
+            if !machine.has_history_below(floor).map_err(failed)? {
+                break;
+            }
+            self.propose(Durability::Os, Purpose::Reclaim, |out| {
+                encode_raise_history_floor(out, floor, RECLAIM_PER_COMMAND);
+                Ok::<_, CommandError>(())
+            })?;
+        }
+        Ok(())
     }
 
     /// Bounds replay, and tells the log what the state no longer needs of it.

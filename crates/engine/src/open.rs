@@ -29,6 +29,7 @@ use crate::{
     identity::Identity,
     options::{BackendKind, Create, Options},
     tails::Tails,
+    watch::{Hub, Observers, Source},
 };
 
 const LOCK: &str = "LOCK";
@@ -66,6 +67,7 @@ pub(crate) struct Opened {
     pub(crate) machine: Arc<Machine>,
     pub(crate) solo: Solo,
     pub(crate) tails: Arc<Tails>,
+    pub(crate) watches: Arc<Hub>,
     pub(crate) report: OpenReport,
     /// Last, so that it is given back when nothing of the above is open any more.
     pub(crate) _lock: Box<dyn LockGuard>,
@@ -122,7 +124,8 @@ pub(crate) fn on(
     let solo_options = SoloOptions { space, node: identity.node, max_queue_bytes: options.max_queue_bytes };
     let solo = Solo::open(log.clone(), machine.clone(), clock.clone(), &solo_options)?;
     let tails = Arc::new(Tails::default());
-    solo.observe(tails.clone());
+    let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space });
+    solo.observe(Arc::new(Observers { tails: tails.clone(), watches: watches.clone() }));
     let report = OpenReport {
         created,
         node: identity.node,
@@ -134,7 +137,7 @@ pub(crate) fn on(
         took: clock.monotonic().saturating_sub(started),
         repaired: recovery.repaired,
     };
-    Ok(Opened { disk, log, backend, machine, solo, tails, report, _lock: lock })
+    Ok(Opened { disk, log, backend, machine, solo, tails, watches, report, _lock: lock })
 }
 
 fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> Result<(Identity, bool), OpenError> {

@@ -23,7 +23,7 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
-    fn wake(self) {
+    pub(crate) fn wake(self) {
         match self {
             Self::Thread(thread) => thread.unpark(),
             Self::Task(waker) => waker.wake(),

@@ -41,6 +41,11 @@ impl Window {
         self.end
     }
 
+    /// More of the file may be read; what is in memory stays good, since bytes below an end never change.
+    pub fn raise_end(&mut self, end: u32) {
+        self.end = self.end.max(end);
+    }
+
     /// Makes `at..at + len` be in memory, if it lies before the end.
     fn load(&mut self, at: u32, len: usize) -> io::Result<()> {
         let have = self.start..self.start + self.bytes.len() as u32;

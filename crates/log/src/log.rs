@@ -254,6 +254,15 @@ impl Log {
         self.shared().records_from(lsn)
     }
 
+    /// Lets an iteration that [`records_from`](Self::records_from) began go on to the end as of now. It reads
+    /// nothing twice: so this follows the log for as long as it is called before the segments behind are freed.
+    ///
+    /// # Errors
+    /// [`ReadError::Compacted`] if segments between the iteration's and the next that is there have been freed.
+    pub fn extend_records(&self, records: &mut Records) -> Result<(), ReadError> {
+        self.shared().extend_records(records)
+    }
+
     /// Iterates over the records of one segment that can be read.
     pub fn segment_records(&self, generation: Generation) -> Result<Records, ReadError> {
         self.shared().segment_records(generation)

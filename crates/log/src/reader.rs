@@ -14,11 +14,11 @@ use crate::{
     format::{DATA_START, Damage},
     log::Shared,
     record::LogRecord,
-    segment::Segment,
+    segment::{Segment, Table},
 };
 
-/// Records in order. Holds the segments it will read, so none of them is recycled under it. Ends after the first
-/// error.
+/// Records in order. Holds the segments it will read and the last one it has read, so none of them is recycled
+/// under it. Ends after the first error.
 #[derive(Debug)]
 pub struct Records {
     /// Segments to come, with how far each may be read.
@@ -80,6 +80,28 @@ impl Records {
     }
 }
 
+impl Records {
+    /// Makes what is in the table now, and is written, readable.
+    fn extend(&mut self, table: &Table) -> Result<(), ReadError> {
+        let Some(place) = &mut self.place else { return Ok(()) };
+        place.window.raise_end(place.segment.written());
+        for (segment, until) in &mut self.ahead {
+            *until = segment.written();
+        }
+        let mut last = Arc::clone(self.ahead.back().map_or(&place.segment, |(segment, _)| segment));
+        let known = table.0.partition_point(|segment| segment.key.generation <= last.key.generation);
+        for segment in &table.0[known..] {
+            // `last` is sealed if something follows it, so its end is final.
+            if segment.first != last.next() {
+                return Err(ReadError::Compacted { oldest: table.contiguous()[0].first });
+            }
+            self.ahead.push_back((Arc::clone(segment), segment.written()));
+            last = Arc::clone(segment);
+        }
+        Ok(())
+    }
+}
+
 impl Iterator for Records {
     type Item = Result<LogRecord, ReadError>;
 
@@ -90,7 +112,9 @@ impl Iterator for Records {
             }
             let place = self.place.as_mut()?;
             if place.at >= place.window.end() {
-                self.place = self.ahead.pop_front().map(|(segment, until)| Place::start(segment, until, DATA_START));
+                // The last place is kept: what is written after it may be asked for later.
+                let (segment, until) = self.ahead.pop_front()?;
+                self.place = Some(Place::start(segment, until, DATA_START));
                 continue;
             }
             match place.next_batch(&mut self.sums) {
@@ -118,6 +142,10 @@ impl Shared {
         }
         let at = segments.partition_point(|segment| segment.first <= lsn) - 1;
         Ok(Records::new(&segments[at..], lsn))
+    }
+
+    pub fn extend_records(&self, records: &mut Records) -> Result<(), ReadError> {
+        records.extend(&self.table.load_full())
     }
 
     pub fn segment_records(&self, generation: Generation) -> Result<Records, ReadError> {

@@ -130,3 +130,47 @@ fn a_size_of_segments_may_change_between_opens() {
     assert!(recovery.clean);
     assert_records(&read_all(&log), 0, &payloads);
 }
+
+#[test]
+fn an_iteration_goes_on_with_what_was_written_since() {
+    let (_dir, disk) = real_disk();
+    let (log, _) = open(&disk, small_options()).unwrap();
+    let payloads: Vec<Vec<u8>> = (0..300).map(|number| payload(number, number as usize * 5)).collect();
+    append(&log, &payloads[..10], Durability::Os).unwrap();
+    let mut records = log.records_from(Lsn(4)).unwrap();
+    let mut found: Vec<_> = records.by_ref().collect::<Result<_, _>>().unwrap();
+    assert!(records.next().is_none());
+    let mut next = 10;
+    for step in [1, 7, 40, 100, 142] {
+        for chunk in payloads[next..next + step].chunks(9) {
+            append(&log, chunk, Durability::Os).unwrap();
+        }
+        next += step;
+        assert!(records.next().is_none(), "not before it is told to");
+        log.extend_records(&mut records).unwrap();
+        found.extend(records.by_ref().map(Result::unwrap));
+        assert_eq!(found.len(), next - 4);
+    }
+    assert!(log.segments().len() > 3);
+    assert_records(&found, 4, &payloads[4..]);
+}
+
+#[test]
+fn an_iteration_is_told_when_what_comes_next_is_gone() {
+    let (_dir, disk) = real_disk();
+    let options = LogOptions { history_bytes: 0, ..small_options() };
+    let (log, _) = open(&disk, options).unwrap();
+    let payloads: Vec<Vec<u8>> = (0..60).map(|number| payload(number, 5000)).collect();
+    append(&log, &payloads[..1], Durability::Os).unwrap();
+    let mut records = log.records_from(Lsn(0)).unwrap();
+    assert_eq!(records.by_ref().count(), 1);
+    for chunk in payloads[1..].chunks(3) {
+        append(&log, chunk, Durability::Os).unwrap();
+    }
+    log.release(log.end());
+    let second = log.segments()[1].generation;
+    log.free(second).unwrap();
+    let oldest = log.start();
+    assert_eq!(oldest, log.segments()[1].first);
+    assert_eq!(log.extend_records(&mut records), Err(ReadError::Compacted { oldest }));
+}

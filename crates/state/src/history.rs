@@ -113,7 +113,7 @@ impl<'a> EntryCommits<'a> {
                 },
             };
             self.revision = self.revision.next();
-            return Ok(Some(EntryCommit { revision: self.revision, changes }));
+            return Ok(Some(EntryCommit { revision: self.revision, bytes: bytes.len(), changes }));
         }
         Ok(None)
     }
@@ -124,6 +124,8 @@ impl<'a> EntryCommits<'a> {
 pub struct EntryCommit<'a> {
     /// Its revision.
     pub revision: Revision,
+    /// Length of its encoding.
+    pub bytes: usize,
     changes: Changes<'a>,
 }
 

@@ -39,6 +39,15 @@ pub const MAX_ENTRY_COMMANDS: usize = 4096;
 pub const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes that may wait in a space's queue. Beyond it: blocking callers wait, async callers get `Overloaded`.
 pub const MAX_QUEUE_BYTES: usize = 64 * 1024 * 1024;
+/// Watches that follow a space live; one that is behind and reads the log counts when it has caught up. More:
+/// typed error.
+pub const MAX_WATCHES: usize = 10_000;
+/// Events that wait for one watch. More: the watch is not fed any more, and reads on from the log.
+pub const MAX_WATCH_QUEUE_EVENTS: usize = 1024;
+/// Bytes that wait for one watch. More: as above.
+pub const MAX_WATCH_QUEUE_BYTES: usize = 256 * 1024;
+/// Bytes that wait for all watches. More: as above, for whichever watch would get the next event.
+pub const MAX_WATCH_QUEUES_BYTES: usize = 64 * 1024 * 1024;
 /// Values longer than this stay in the log; the state keeps their position.
 pub const DEFAULT_INLINE_VALUE_BYTES: usize = 4 * 1024;
 /// The threshold may not be set lower: shorter values are never looked for in the log when a segment is freed.

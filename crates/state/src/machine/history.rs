@@ -149,6 +149,23 @@ impl Machine {
         load_floor(&*self.backend.view())
     }
 
+    /// Whether there are rows that raising the floor to this would forget.
+    pub fn has_history_below(&self, floor: HistoryFloor) -> Result<bool, MachineError> {
+        let view = self.backend.view();
+        let ranges = [
+            [keys::history_mark(Revision(0)), keys::history_mark(floor.revision)],
+            [keys::verdict(Index(0)), keys::verdict(floor.index)],
+        ];
+        let mut found = false;
+        for [from, below] in ranges.iter().filter(|[from, below]| from < below) {
+            view.scan(Bound::Included(from), Bound::Excluded(below), Direction::Forward, &mut |_, _| {
+                found = true;
+                ControlFlow::Break(())
+            })?;
+        }
+        Ok(found)
+    }
+
     /// Verdicts of entries from `from` on: at most `max_rows`, and not many more than `max_bytes` bytes.
     pub fn verdicts(&self, from: Index, max_rows: usize, max_bytes: usize) -> Result<Verdicts, MachineError> {
         let view = self.backend.view();

@@ -1,0 +1,377 @@
+//! Who watches, and the thread that tells them.
+//!
+//! One dispatcher reads the log behind the applier, whatever the number of watches, and finds those that want
+//! a change in an index. The applier does nothing for it but wake it, and that at most once per [`LINGER`]:
+//! after some work the dispatcher looks again by itself before it sleeps. Without watches there is no thread at
+//! work, and the applier pays one atomic load.
+//!
+//! Invariant: whatever was dispatched up to [`Hub::dispatched`] is in the queues of those who were registered.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    ops::ControlFlow,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
+    },
+    thread::{self, JoinHandle, Thread},
+    time::Duration,
+};
+
+use thalweg_state::history::{EntryCommit, KeyChange};
+use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_WATCHES};
+
+use crate::watch::{
+    WatchEvent,
+    error::WatchError,
+    interval::{IntervalIndex, KeyInterval},
+    queue::{Ended, Pushed, Queue},
+    reader::{Reached, Reader, Source},
+};
+
+/// How long the dispatcher lets changes gather after a round that found some.
+const LINGER: Duration = Duration::from_millis(1);
+/// The longest sleep: bounds what a wake-up that was missed could cost.
+const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+/// Commits, and bytes of commits, after which a round lets registrations in between.
+const ROUND_COMMITS: usize = 4096;
+const ROUND_BYTES: usize = 4 * 1024 * 1024;
+
+/// Shared by the applier, the dispatcher and the watches.
+pub(crate) struct Hub {
+    source: Source,
+    watching: AtomicUsize,
+    /// Whether the dispatcher sleeps until it is woken.
+    idle: AtomicBool,
+    closed: AtomicBool,
+    dispatched: AtomicU64,
+    queued_bytes: Arc<AtomicUsize>,
+    registry: Mutex<Registry>,
+    dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
+    /// The same thread, for the applier.
+    sleeper: std::sync::OnceLock<Thread>,
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    next: u64,
+    watches: HashMap<u64, Registered>,
+    indexes: HashMap<KeyspaceId, IntervalIndex>,
+    /// Keyspaces whose index is out of date.
+    changed: HashSet<KeyspaceId>,
+    /// Where the dispatcher stands; `None` while nobody watches.
+    reader: Option<Reader>,
+}
+
+#[derive(Debug)]
+struct Registered {
+    keyspace: KeyspaceId,
+    interval: KeyInterval,
+    queue: Arc<Queue>,
+}
+
+/// A registration; dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Live {
+    hub: Arc<Hub>,
+    id: u64,
+    pub(crate) queue: Arc<Queue>,
+    /// The queue gets what comes after.
+    pub(crate) joined: Revision,
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.hub.unregister(self.id);
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(source: Source) -> Arc<Self> {
+        Arc::new(Self {
+            source,
+            watching: AtomicUsize::new(0),
+            idle: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            dispatched: AtomicU64::new(0),
+            queued_bytes: Arc::default(),
+            registry: Mutex::default(),
+            dispatcher: Mutex::default(),
+            sleeper: std::sync::OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// How many watches follow the space live.
+    pub(crate) fn watching(&self) -> usize {
+        self.watching.load(Ordering::Relaxed)
+    }
+
+    /// Everything up to and including it is in the queues. Ask before you look at a queue.
+    pub(crate) fn dispatched(&self) -> Revision {
+        Revision(self.dispatched.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Something was applied. Called by the applier for every entry.
+    #[inline]
+    pub(crate) fn notify(&self) {
+        if self.watching.load(Ordering::Relaxed) > 0 {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        // What was applied is published before it is asked whether the dispatcher sleeps; the dispatcher says that
+        // it sleeps before it looks for the last time.
+        fence(Ordering::SeqCst);
+        if self.idle.load(Ordering::Relaxed)
+            && self.idle.swap(false, Ordering::SeqCst)
+            && let Some(sleeper) = self.sleeper.get()
+        {
+            sleeper.unpark();
+        }
+    }
+
+    /// From now on changes of these keys are queued.
+    pub(crate) fn register(self: &Arc<Self>, keyspace: KeyspaceId, interval: &KeyInterval) -> Result<Live, WatchError> {
+        let mut registry = self.registry();
+        if self.is_closed() {
+            return Err(WatchError::Closed);
+        }
+        if registry.watches.len() >= MAX_WATCHES {
+            return Err(WatchError::TooMany);
+        }
+        let joined = match &registry.reader {
+            Some(reader) => reader.done(),
+            None => {
+                let reader = Reader::at_end(&self.source)?;
+                self.dispatched.store(reader.done().0, Ordering::Release);
+                registry.reader.insert(reader).done()
+            }
+        };
+        let id = registry.next;
+        registry.next += 1;
+        let queue = Arc::new(Queue::new(Arc::clone(&self.queued_bytes)));
+        let registered = Registered { keyspace, interval: interval.clone(), queue: Arc::clone(&queue) };
+        registry.watches.insert(id, registered);
+        registry.changed.insert(keyspace);
+        self.watching.store(registry.watches.len(), Ordering::SeqCst);
+        drop(registry);
+        self.start();
+        self.wake();
+        Ok(Live { hub: Arc::clone(self), id, queue, joined })
+    }
+
+    fn unregister(&self, id: u64) {
+        let mut registry = self.registry();
+        if let Some(gone) = registry.watches.remove(&id) {
+            registry.changed.insert(gone.keyspace);
+            self.watching.store(registry.watches.len(), Ordering::SeqCst);
+            if registry.watches.is_empty() {
+                registry.stop();
+            }
+        }
+    }
+
+    /// Ends all watches and the thread.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        let mut ended = Vec::new();
+        let mut registry = self.registry();
+        registry.end_all(&Ended::Failed(WatchError::Closed), &mut ended);
+        self.watching.store(0, Ordering::SeqCst);
+        drop(registry);
+        ended.iter().for_each(|queue| queue.wake());
+        let dispatcher = self.dispatcher.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((thread, handle)) = dispatcher {
+            thread.unpark();
+            // A waker that the dispatcher called may have dropped the last handle, and so run this on it.
+            if thread.id() != thread::current().id() {
+                // A dispatcher that panicked has said so already.
+                let _ = handle.join();
+            }
+        }
+    }
+
+    fn start(self: &Arc<Self>) {
+        let mut dispatcher = self.dispatcher.lock().unwrap_or_else(PoisonError::into_inner);
+        if dispatcher.is_some() || self.is_closed() {
+            return;
+        }
+        let hub = Arc::clone(self);
+        let handle = thread::Builder::new()
+            .name("thalweg-watch".to_owned())
+            .spawn(move || hub.run())
+            .expect("the system can start a thread");
+        let thread = handle.thread().clone();
+        let _ = self.sleeper.set(thread.clone());
+        *dispatcher = Some((thread, handle));
+    }
+
+    fn run(&self) {
+        while !self.is_closed() {
+            if self.round() == Work::Some {
+                thread::park_timeout(LINGER);
+                continue;
+            }
+            self.idle.store(true, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if !self.is_behind() && !self.is_closed() {
+                thread::park_timeout(LONGEST_SLEEP);
+            }
+            self.idle.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn is_behind(&self) -> bool {
+        self.watching() > 0 && self.source.machine.applied().revision > self.dispatched()
+    }
+
+    /// Queues what has been applied since the last round, or some of it.
+    fn round(&self) -> Work {
+        let mut touched = Vec::new();
+        let mut registry = self.registry();
+        let before = self.dispatched();
+        let reached = registry.dispatch(&mut touched);
+        match (&reached, &registry.reader) {
+            (Ok(_), Some(reader)) => self.dispatched.store(reader.done().0, Ordering::Release),
+            (Ok(_), None) => {}
+            (Err(WatchError::Compacted { .. }), _) => registry.end_all(&Ended::Lost(before.next()), &mut touched),
+            (Err(error), _) => registry.end_all(&Ended::Failed(error.clone()), &mut touched),
+        }
+        if registry.watches.is_empty() {
+            registry.stop();
+        }
+        self.watching.store(registry.watches.len(), Ordering::SeqCst);
+        let done = self.dispatched();
+        drop(registry);
+        touched.sort_unstable_by_key(Arc::as_ptr);
+        touched.dedup_by_key(|queue| Arc::as_ptr(queue));
+        touched.iter().for_each(|queue| queue.wake());
+        if done > before || matches!(reached, Ok(Reached::Stop)) { Work::Some } else { Work::None }
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Hub");
+        debug.field("watching", &self.watching()).field("dispatched", &self.dispatched()).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Some,
+    None,
+}
+
+impl Registry {
+    /// Nobody watches any more.
+    fn stop(&mut self) {
+        self.reader = None;
+        self.indexes.clear();
+        self.changed.clear();
+    }
+
+    fn renew_indexes(&mut self) {
+        for keyspace in std::mem::take(&mut self.changed) {
+            let here = self.watches.iter().filter(|(_, watch)| watch.keyspace == keyspace);
+            let mut here = here.map(|(&id, watch)| (watch.interval.clone(), id)).peekable();
+            if here.peek().is_none() {
+                self.indexes.remove(&keyspace);
+            } else {
+                self.indexes.insert(keyspace, IntervalIndex::new(here));
+            }
+        }
+    }
+
+    fn dispatch(&mut self, touched: &mut Vec<Arc<Queue>>) -> Result<Reached, WatchError> {
+        self.renew_indexes();
+        let Self { watches, indexes, reader, changed, .. } = self;
+        let Some(reader) = reader else { return Ok(Reached::End) };
+        let (mut commits, mut bytes, mut matches) = (0, 0, Matches::default());
+        reader.read(&mut |time, commit| {
+            matches.gather(indexes, time, commit)?;
+            matches.deliver(commit.revision, |id, revision, events| {
+                let Some(watch) = watches.get(&id) else { return };
+                touched.push(Arc::clone(&watch.queue));
+                if watch.queue.push(revision, events) == Pushed::Lost {
+                    changed.insert(watch.keyspace);
+                    watches.remove(&id);
+                }
+            });
+            commits += 1;
+            bytes += commit.bytes;
+            let full = commits >= ROUND_COMMITS || bytes >= ROUND_BYTES;
+            Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })
+    }
+
+    fn end_all(&mut self, how: &Ended, ended: &mut Vec<Arc<Queue>>) {
+        for (_, watch) in self.watches.drain() {
+            watch.queue.end(how.clone());
+            ended.push(watch.queue);
+        }
+        self.stop();
+    }
+}
+
+/// Who wants what of a commit.
+#[derive(Default)]
+struct Matches {
+    /// In the order of the changes, until they are sorted by watch.
+    found: Vec<(u64, WatchEvent)>,
+    events: Vec<WatchEvent>,
+}
+
+impl Matches {
+    fn gather(
+        &mut self,
+        indexes: &HashMap<KeyspaceId, IntervalIndex>,
+        time: SpaceTime,
+        commit: &EntryCommit<'_>,
+    ) -> Result<(), WatchError> {
+        let revision = commit.revision;
+        let visited = commit.visit(&mut |change| {
+            let (keyspace, key) = change.target();
+            let Some(index) = indexes.get(&keyspace) else { return };
+            // One copy, shared by all who want it.
+            let mut event = None;
+            let mut add = |id| {
+                let event = event.get_or_insert_with(|| WatchEvent::of(&change, revision, time));
+                self.found.push((id, event.clone()));
+            };
+            match change {
+                KeyChange::DeletePrefix { .. } => index.meeting_prefix(key, &mut add),
+                _ => index.containing(key, &mut add),
+            }
+        });
+        visited.map_err(|error| WatchError::Read(crate::error::ReadError::Corrupt(error.to_string())))
+    }
+
+    /// Calls `each` once per watch, and forgets them.
+    fn deliver(&mut self, revision: Revision, mut each: impl FnMut(u64, Revision, &[WatchEvent])) {
+        // Stable, so that the changes of one watch stay in order.
+        self.found.sort_by_key(|(id, _)| *id);
+        let mut found = self.found.drain(..).peekable();
+        while let Some((id, event)) = found.next() {
+            self.events.push(event);
+            if found.peek().is_none_or(|(next, _)| *next != id) {
+                each(id, revision, &self.events);
+                self.events.clear();
+            }
+        }
+    }
+}

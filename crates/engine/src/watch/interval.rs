@@ -1,0 +1,201 @@
+//! Which keys a watch wants, and finding the watches that want a key without looking at each.
+
+use std::ops::Bound;
+
+/// Keys from `start` up to, but not, `end`; without an end if that is `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyInterval {
+    start: Vec<u8>,
+    end: Option<Vec<u8>>,
+}
+
+impl KeyInterval {
+    pub(crate) fn of_key(key: &[u8]) -> Self {
+        Self { start: key.to_vec(), end: Some(successor(key)) }
+    }
+
+    pub(crate) fn of_prefix(prefix: &[u8]) -> Self {
+        Self { start: prefix.to_vec(), end: after_prefix(prefix) }
+    }
+
+    pub(crate) fn of_bounds(start: Bound<&[u8]>, end: Bound<&[u8]>) -> Self {
+        let start = match start {
+            Bound::Included(key) => key.to_vec(),
+            Bound::Excluded(key) => successor(key),
+            Bound::Unbounded => Vec::new(),
+        };
+        let end = match end {
+            Bound::Included(key) => Some(successor(key)),
+            Bound::Excluded(key) => Some(key.to_vec()),
+            Bound::Unbounded => None,
+        };
+        Self { start, end }
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        *self.start <= *key && self.is_before_end(key)
+    }
+
+    /// Whether a key with this prefix may lie within.
+    pub(crate) fn meets_prefix(&self, prefix: &[u8]) -> bool {
+        self.contains(prefix) || (self.start.starts_with(prefix) && self.is_before_end(&self.start))
+    }
+
+    fn is_before_end(&self, key: &[u8]) -> bool {
+        self.end.as_deref().is_none_or(|end| key < end)
+    }
+}
+
+/// The lowest key above `key`.
+fn successor(key: &[u8]) -> Vec<u8> {
+    [key, b"\0"].concat()
+}
+
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}
+
+/// Intervals, each with a number. A search takes `O(log n)` for each one found: the intervals are sorted by
+/// their start and form a balanced tree in place, of which each node knows the highest end beneath it.
+#[derive(Debug, Default)]
+pub(crate) struct IntervalIndex {
+    /// Sorted by start. The root of `from..to` is the one in the middle.
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug)]
+struct Node {
+    interval: KeyInterval,
+    number: u64,
+    /// Of this node and all beneath it; `None` is without an end.
+    highest_end: Option<Vec<u8>>,
+}
+
+impl IntervalIndex {
+    pub(crate) fn new(intervals: impl IntoIterator<Item = (KeyInterval, u64)>) -> Self {
+        let node = |(interval, number): (KeyInterval, u64)| Node { interval, number, highest_end: None };
+        let mut nodes: Vec<_> = intervals.into_iter().map(node).collect();
+        nodes.sort_by(|a, b| a.interval.start.cmp(&b.interval.start));
+        set_highest_ends(&mut nodes);
+        Self { nodes }
+    }
+
+    /// Calls `found` with the number of every interval that contains the key.
+    pub(crate) fn containing(&self, key: &[u8], found: &mut dyn FnMut(u64)) {
+        search(&self.nodes, key, &|start| start <= key, found);
+    }
+
+    /// Calls `found` with the number of every interval in which a key with the prefix may lie.
+    pub(crate) fn meeting_prefix(&self, prefix: &[u8], found: &mut dyn FnMut(u64)) {
+        search(&self.nodes, prefix, &|start| start <= prefix || start.starts_with(prefix), &mut |number| found(number));
+    }
+}
+
+fn set_highest_ends(nodes: &mut [Node]) {
+    let middle = nodes.len() / 2;
+    let (left, rest) = nodes.split_at_mut(middle);
+    let Some((node, right)) = rest.split_first_mut() else { return };
+    node.highest_end.clone_from(&node.interval.end);
+    for side in [left, right] {
+        set_highest_ends(side);
+        if let Some(root) = side.get(side.len() / 2) {
+            let higher = match (&root.highest_end, &node.highest_end) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(beneath), Some(here)) => beneath > here,
+            };
+            if higher {
+                node.highest_end.clone_from(&root.highest_end);
+            }
+        }
+    }
+}
+
+/// Visits the nodes that begin early enough (`begins`, true up to some start) and end above `lowest`.
+fn search(nodes: &[Node], lowest: &[u8], begins: &dyn Fn(&[u8]) -> bool, found: &mut dyn FnMut(u64)) {
+    let middle = nodes.len() / 2;
+    let Some(node) = nodes.get(middle) else { return };
+    if node.highest_end.as_deref().is_some_and(|end| end <= lowest) {
+        return;
+    }
+    search(&nodes[..middle], lowest, begins, found);
+    if !begins(&node.interval.start) {
+        return;
+    }
+    if node.interval.is_before_end(lowest.max(&node.interval.start)) {
+        found(node.number);
+    }
+    search(&nodes[middle + 1..], lowest, begins, found);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SplitMix64.
+    fn next(state: &mut u64) -> u64 {
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = *state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn key(state: &mut u64) -> Vec<u8> {
+        let bytes = [0, 1, b'a', 0xfe, 0xff];
+        (0..next(state) % 4).map(|_| bytes[(next(state) % 5) as usize]).collect()
+    }
+
+    fn interval(state: &mut u64) -> KeyInterval {
+        let (low, high) = (key(state), key(state));
+        match next(state) % 4 {
+            0 => KeyInterval::of_key(&low),
+            1 => KeyInterval::of_prefix(&low),
+            2 => KeyInterval::of_bounds(Bound::Included(&low), Bound::Excluded(&high)),
+            _ => KeyInterval::of_bounds(Bound::Excluded(&low), Bound::Unbounded),
+        }
+    }
+
+    #[test]
+    fn an_index_finds_what_looking_at_each_would_find() {
+        for seed in 0..200 {
+            let mut state = seed;
+            let count = next(&mut state) % 30;
+            let intervals: Vec<_> = (0..count).map(|number| (interval(&mut state), number)).collect();
+            let index = IntervalIndex::new(intervals.clone());
+            for _ in 0..50 {
+                let wanted = key(&mut state);
+                let linear = |wants: &dyn Fn(&KeyInterval) -> bool| -> Vec<u64> {
+                    intervals.iter().filter(|(interval, _)| wants(interval)).map(|(_, number)| *number).collect()
+                };
+                let mut found = Vec::new();
+                index.containing(&wanted, &mut |number| found.push(number));
+                found.sort_unstable();
+                assert_eq!(found, linear(&|interval| interval.contains(&wanted)), "seed {seed}, key {wanted:?}");
+                found.clear();
+                index.meeting_prefix(&wanted, &mut |number| found.push(number));
+                found.sort_unstable();
+                assert_eq!(found, linear(&|interval| interval.meets_prefix(&wanted)), "seed {seed}, prefix {wanted:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn intervals_are_what_they_are_made_of() {
+        let all = [b"".as_slice(), b"a", b"a\0", b"ab", b"b", b"\xff", b"\xff\xff", b"\xffa"];
+        for key in all {
+            for other in all {
+                assert_eq!(KeyInterval::of_key(key).contains(other), key == other);
+                assert_eq!(KeyInterval::of_prefix(key).contains(other), other.starts_with(key));
+                let meets = key.starts_with(other) || other.starts_with(key);
+                assert_eq!(KeyInterval::of_prefix(key).meets_prefix(other), meets, "{key:?} {other:?}");
+                assert_eq!(KeyInterval::of_key(key).meets_prefix(other), key.starts_with(other), "{key:?} {other:?}");
+            }
+        }
+        let empty = KeyInterval::of_bounds(Bound::Included(b"b"), Bound::Excluded(b"a"));
+        assert!(all.iter().all(|key| !empty.contains(key) && !empty.meets_prefix(key)));
+    }
+}

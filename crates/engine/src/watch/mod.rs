@@ -1,0 +1,370 @@
+//! Watching keys: every change from a revision on, whether it lies in the past or is still to come.
+//!
+//! Owns: the watches and how they go from history to what is live and back. A watch that begins in the past, or
+//! falls behind, reads the log by itself (`reader`); one that has caught up is fed by the dispatcher through a
+//! bounded queue (`hub`, `queue`, `interval`). Writers never wait for either.
+//!
+//! ```text
+//!  log ──► reader of a watch that is behind ──┐
+//!   └────► dispatcher ──► index ──► queue ────┴──► watch: batches of whole commits, in order, none missing
+//! ```
+//! Joining without a gap: the watch registers first and learns from which revision on its queue is fed, then
+//! reads the log up to there, then takes from the queue. A queue that is full is given up at a revision, and the
+//! watch reads on from that one.
+//!
+//! Invariant: a watch delivers the changes of its keys in the order of their revisions, each commit's together,
+//! and [`Watch::position`] is above everything delivered and not above anything to come.
+
+mod error;
+mod hub;
+mod interval;
+mod queue;
+mod reader;
+
+use std::{
+    future::{self, Future},
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+    task::Poll,
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use thalweg_replica::Observer;
+use thalweg_state::history::KeyChange;
+use thalweg_types::{
+    KeyspaceId, Revision, SpaceTime,
+    command::Outcome,
+    limits::{MAX_WATCH_QUEUE_BYTES, MAX_WATCH_QUEUE_EVENTS},
+};
+
+pub use error::WatchError;
+pub(crate) use hub::Hub;
+pub(crate) use reader::Source;
+
+use crate::{
+    database::Database,
+    error::ReadError,
+    tails::{Tails, Waiter},
+    watch::{
+        hub::Live,
+        interval::KeyInterval,
+        queue::{Ended, Queue},
+        reader::{Reached, Reader},
+    },
+};
+
+/// Commits, and bytes of commits, that a watch goes through at a time while it is behind, wanted or not: bounds how
+/// long one look takes.
+const PAGE_COMMITS: usize = 16 * 1024;
+const PAGE_BYTES: usize = 8 * 1024 * 1024;
+
+/// Which keys of a keyspace a watch is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchKeys {
+    /// One key.
+    Key(Vec<u8>),
+    /// All that begin with this; empty for all.
+    Prefix(Vec<u8>),
+    /// All between two bounds.
+    Range(Bound<Vec<u8>>, Bound<Vec<u8>>),
+}
+
+impl WatchKeys {
+    fn interval(&self) -> KeyInterval {
+        match self {
+            Self::Key(key) => KeyInterval::of_key(key),
+            Self::Prefix(prefix) => KeyInterval::of_prefix(prefix),
+            Self::Range(start, end) => {
+                KeyInterval::of_bounds(start.as_ref().map(Vec::as_slice), end.as_ref().map(Vec::as_slice))
+            }
+        }
+    }
+}
+
+/// What happened to a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchChange {
+    /// It was set to this value.
+    Put(Bytes),
+    /// It was deleted. A delete that names a key without a value is told too: it does not look.
+    Delete,
+    /// Its time was up.
+    Expire,
+    /// The event's key is a prefix, and all keys that begin with it were deleted. Told if the watch is about a
+    /// key that may.
+    DeletePrefix,
+}
+
+/// A change of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchEvent {
+    /// Of the commit that made it.
+    pub revision: Revision,
+    /// Space time of the entry that carried the commit.
+    pub time: SpaceTime,
+    /// The key.
+    pub key: Bytes,
+    /// What happened.
+    pub change: WatchChange,
+}
+
+impl WatchEvent {
+    fn of(change: &KeyChange<'_>, revision: Revision, time: SpaceTime) -> Self {
+        let (_, key) = change.target();
+        let (key, change) = match change {
+            KeyChange::Put { value, .. } => {
+                // One allocation for both.
+                let mut both = Bytes::from([key, value].concat());
+                let key = both.split_to(key.len());
+                (key, WatchChange::Put(both))
+            }
+            KeyChange::Delete { .. } => (Bytes::copy_from_slice(key), WatchChange::Delete),
+            KeyChange::Expire { .. } => (Bytes::copy_from_slice(key), WatchChange::Expire),
+            KeyChange::DeletePrefix { .. } => (Bytes::copy_from_slice(key), WatchChange::DeletePrefix),
+        };
+        Self { revision, time, key, change }
+    }
+
+    /// Bytes that it takes, about.
+    fn memory(&self) -> usize {
+        let value = match &self.change {
+            WatchChange::Put(value) => value.len(),
+            _ => 0,
+        };
+        size_of::<Self>() + self.key.len() + value
+    }
+}
+
+/// Some events, and how far they reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchBatch {
+    /// In order; all of a commit are in one batch. Empty if nothing was wanted of what was gone through.
+    pub events: Vec<WatchEvent>,
+    /// Nothing below this revision is missing: a watch from here on goes on without a gap.
+    pub next: Revision,
+}
+
+/// A watch; see [`Keyspace::watch`](crate::Keyspace::watch).
+#[derive(Debug)]
+pub struct Watch {
+    db: Database,
+    keyspace: KeyspaceId,
+    interval: KeyInterval,
+    next: Revision,
+    live: Option<Live>,
+    /// While it is behind.
+    reader: Option<Reader>,
+}
+
+impl Watch {
+    /// `from`: the first revision that is wanted; what comes from now on if `None`.
+    pub(crate) fn new(
+        db: &Database,
+        keyspace: KeyspaceId,
+        keys: &WatchKeys,
+        from: Option<Revision>,
+    ) -> Result<Self, WatchError> {
+        let hub = &db.inner.open.watches;
+        let now = hub.source().machine.applied().revision.next();
+        let next = from.unwrap_or(now).max(Revision(1));
+        if next > now {
+            return Err(WatchError::BeyondEnd { requested: next, next: now });
+        }
+        let interval = keys.interval();
+        let mut watch = Self { db: db.clone(), keyspace, interval, next, live: None, reader: None };
+        watch.check_keyspace()?;
+        if next == now {
+            let live = hub.register(keyspace, &watch.interval)?;
+            if from.is_none() {
+                watch.next = next.max(live.joined.next());
+            }
+            watch.live = Some(live);
+        } else {
+            // Says at once if the log does not reach back so far.
+            watch.reader = Some(Reader::open(hub.source(), next)?);
+        }
+        Ok(watch)
+    }
+
+    /// The first revision of which nothing has been delivered: where a later watch goes on.
+    #[must_use]
+    pub fn position(&self) -> Revision {
+        self.next
+    }
+
+    /// Whether the next look may read the log from disk.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.live.as_ref().is_none_or(|live| live.joined >= self.next)
+    }
+
+    /// What is there now; `None` if all has been delivered. May read from disk if the watch
+    /// [is behind](Self::is_behind), and then gives a batch after some time even if nothing in it was wanted.
+    ///
+    /// # Errors
+    /// [`WatchError::Compacted`] if the watch was so far behind that the log does not tell any more. After an
+    /// error the watch is at an end; [`position`](Self::position) is what it had reached.
+    pub fn try_next(&mut self) -> Result<Option<WatchBatch>, WatchError> {
+        loop {
+            let hub = &self.db.inner.open.watches;
+            if hub.is_closed() {
+                return Err(WatchError::Closed);
+            }
+            match &self.live {
+                Some(live) if live.joined < self.next => {
+                    self.reader = None;
+                    let dispatched = hub.dispatched();
+                    let (mut events, ended) = live.queue.take();
+                    events.retain(|event| event.revision >= self.next);
+                    // Of what was lost, nothing is in the queue; of what came before, everything was.
+                    let reached = match ended {
+                        None => dispatched.next(),
+                        Some(Ended::Lost(revision)) => revision,
+                        Some(Ended::Failed(_)) => self.next,
+                    };
+                    let last = events.last().map_or(self.next, |event| event.revision.next());
+                    self.next = self.next.max(reached).max(last);
+                    match ended {
+                        Some(Ended::Failed(error)) if events.is_empty() => return Err(error),
+                        Some(Ended::Lost(_)) => self.live = None,
+                        _ => {}
+                    }
+                    if !events.is_empty() {
+                        return Ok(Some(WatchBatch { events, next: self.next }));
+                    }
+                    if self.live.is_some() {
+                        self.check_keyspace()?;
+                        return Ok(None);
+                    }
+                }
+                _ => {
+                    let batch = self.read_history()?;
+                    if !batch.events.is_empty() || self.reader.is_some() {
+                        return Ok(Some(batch));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads on in the log. At its end it registers; the reader is gone when that leaves no gap.
+    fn read_history(&mut self) -> Result<WatchBatch, WatchError> {
+        self.check_keyspace()?;
+        let hub = &self.db.inner.open.watches;
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            none => none.insert(Reader::open(hub.source(), self.next)?),
+        };
+        let mut page = Page { keyspace: self.keyspace, interval: &self.interval, events: Vec::new(), bytes: 0 };
+        let (mut commits, mut bytes) = (0, 0);
+        let reached = reader.read(&mut |time, commit| {
+            commits += 1;
+            bytes += commit.bytes;
+            let visited = commit.visit(&mut |change| page.add(&change, commit.revision, time));
+            visited.map_err(|error| ReadError::Corrupt(error.to_string()))?;
+            let full = commits >= PAGE_COMMITS || bytes >= PAGE_BYTES || page.is_full();
+            Ok(if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        let events = page.events;
+        self.next = self.next.max(reader.done().next());
+        if reached == Reached::End {
+            let live = match &mut self.live {
+                Some(live) => live,
+                none => none.insert(hub.register(self.keyspace, &self.interval)?),
+            };
+            if live.joined < self.next {
+                self.reader = None;
+            }
+        }
+        Ok(WatchBatch { events, next: self.next })
+    }
+
+    /// Blocks until there is something or the time is up; then the batch is empty, and tells how far nothing was
+    /// missed.
+    ///
+    /// # Errors
+    /// As of [`try_next`](Self::try_next).
+    pub fn next_batch(&mut self, timeout: Duration) -> Result<WatchBatch, WatchError> {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            if let Some(batch) = self.try_next()? {
+                return Ok(batch);
+            }
+            if let Some(live) = &self.live {
+                live.queue.set_waiter(Waiter::Thread(thread::current()));
+                if !live.queue.is_quiet() {
+                    continue;
+                }
+            }
+            match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => {
+                    return Ok(self.try_next()?.unwrap_or(WatchBatch { events: Vec::new(), next: self.next }));
+                }
+                Some(left) => thread::park_timeout(left),
+                None => thread::park(),
+            }
+        }
+    }
+
+    /// Resolves when [`try_next`](Self::try_next) has something to say. Has no timer of its own: race it against
+    /// the caller's. Dropping it is fine.
+    pub fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
+        let queue: Option<Arc<Queue>> = self.live.as_ref().map(|live| Arc::clone(&live.queue));
+        future::poll_fn(move |context| {
+            let Some(queue) = &queue else { return Poll::Ready(()) };
+            queue.set_waiter(Waiter::Task(context.waker().clone()));
+            if queue.is_quiet() { Poll::Pending } else { Poll::Ready(()) }
+        })
+    }
+
+    fn check_keyspace(&self) -> Result<(), WatchError> {
+        match self.db.inner.open.machine.keyspace_name(self.keyspace) {
+            Some(_) => Ok(()),
+            None => Err(WatchError::NoSuchKeyspace(self.keyspace)),
+        }
+    }
+}
+
+/// Events read from the log, as many as a queue would hold or one commit's.
+struct Page<'a> {
+    keyspace: KeyspaceId,
+    interval: &'a KeyInterval,
+    events: Vec<WatchEvent>,
+    bytes: usize,
+}
+
+impl Page<'_> {
+    fn add(&mut self, change: &KeyChange<'_>, revision: Revision, time: SpaceTime) {
+        let (keyspace, key) = change.target();
+        let wanted = keyspace == self.keyspace
+            && match change {
+                KeyChange::DeletePrefix { .. } => self.interval.meets_prefix(key),
+                _ => self.interval.contains(key),
+            };
+        if wanted {
+            let event = WatchEvent::of(change, revision, time);
+            self.bytes += event.memory();
+            self.events.push(event);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.events.len() >= MAX_WATCH_QUEUE_EVENTS || self.bytes >= MAX_WATCH_QUEUE_BYTES
+    }
+}
+
+/// Who is told about applied entries.
+#[derive(Debug)]
+pub(crate) struct Observers {
+    pub(crate) tails: Arc<Tails>,
+    pub(crate) watches: Arc<Hub>,
+}
+
+impl Observer for Observers {
+    fn applied(&self, outcomes: &[Outcome]) {
+        self.tails.applied(outcomes);
+        self.watches.notify();
+    }
+}

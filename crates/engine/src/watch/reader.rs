@@ -1,0 +1,184 @@
+//! Reading from the log what entries changed, from any revision that it still tells of.
+//!
+//! Owns: finding the place, pairing entries with their verdicts, counting revisions. Bound: the log's reading
+//! buffer (about 1 MiB, or one entry) and [`VERDICT_BYTES`].
+//! Invariants: only what is applied is read; the revisions counted are those of the state, or it is corruption.
+
+use std::{collections::VecDeque, ops::ControlFlow, sync::Arc};
+
+use bytes::Bytes;
+use thalweg_log::{Log, LogRecord, RecordKind, Records};
+use thalweg_state::{
+    history::{EntryCommit, EntryCommits},
+    machine::Machine,
+};
+use thalweg_types::{Index, Lsn, Revision, SpaceId, SpaceTime};
+
+use crate::{error::ReadError, watch::error::WatchError};
+
+/// Verdicts fetched at a time.
+const VERDICT_ROWS: usize = 256;
+/// Bytes of verdicts after which no more are fetched.
+const VERDICT_BYTES: usize = 1024 * 1024;
+
+/// A space's log and state.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) log: Log,
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) space: SpaceId,
+}
+
+impl Source {
+    /// The first revision that can be read.
+    pub(crate) fn oldest(&self) -> Result<Revision, WatchError> {
+        let begin = self.machine.history_begin(self.log.start())?;
+        Ok(begin.map_or_else(|| self.machine.applied().revision, |mark| mark.revision).next())
+    }
+
+    fn compacted(&self, requested: Revision) -> WatchError {
+        match self.oldest() {
+            Ok(oldest) => WatchError::Compacted { requested, oldest },
+            Err(error) => error,
+        }
+    }
+}
+
+/// What a reading came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// All that was applied when it began.
+    End,
+    /// Where it was told to stop.
+    Stop,
+}
+
+/// What is called with each commit, and when its entry was made.
+pub(crate) type Visit<'a> = dyn FnMut(SpaceTime, &EntryCommit<'_>) -> Result<ControlFlow<()>, WatchError> + 'a;
+
+/// A place in the log. Goes on where it stopped.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    source: Source,
+    records: Records,
+    /// Read, but not applied when it was.
+    held: Option<LogRecord>,
+    /// The entry in which a reading stopped, and its verdict.
+    pending: Option<(LogRecord, Option<Bytes>)>,
+    /// The last revision used before `pending`, or before the next record.
+    counted: Revision,
+    /// Everything up to and including it has been visited or was not wanted. `counted <= done`, unless the place
+    /// was just found: a mark lies before what is wanted.
+    done: Revision,
+    verdicts: VecDeque<(Index, Bytes)>,
+    /// Verdicts are known of entries up to and including it.
+    known: Option<Index>,
+}
+
+impl Reader {
+    /// Will visit `from` first.
+    pub(crate) fn open(source: &Source, from: Revision) -> Result<Self, WatchError> {
+        let done = Revision(from.0.saturating_sub(1));
+        let Some(mark) = source.machine.history_mark(done)? else { return Err(source.compacted(from)) };
+        Self::at(source, mark.lsn, mark.revision, done)
+    }
+
+    /// Will visit what comes after all that is applied now.
+    pub(crate) fn at_end(source: &Source) -> Result<Self, WatchError> {
+        let applied = source.machine.applied();
+        Self::at(source, applied.lsn, applied.revision, applied.revision)
+    }
+
+    fn at(source: &Source, lsn: Lsn, counted: Revision, done: Revision) -> Result<Self, WatchError> {
+        let records = source.log.records_from(lsn).map_err(|error| explain(source, done, error))?;
+        let source = source.clone();
+        Ok(Self { source, records, held: None, pending: None, counted, done, verdicts: VecDeque::new(), known: None })
+    }
+
+    /// Everything up to and including it has been visited.
+    pub(crate) fn done(&self) -> Revision {
+        self.done
+    }
+
+    /// Visits commits in order until `visit` stops or all that is applied now has been visited.
+    pub(crate) fn read(&mut self, visit: &mut Visit<'_>) -> Result<Reached, WatchError> {
+        let applied = self.source.machine.applied();
+        let extended = self.source.log.extend_records(&mut self.records);
+        extended.map_err(|error| explain(&self.source, self.done, error))?;
+        while let Some((record, verdict)) = self.next_entry(applied.lsn)? {
+            let mut commits = EntryCommits::new(&record.payload, verdict.as_deref(), self.counted);
+            while let Some(commit) = commits.next_commit().map_err(|error| corrupt(&record, &error))? {
+                if commit.revision <= self.done {
+                    continue;
+                }
+                let flow = visit(record.time, &commit)?;
+                self.done = commit.revision;
+                if flow.is_break() {
+                    self.pending = Some((record, verdict));
+                    return Ok(Reached::Stop);
+                }
+            }
+            self.counted = commits.revision();
+        }
+        if self.counted != applied.revision {
+            let (counted, revision) = (self.counted, applied.revision);
+            let message = format!("the log tells of revisions up to {counted}, the state has applied {revision}");
+            return Err(ReadError::Corrupt(message).into());
+        }
+        self.done = self.done.max(applied.revision);
+        Ok(Reached::End)
+    }
+
+    /// The next entry below `end`, with its verdict if it has one.
+    fn next_entry(&mut self, end: Lsn) -> Result<Option<(LogRecord, Option<Bytes>)>, WatchError> {
+        if let Some(pending) = self.pending.take() {
+            return Ok(Some(pending));
+        }
+        loop {
+            let record = match self.held.take() {
+                Some(record) => record,
+                None => match self.records.next() {
+                    None => return Ok(None),
+                    Some(record) => record.map_err(|error| explain(&self.source, self.done, error))?,
+                },
+            };
+            if record.lsn >= end {
+                self.held = Some(record);
+                return Ok(None);
+            }
+            if record.space == self.source.space && record.kind == RecordKind::Entry {
+                let verdict = self.verdict_of(record.index)?;
+                return Ok(Some((record, verdict)));
+            }
+        }
+    }
+
+    /// The verdict of an applied entry; ask in order.
+    fn verdict_of(&mut self, index: Index) -> Result<Option<Bytes>, WatchError> {
+        if self.known.is_none_or(|known| known < index) {
+            let found = self.source.machine.verdicts(index, VERDICT_ROWS, VERDICT_BYTES)?;
+            if index < found.floor.index {
+                // Its verdict may have been forgotten while we held on to its segment.
+                return Err(self.source.compacted(self.done.next()));
+            }
+            self.known = Some(found.through);
+            self.verdicts = found.rows.into();
+        }
+        while self.verdicts.front().is_some_and(|(at, _)| *at < index) {
+            self.verdicts.pop_front();
+        }
+        let found = self.verdicts.front().is_some_and(|(at, _)| *at == index);
+        Ok(if found { self.verdicts.pop_front().map(|(_, row)| row) } else { None })
+    }
+}
+
+fn explain(source: &Source, done: Revision, error: thalweg_log::ReadError) -> WatchError {
+    match error {
+        thalweg_log::ReadError::Compacted { .. } | thalweg_log::ReadError::Gone { .. } => source.compacted(done.next()),
+        other => WatchError::Read(other.into()),
+    }
+}
+
+fn corrupt(record: &LogRecord, error: &thalweg_types::record::Malformed) -> WatchError {
+    ReadError::Corrupt(format!("the state's verdict on entry {} does not go with it: {error}", record.index)).into()
+}
