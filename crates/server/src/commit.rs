@@ -46,6 +46,10 @@ enum JsonExpect {
     Absent,
     Present,
     Revision(u64),
+    Before(u64),
+    After(u64),
+    Value(String),
+    ValueBase64(String),
 }
 
 #[derive(Debug, Deserialize)]
@@ -192,10 +196,18 @@ async fn add_condition(
 ) -> Result<(), ApiError> {
     let id = names.keyspace(app, &condition.keyspace).await?;
     let key = required_bytes("key", condition.key.as_ref(), condition.key_base64.as_ref())?;
-    let expect = match condition.expect {
+    let value;
+    let expect = match &condition.expect {
         JsonExpect::Absent => Expect::Absent,
         JsonExpect::Present => Expect::Present,
-        JsonExpect::Revision(revision) => Expect::Revision(Revision(revision)),
+        JsonExpect::Revision(revision) => Expect::Revision(Revision(*revision)),
+        JsonExpect::Before(revision) => Expect::Before(Revision(*revision)),
+        JsonExpect::After(revision) => Expect::After(Revision(*revision)),
+        JsonExpect::Value(text) => Expect::Value(text.as_bytes()),
+        JsonExpect::ValueBase64(base64) => {
+            value = required_bytes("value", None, Some(base64))?;
+            Expect::Value(&value)
+        }
     };
     builder.expect(id, &key, expect)?;
     Ok(())

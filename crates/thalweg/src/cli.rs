@@ -149,6 +149,9 @@ pub struct Put {
     /// Only if the key's value is of this revision
     #[arg(long, value_name = "N", group = "condition")]
     pub if_revision: Option<u64>,
+    /// Only if the key has exactly this value
+    #[arg(long, value_name = "VALUE", group = "condition")]
+    pub if_value: Option<String>,
     #[command(flatten)]
     pub place: Place,
 }
@@ -174,6 +177,9 @@ pub struct Del {
     /// Only if the key's value is of this revision
     #[arg(long, value_name = "N", group = "condition")]
     pub if_revision: Option<u64>,
+    /// Only if the key has exactly this value
+    #[arg(long, value_name = "VALUE", group = "condition")]
+    pub if_value: Option<String>,
     #[command(flatten)]
     pub place: Place,
 }

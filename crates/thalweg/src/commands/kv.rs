@@ -19,7 +19,7 @@ use crate::{
 pub fn put(args: &Put) -> Result<(), Failure> {
     let key = parse_key(&args.key.key, args.key.key_format)?;
     let value = value_of(args)?;
-    let expect = expectation(args.if_absent, args.if_present, args.if_revision);
+    let expect = expectation(args.if_absent, args.if_present, args.if_revision, args.if_value.as_deref());
     with_target(&args.place, Access::Write, |target| {
         let written = target.put(&args.key.keyspace, &key, &value, expect)?;
         show_written(&written, args.place.json)
@@ -52,7 +52,7 @@ pub fn get(args: &Get) -> Result<(), Failure> {
 
 pub fn del(args: &Del) -> Result<(), Failure> {
     let key = parse_key(&args.key.key, args.key.key_format)?;
-    let expect = expectation(false, args.if_present, args.if_revision);
+    let expect = expectation(false, args.if_present, args.if_revision, args.if_value.as_deref());
     with_target(&args.place, Access::Read, |target| {
         let written = target.delete(&args.key.keyspace, &key, expect)?;
         show_written(&written, args.place.json)
@@ -117,11 +117,12 @@ fn value_of(args: &Put) -> Result<Vec<u8>, Failure> {
     }
 }
 
-fn expectation(absent: bool, present: bool, revision: Option<u64>) -> Option<Expect<'static>> {
-    match (absent, present, revision) {
+fn expectation(absent: bool, present: bool, revision: Option<u64>, value: Option<&str>) -> Option<Expect<'_>> {
+    match (absent, present, revision, value) {
         (true, ..) => Some(Expect::Absent),
-        (_, true, _) => Some(Expect::Present),
-        (.., Some(revision)) => Some(Expect::Revision(Revision(revision))),
+        (_, true, ..) => Some(Expect::Present),
+        (.., Some(revision), _) => Some(Expect::Revision(Revision(revision))),
+        (.., Some(value)) => Some(Expect::Value(value.as_bytes())),
         _ => None,
     }
 }

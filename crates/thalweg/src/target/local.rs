@@ -18,7 +18,7 @@ use thalweg_types::{
 
 use super::{
     Access, Appended, Found, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs,
-    VisitRecords, Written, no_such_stream,
+    VisitRecords, Written, holds_for_absent, no_such_stream,
 };
 use crate::{
     failure::{Exit, Failure},
@@ -53,7 +53,7 @@ impl Local {
 }
 
 impl Target for Local {
-    fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect>) -> Result<Written, Failure> {
+    fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure> {
         let keyspace = self.database.keyspace(keyspace).map_err(of_write)?;
         let ack = match expect {
             Some(expect) => keyspace.put_if(key, value, expect),
@@ -77,13 +77,13 @@ impl Target for Local {
         Ok(entry.map(|entry| Found { value: entry.value.to_vec(), revision: entry.revision.get() }))
     }
 
-    fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect>) -> Result<Written, Failure> {
+    fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure> {
         let Some(keyspace) = self.database.find_keyspace(keyspace) else {
             return match expect {
-                Some(Expect::Present | Expect::Revision(_)) => {
+                Some(expect) if !holds_for_absent(expect) => {
                     Err(of_write(WriteError::ConditionFailed { condition: 0, actual: None }))
                 }
-                Some(Expect::Absent) | None => Ok(Written { durability: self.database.durability(), revision: None }),
+                Some(_) | None => Ok(Written { durability: self.database.durability(), revision: None }),
             };
         };
         let ack = match expect {

@@ -159,12 +159,12 @@ pub type VisitRecords<'v> = &'v mut dyn FnMut(StreamRecord) -> Result<ControlFlo
 
 /// A node as a client sees it.
 pub trait Target {
-    fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect>) -> Result<Written, Failure>;
+    fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure>;
     /// All or none, in one commit.
     fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure>;
     fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Found>, Failure>;
     /// Deleting what is not there succeeds, unless a condition says otherwise.
-    fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect>) -> Result<Written, Failure>;
+    fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure>;
     /// A keyspace that does not exist holds nothing.
     fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<(), Failure>;
     fn keyspaces(&self) -> Result<Vec<String>, Failure>;
@@ -190,6 +190,15 @@ pub trait Target {
     fn status(&self) -> Result<Value, Failure>;
     /// Ends cleanly; a directory is flushed, so that the next open is fast.
     fn close(self: Box<Self>) -> Result<(), Failure>;
+}
+
+/// Whether a condition holds for a key that is not there.
+pub fn holds_for_absent(expect: Expect<'_>) -> bool {
+    match expect {
+        Expect::Absent => true,
+        Expect::Before(revision) => revision.get() > 0,
+        Expect::Present | Expect::Revision(_) | Expect::Value(_) | Expect::After(_) => false,
+    }
 }
 
 /// What to do about a stream that is not there.

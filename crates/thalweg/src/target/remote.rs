@@ -21,6 +21,7 @@ use super::{
     Appended, Found, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs,
     VisitRecords, Written,
     events::Events,
+    holds_for_absent,
     http::{Ask, Http, Reply},
 };
 use crate::{
@@ -49,7 +50,7 @@ impl Remote {
     }
 
     /// A write: with the level, and its condition if any.
-    fn write(&self, mut ask: Ask<'_>, expect: Option<Expect>) -> Result<Reply, Failure> {
+    fn write(&self, mut ask: Ask<'_>, expect: Option<Expect<'_>>) -> Result<Reply, Failure> {
         if let Some(level) = self.durability {
             ask = ask.header("thalweg-durability", level.name());
         }
@@ -57,9 +58,21 @@ impl Remote {
             Some(Expect::Absent) => ask = ask.header("if-none-match", "*"),
             Some(Expect::Present) => ask = ask.header("if-match", "*"),
             Some(Expect::Revision(revision)) => ask = ask.header("if-match", format!("\"{revision}\"")),
-            None => {}
+            // Told in the body: see `commit_if`.
+            Some(Expect::Value(_) | Expect::Before(_) | Expect::After(_)) | None => {}
         }
         self.http.ask(ask)
+    }
+
+    /// A write whose condition no header can say.
+    fn commit_if(&self, keyspace: &str, key: &[u8], expect: Expect<'_>, write: Value) -> Result<Written, Failure> {
+        let mut condition = Map::new();
+        condition.insert("keyspace".into(), json!(keyspace));
+        insert_bytes(&mut condition, "key", key);
+        condition.insert("expect".into(), expect_json(expect));
+        let body = json!({ "conditions": [condition], "writes": [write] }).to_string();
+        let ask = Ask::send(Method::POST, "/v1/commit", body.as_bytes()).header("content-type", "application/json");
+        self.written(&self.write(ask, None)?)
     }
 
     fn written(&self, reply: &Reply) -> Result<Written, Failure> {
@@ -100,7 +113,10 @@ impl Remote {
 type Step = Result<ControlFlow<()>, Failure>;
 
 impl Target for Remote {
-    fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect>) -> Result<Written, Failure> {
+    fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure> {
+        if let Some(expect) = expect.filter(|expect| !fits_headers(*expect)) {
+            return self.commit_if(keyspace, key, expect, write_json("put", keyspace, key, Some(value)));
+        }
         self.written(&self.write(Ask::send(Method::PUT, key_path(keyspace, key), value), expect)?)
     }
 
@@ -108,14 +124,7 @@ impl Target for Remote {
         if let [(key, value)] = pairs {
             return self.put(keyspace, key, value, None);
         }
-        let writes = pairs.iter().map(|(key, value)| {
-            let mut put = Map::new();
-            put.insert("op".into(), json!("put"));
-            put.insert("keyspace".into(), json!(keyspace));
-            insert_bytes(&mut put, "key", key);
-            insert_bytes(&mut put, "value", value);
-            Value::Object(put)
-        });
+        let writes = pairs.iter().map(|(key, value)| write_json("put", keyspace, key, Some(value)));
         let body = json!({ "writes": writes.collect::<Vec<_>>() }).to_string();
         let ask = Ask::send(Method::POST, "/v1/commit", body.as_bytes()).header("content-type", "application/json");
         self.written(&self.write(ask, None)?)
@@ -130,16 +139,17 @@ impl Target for Remote {
         Ok(Some(Found { value: reply.body, revision }))
     }
 
-    fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect>) -> Result<Written, Failure> {
+    fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure> {
+        if let Some(expect) = expect.filter(|expect| !fits_headers(*expect)) {
+            return self.commit_if(keyspace, key, expect, write_json("delete", keyspace, key, None));
+        }
         let ask = Ask { method: Method::DELETE, ..Ask::get(key_path(keyspace, key)) };
         match self.write(ask, expect) {
             Err(failure) if failure.exit == Exit::NotFound => match expect {
-                Some(Expect::Present | Expect::Revision(_)) => {
+                Some(expect) if !holds_for_absent(expect) => {
                     Err(Failure { exit: Exit::Conflict, ..failure }.then("the key is not there; nothing was written"))
                 }
-                Some(Expect::Absent) | None => {
-                    Ok(Written { durability: self.durability.unwrap_or_default(), revision: None })
-                }
+                Some(_) | None => Ok(Written { durability: self.durability.unwrap_or_default(), revision: None }),
             },
             reply => self.written(&reply?),
         }
@@ -332,6 +342,39 @@ impl Target for Remote {
     fn close(self: Box<Self>) -> Result<(), Failure> {
         Ok(())
     }
+}
+
+/// Whether the conditions of HTTP can say it.
+fn fits_headers(expect: Expect<'_>) -> bool {
+    matches!(expect, Expect::Absent | Expect::Present | Expect::Revision(_))
+}
+
+/// A condition as `/v1/commit` takes it.
+fn expect_json(expect: Expect<'_>) -> Value {
+    match expect {
+        Expect::Absent => json!("absent"),
+        Expect::Present => json!("present"),
+        Expect::Revision(revision) => json!({ "revision": revision.0 }),
+        Expect::Before(revision) => json!({ "before": revision.0 }),
+        Expect::After(revision) => json!({ "after": revision.0 }),
+        Expect::Value(value) => {
+            let mut object = Map::new();
+            insert_bytes(&mut object, "value", value);
+            Value::Object(object)
+        }
+    }
+}
+
+/// A put or a delete as `/v1/commit` takes it.
+fn write_json(op: &str, keyspace: &str, key: &[u8], value: Option<&[u8]>) -> Value {
+    let mut object = Map::new();
+    object.insert("op".into(), json!(op));
+    object.insert("keyspace".into(), json!(keyspace));
+    insert_bytes(&mut object, "key", key);
+    if let Some(value) = value {
+        insert_bytes(&mut object, "value", value);
+    }
+    Value::Object(object)
 }
 
 /// Shows what a tail's connection brings until it ends (`Continue`) or enough has been seen (`Break`).
