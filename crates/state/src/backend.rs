@@ -25,10 +25,13 @@ pub struct Applied {
 
 impl Applied {
     const VERSION: u8 = 1;
+    /// Bytes of the encoding.
+    pub(crate) const ENCODED_BYTES: usize = 1 + 5 * 8;
 
     /// The bytes that backends keep with their data: a version, and five little-endian numbers.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![Self::VERSION];
+        let mut bytes = Vec::with_capacity(Self::ENCODED_BYTES);
+        bytes.push(Self::VERSION);
         for field in [self.lsn.0, self.term.0, self.index.0, self.revision.0, self.time.0] {
             bytes.extend_from_slice(&field.to_le_bytes());
         }

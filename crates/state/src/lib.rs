@@ -10,7 +10,9 @@ pub mod blobs;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod buffered;
 pub mod catalog;
+mod files;
 pub mod history;
+pub mod journal;
 mod keys;
 pub mod keyspaces;
 pub mod liveness;

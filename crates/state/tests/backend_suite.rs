@@ -7,8 +7,10 @@ mod backend_support;
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
-use backend_support::{Harness, LsmHarness, MemoryHarness, Random, RedbHarness, SqliteHarness};
-use thalweg_state::backend::{Applied, Backend, Direction, View, WriteBatch};
+use backend_support::{
+    Harness, JournaledLsmHarness, JournaledMemoryHarness, LsmHarness, MemoryHarness, Random, RedbHarness, SqliteHarness,
+};
+use thalweg_state::backend::{Applied, Backend, Direction, SyncMode, View, WriteBatch};
 use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -145,7 +147,9 @@ fn random_history(harness: &mut dyn Harness, seed: u64, batches: u64) {
                 views.clear();
                 drop(backend);
                 backend = harness.open();
+                let before = number;
                 number = backend.persisted().map_or(0, |applied| applied.index.0);
+                assert!(number == before || harness.sync() == SyncMode::BehindLog, "{number} of {before} batches");
                 assert_eq!(backend.persisted(), (number > 0).then(|| applied(number)), "in one piece");
                 assert_eq!(backend.applied(), backend.persisted());
                 map = history[number as usize].clone();
@@ -241,6 +245,9 @@ fn failed_barrier(harness: &mut dyn Harness) {
     backend.flush().unwrap();
     put_all(&*backend, 2, &[(b"a", b"2")]);
     harness.fail_barrier();
+    if harness.sync() == SyncMode::PerBatch {
+        return failed_barrier_of_a_batch(harness, backend);
+    }
     for _ in 0..2 {
         let error = backend.flush().unwrap_err();
         assert_eq!(thalweg_types::Classified::code(&error), "log_failed", "{error}");
@@ -251,6 +258,21 @@ fn failed_barrier(harness: &mut dyn Harness) {
     let backend = harness.open();
     assert_eq!(backend.applied(), Some(applied(1)));
     assert_eq!(backend.get(b"a").unwrap().as_deref(), Some(&b"1"[..]), "not ahead of the log");
+}
+
+/// Synced per batch, the barrier comes before each batch: that one is not applied, and none after it.
+fn failed_barrier_of_a_batch(harness: &mut dyn Harness, backend: Box<dyn Backend>) {
+    let mut batch = WriteBatch::new();
+    batch.put(&[b"a"], &[b"3"]);
+    for code in ["log_failed", "state_failed"] {
+        let error = backend.apply(&batch, applied(3)).unwrap_err();
+        assert_eq!(thalweg_types::Classified::code(&error), code, "{error}");
+    }
+    assert_eq!((backend.applied(), backend.persisted()), (Some(applied(2)), Some(applied(2))));
+    drop(backend);
+    let backend = harness.open();
+    assert_eq!(backend.applied(), Some(applied(2)));
+    assert_eq!(backend.get(b"a").unwrap().as_deref(), Some(&b"2"[..]));
 }
 
 /// Readers on other threads see whole batches while flushes and compactions go on.
@@ -278,7 +300,9 @@ fn concurrent_readers(harness: &mut dyn Harness) {
             });
         }
         let mut batch = WriteBatch::new();
-        for number in 1..=1_500u64 {
+        // A batch that is synced takes as long as hundreds that are not.
+        let batches: u64 = if harness.sync() == SyncMode::PerBatch { 150 } else { 1_500 };
+        for number in 1..=batches {
             batch.clear();
             for key in 0..KEYS {
                 batch.put(&[&key.to_be_bytes()], &[&number.to_le_bytes(), &[0; 40]]);
@@ -290,41 +314,45 @@ fn concurrent_readers(harness: &mut dyn Harness) {
 }
 
 macro_rules! suite {
-    ($name:ident, $harness:ty, $seeds:expr, $batches:expr) => {
+    ($name:ident, $harness:expr, $seeds:expr, $batches:expr) => {
         mod $name {
             use super::*;
 
             #[test]
             fn random_histories() {
                 for seed in 0..$seeds {
-                    super::random_history(&mut <$harness>::new(), seed, $batches);
+                    super::random_history(&mut $harness, seed, $batches);
                 }
             }
 
             #[test]
             fn edge_cases() {
-                super::edge_cases(&mut <$harness>::new());
+                super::edge_cases(&mut $harness);
             }
 
             #[test]
             fn large_batches() {
-                super::large_batches(&mut <$harness>::new());
+                super::large_batches(&mut $harness);
             }
 
             #[test]
             fn failed_barrier() {
-                super::failed_barrier(&mut <$harness>::new());
+                super::failed_barrier(&mut $harness);
             }
 
             #[test]
             fn concurrent_readers() {
-                super::concurrent_readers(&mut <$harness>::new());
+                super::concurrent_readers(&mut $harness);
             }
         }
     };
 }
 
-suite!(memory, MemoryHarness, 12, 300);
-suite!(lsm, LsmHarness, 6, 250);
-suite!(redb, RedbHarness, 6, 250);
-suite!(sqlite, SqliteHarness, 6, 250);
+suite!(memory, MemoryHarness::new(), 12, 300);
+suite!(lsm, LsmHarness::new(), 6, 250);
+suite!(redb, RedbHarness::new(SyncMode::BehindLog), 4, 250);
+suite!(sqlite, SqliteHarness::new(SyncMode::BehindLog), 4, 250);
+suite!(memory_synced, JournaledMemoryHarness::new(), 4, 250);
+suite!(lsm_synced, JournaledLsmHarness::new(), 4, 200);
+suite!(redb_synced, RedbHarness::new(SyncMode::PerBatch), 2, 200);
+suite!(sqlite_synced, SqliteHarness::new(SyncMode::PerBatch), 2, 200);

@@ -48,20 +48,6 @@ pub(super) struct Loaded {
     pub file_bytes: u64,
 }
 
-/// Creates the directory durably.
-pub(super) fn prepare_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError> {
-    let make = || {
-        disk.create_dir(dir)?;
-        let mut rest = dir;
-        while let Some(cut) = rest.rfind('/') {
-            rest = &rest[..cut];
-            disk.sync_dir(rest)?;
-        }
-        disk.sync_dir("")
-    };
-    make().map_err(|error| failed("create directory", &error))
-}
-
 /// Replaces the checkpoint in `dir`. Returns the bytes written.
 pub(super) fn write<'a>(
     disk: &dyn Disk,

@@ -19,6 +19,8 @@ use bytes::Bytes;
 use imbl::OrdMap;
 use thalweg_disk::Disk;
 
+use crate::files::create_dir;
+
 use crate::backend::{
     Applied, Backend, BackendError, BackendStats, BarrierFailed, Change, Direction, LogBarrier, View, Visit,
     WriteBatch, bounds_are_empty,
@@ -98,7 +100,7 @@ impl MemoryBackend {
     ) -> Result<Self, BackendError> {
         let mut live = Live::default();
         let mut durable = Durable::default();
-        checkpoint::prepare_dir(&*disk, &options.dir)?;
+        create_dir(&*disk, &options.dir)?;
         let loaded = checkpoint::load(&*disk, &options.dir, |key, value| {
             live.live_bytes += (key.len() + value.len()) as u64;
             live.pairs.insert(key, value);

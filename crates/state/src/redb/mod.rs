@@ -27,6 +27,7 @@ use bytes::Bytes;
 use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableDefinition};
 use thalweg_disk::Disk;
 
+use crate::files::{self, create_dir, remove_if_there};
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, Direction, LogBarrier, SyncMode},
     buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Page, Store, StoreView, checked, checksum},
@@ -75,7 +76,8 @@ impl RedbBackend {
 
 /// See the module.
 pub struct RedbStore {
-    database: Database,
+    /// `None` only while being dropped.
+    database: Option<Database>,
     sync: SyncMode,
     file_bytes: Arc<AtomicU64>,
 }
@@ -84,7 +86,8 @@ impl RedbStore {
     fn open(disk: &Arc<dyn Disk>, options: &RedbOptions) -> Result<Self, BackendError> {
         let path = |name: &str| format!("{}/{name}", options.dir);
         let cache_bytes = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
-        prepare_dir(&**disk, &options.dir)?;
+        create_dir(&**disk, &options.dir)?;
+        remove_if_there(&**disk, &path(NEW_FILE))?;
         let file = match disk.open(&path(FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 create(&**disk, &path(NEW_FILE))?;
@@ -99,15 +102,19 @@ impl RedbStore {
             return Err(corrupt("the file is empty"));
         }
         let database = Builder::new().set_cache_size(cache_bytes).create_with_backend(file).map_err(failed("open"))?;
-        let store = Self { database, sync: options.buffer.sync, file_bytes };
+        let store = Self { database: Some(database), sync: options.buffer.sync, file_bytes };
         match store.meta(FORMAT)? {
             Some(version) if version == FORMAT_VERSION => Ok(store),
             found => Err(corrupt(&format!("its format is {found:?}, not {FORMAT_VERSION:?}"))),
         }
     }
 
+    fn database(&self) -> &Database {
+        self.database.as_ref().expect("open until dropped")
+    }
+
     fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, BackendError> {
-        let transaction = self.database.begin_read().map_err(failed("read"))?;
+        let transaction = self.database().begin_read().map_err(failed("read"))?;
         let meta = transaction.open_table(META).map_err(failed("read"))?;
         Ok(meta.get(name).map_err(failed("read"))?.map(|value| value.value().to_vec()))
     }
@@ -126,20 +133,6 @@ fn create(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
     Ok(())
 }
 
-fn prepare_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError> {
-    disk.create_dir(dir).map_err(io_error("create the directory"))?;
-    let mut parent = dir;
-    while let Some((above, _)) = parent.rsplit_once('/') {
-        parent = above;
-        disk.sync_dir(parent).map_err(io_error("create the directory"))?;
-    }
-    disk.sync_dir("").map_err(io_error("create the directory"))?;
-    match disk.remove(&format!("{dir}/{NEW_FILE}")) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove an unfinished file")(error)),
-        _ => Ok(()),
-    }
-}
-
 impl Store for RedbStore {
     const NAME: &'static str = "redb";
 
@@ -151,7 +144,7 @@ impl Store for RedbStore {
 
     fn persist(&self, changes: &mut dyn Iterator<Item = Change<'_>>, applied: Applied) -> Result<u64, BackendError> {
         guard("persisting", || {
-            let mut transaction = self.database.begin_write().map_err(failed("write"))?;
+            let mut transaction = self.database().begin_write().map_err(failed("write"))?;
             transaction.set_quick_repair(self.sync == SyncMode::BehindLog);
             let mut bytes = 0;
             {
@@ -182,7 +175,7 @@ impl Store for RedbStore {
 
     fn view(&self) -> Result<Arc<dyn StoreView>, BackendError> {
         guard("making a view", || {
-            let transaction = self.database.begin_read().map_err(failed("read"))?;
+            let transaction = self.database().begin_read().map_err(failed("read"))?;
             Ok(Arc::new(RedbView { pairs: transaction.open_table(PAIRS).map_err(failed("read"))? }) as _)
         })
     }
@@ -190,9 +183,17 @@ impl Store for RedbStore {
     fn add_stats(&self, stats: &mut BackendStats) {
         stats.disk_bytes += self.file_bytes.load(Ordering::Relaxed);
         stats.tables += 1;
-        stats.cache_bytes += self.database.cache_stats().used_bytes() as u64;
-        let keys = || self.database.begin_read().ok()?.open_table(PAIRS).ok()?.len().ok();
+        stats.cache_bytes += self.database().cache_stats().used_bytes() as u64;
+        let keys = || self.database().begin_read().ok()?.open_table(PAIRS).ok()?.len().ok();
         stats.estimated_keys += keys().unwrap_or(0);
+    }
+}
+
+impl Drop for RedbStore {
+    /// Closing writes what makes the next open quick, and may panic over a damaged file. That loses nothing.
+    fn drop(&mut self) {
+        let database = self.database.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
     }
 }
 
@@ -256,7 +257,7 @@ fn failed<E: Into<redb::Error>>(operation: &'static str) -> impl FnOnce(E) -> Ba
 fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {
     move |error| match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => corrupt(&error.to_string()),
-        _ => BackendError::Io { operation, message: error.to_string() },
+        _ => files::io_error(operation)(error),
     }
 }
 

@@ -17,7 +17,6 @@ mod view;
 
 use std::{
     fs::{self, File},
-    io,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -27,6 +26,7 @@ use std::{
 
 use rusqlite::{Connection, OptionalExtension};
 
+use crate::files::io_error;
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, LogBarrier, SyncMode},
     buffered::{BufferOptions, Buffered, Store, StoreView, checksum},
@@ -231,8 +231,4 @@ impl Store for SqliteStore {
         stats.disk_bytes += file_bytes(FILE) + file_bytes(WAL_FILE);
         stats.tables += 1;
     }
-}
-
-fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {
-    move |error| BackendError::Io { operation, message: error.to_string() }
 }

@@ -7,10 +7,11 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use thalweg_disk::{Disk, SimDisk};
+use thalweg_disk::{Disk, RealDisk, SimDisk};
 use thalweg_state::{
     BufferOptions,
-    backend::{Backend, BarrierFailed, LogBarrier},
+    backend::{Backend, BarrierFailed, LogBarrier, SyncMode},
+    journal::{JournalOptions, Journaled},
     lsm::{LsmBackend, LsmOptions},
     memory::{MemoryBackend, MemoryOptions},
     redb::{RedbBackend, RedbOptions},
@@ -62,6 +63,10 @@ impl Barrier {
 pub trait Harness {
     /// Its name.
     fn name(&self) -> &'static str;
+    /// When it makes batches durable.
+    fn sync(&self) -> SyncMode {
+        SyncMode::BehindLog
+    }
     /// Opens it. The one before was dropped.
     fn open(&mut self) -> Box<dyn Backend>;
     /// How far it had the log synced.
@@ -154,8 +159,8 @@ impl Harness for LsmHarness {
 }
 
 /// Tiny memtables.
-pub fn small_buffer() -> BufferOptions {
-    BufferOptions { memtable_bytes: 32 * 1024, max_unflushed_records: 20, ..BufferOptions::default() }
+pub fn small_buffer(sync: SyncMode) -> BufferOptions {
+    BufferOptions { sync, memtable_bytes: 32 * 1024, max_unflushed_records: 20, ..BufferOptions::default() }
 }
 
 /// The redb backend on a simulated disk; opening it again follows a power loss.
@@ -163,18 +168,19 @@ pub struct RedbHarness {
     disk: SimDisk,
     barrier: Arc<Barrier>,
     opened: u64,
+    sync: SyncMode,
 }
 
 impl RedbHarness {
     /// On an empty disk.
-    pub fn new() -> Self {
-        Self { disk: SimDisk::new(1), barrier: Arc::default(), opened: 0 }
+    pub fn new(sync: SyncMode) -> Self {
+        Self { disk: SimDisk::new(1), barrier: Arc::default(), opened: 0, sync }
     }
+}
 
-    /// The options it opens with.
-    pub fn options() -> RedbOptions {
-        RedbOptions { cache_bytes: 200_000, buffer: small_buffer(), ..RedbOptions::default() }
-    }
+/// The options that redb is opened with.
+pub fn redb_options(sync: SyncMode) -> RedbOptions {
+    RedbOptions { cache_bytes: 200_000, buffer: small_buffer(sync), ..RedbOptions::default() }
 }
 
 impl Harness for RedbHarness {
@@ -182,12 +188,16 @@ impl Harness for RedbHarness {
         "redb"
     }
 
+    fn sync(&self) -> SyncMode {
+        self.sync
+    }
+
     fn open(&mut self) -> Box<dyn Backend> {
         self.opened += 1;
         self.disk = self.disk.power_loss(self.opened);
         self.barrier = Arc::default();
         let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
-        let backend = RedbBackend::open(&disk, Self::options(), self.barrier.clone()).unwrap();
+        let backend = RedbBackend::open(&disk, redb_options(self.sync), self.barrier.clone()).unwrap();
         self.barrier.sync_through(backend.persisted().map_or(Lsn(0), |applied| applied.lsn)).unwrap();
         Box::new(backend)
     }
@@ -205,27 +215,29 @@ impl Harness for RedbHarness {
 pub struct SqliteHarness {
     dir: tempfile::TempDir,
     barrier: Arc<Barrier>,
+    sync: SyncMode,
 }
 
 impl SqliteHarness {
     /// In an empty directory.
-    pub fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), barrier: Arc::default() }
+    pub fn new(sync: SyncMode) -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), barrier: Arc::default(), sync }
     }
 
     /// The options it opens with.
     pub fn options(&self) -> SqliteOptions {
-        SqliteOptions {
-            cache_bytes: 400_000,
-            buffer: small_buffer(),
-            ..SqliteOptions::new(self.dir.path().join("sqlite"))
-        }
+        let buffer = small_buffer(self.sync);
+        SqliteOptions { cache_bytes: 400_000, buffer, ..SqliteOptions::new(self.dir.path().join("sqlite")) }
     }
 }
 
 impl Harness for SqliteHarness {
     fn name(&self) -> &'static str {
         "sqlite"
+    }
+
+    fn sync(&self) -> SyncMode {
+        self.sync
     }
 
     fn open(&mut self) -> Box<dyn Backend> {
@@ -241,5 +253,88 @@ impl Harness for SqliteHarness {
 
     fn fail_barrier(&self) {
         self.barrier.fail();
+    }
+}
+
+/// The memory backend with a journal, on a simulated disk; opening it again follows a power loss.
+pub struct JournaledMemoryHarness(MemoryHarness);
+
+impl JournaledMemoryHarness {
+    /// On an empty disk.
+    pub fn new() -> Self {
+        Self(MemoryHarness::new())
+    }
+}
+
+/// A journal that starts anew now and then.
+pub fn small_journal() -> JournalOptions {
+    JournalOptions { max_bytes: 200_000, ..JournalOptions::new("journal") }
+}
+
+impl Harness for JournaledMemoryHarness {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn sync(&self) -> SyncMode {
+        SyncMode::PerBatch
+    }
+
+    fn open(&mut self) -> Box<dyn Backend> {
+        let own = &mut self.0;
+        own.opened += 1;
+        own.disk = own.disk.power_loss(own.opened);
+        own.barrier = Arc::default();
+        let disk = Arc::new(own.disk.clone());
+        let open = |barrier| MemoryBackend::open(disk, MemoryOptions::default(), barrier);
+        let backend = Journaled::open(&own.disk, &small_journal(), own.barrier.clone(), open).unwrap();
+        own.barrier.sync_through(backend.persisted().map_or(Lsn(0), |applied| applied.lsn)).unwrap();
+        Box::new(backend)
+    }
+
+    fn synced_through(&self) -> u64 {
+        self.0.synced_through()
+    }
+
+    fn fail_barrier(&self) {
+        self.0.fail_barrier();
+    }
+}
+
+/// The LSM backend with a journal, in a directory of its own.
+pub struct JournaledLsmHarness(LsmHarness);
+
+impl JournaledLsmHarness {
+    /// In an empty directory.
+    pub fn new() -> Self {
+        Self(LsmHarness::new())
+    }
+}
+
+impl Harness for JournaledLsmHarness {
+    fn name(&self) -> &'static str {
+        "lsm"
+    }
+
+    fn sync(&self) -> SyncMode {
+        SyncMode::PerBatch
+    }
+
+    fn open(&mut self) -> Box<dyn Backend> {
+        let own = &mut self.0;
+        own.barrier = Arc::default();
+        let disk = RealDisk::open(own.dir.path()).unwrap();
+        let open = |barrier| LsmBackend::open(own.options(), barrier);
+        let backend = Journaled::open(&disk, &small_journal(), own.barrier.clone(), open).unwrap();
+        own.barrier.sync_through(backend.persisted().map_or(Lsn(0), |applied| applied.lsn)).unwrap();
+        Box::new(backend)
+    }
+
+    fn synced_through(&self) -> u64 {
+        self.0.synced_through()
+    }
+
+    fn fail_barrier(&self) {
+        self.0.fail_barrier();
     }
 }

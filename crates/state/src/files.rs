@@ -1,0 +1,33 @@
+//! What every backend on a [`Disk`] does with files.
+
+use std::io;
+
+use thalweg_disk::Disk;
+
+use crate::backend::BackendError;
+
+/// Creates a directory, and those above it, durably.
+pub(crate) fn create_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError> {
+    let make = || {
+        disk.create_dir(dir)?;
+        let mut rest = dir;
+        while let Some((above, _)) = rest.rsplit_once('/') {
+            rest = above;
+            disk.sync_dir(rest)?;
+        }
+        disk.sync_dir("")
+    };
+    make().map_err(io_error("create directory"))
+}
+
+/// Removes a file; fine if there is none.
+pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
+    match disk.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove an unfinished file")(error)),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {
+    move |error| BackendError::Io { operation, message: error.to_string() }
+}

@@ -1,0 +1,214 @@
+//! The journal's file.
+//!
+//! ```text
+//! file    := header | zeroes up to 4096 | record ...
+//! header  := "THWGJRN1" | generation u64 | crc u32
+//! record  := magic u32 | len u32 | number u64 | crc u32 | 0 u32 | len bytes | zeroes up to a multiple of 8
+//! ```
+//! Little-endian. The header's crc covers the 16 bytes before it; a record's covers the generation, `len`,
+//! `number` and its bytes. Records are numbered from 0. A new generation makes all records of the one before
+//! invalid with one write of one sector, so the file is used again without being emptied.
+//!
+//! Invariants: what is past the last record of the generation is zeroes or of older generations. A record
+//! that is not valid ends the journal; if a later one of the same generation is valid all the same, that is
+//! corruption, because each record is on disk before the next is written. The file is zero-filled ahead of
+//! what is written: a sync into a growing file takes nearly twice as long.
+
+use std::{io, sync::Arc};
+
+use crc_fast::{CrcAlgorithm, Digest};
+use thalweg_disk::{Disk, File};
+
+use crate::{
+    backend::BackendError,
+    files::{create_dir, io_error, remove_if_there},
+};
+
+const MAGIC: [u8; 8] = *b"THWGJRN1";
+const RECORD_MAGIC: u32 = 0x4a52_4e44;
+const HEADER_BYTES: usize = 20;
+const RECORDS_AT: u64 = 4096;
+const RECORD_HEADER_BYTES: usize = 24;
+/// The file grows by so many zeroes at a time.
+const GROW_BYTES: u64 = 4 << 20;
+/// Zeroes are written in pieces: larger ones make folios that slow small writes down later.
+static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// An open journal that takes records.
+#[derive(Debug)]
+pub(super) struct JournalFile {
+    file: Arc<dyn File>,
+    name: String,
+    generation: u64,
+    next_number: u64,
+    /// Where the next record goes.
+    end: u64,
+    /// Zero-filled and synced up to here.
+    filled: u64,
+    record: Vec<u8>,
+}
+
+impl JournalFile {
+    /// Opens or creates the file and calls `replay` with each record's bytes, in order.
+    pub(super) fn open(
+        disk: &dyn Disk,
+        dir: &str,
+        replay: &mut dyn FnMut(&[u8]) -> Result<(), BackendError>,
+    ) -> Result<Self, BackendError> {
+        create_dir(disk, dir)?;
+        let path = format!("{dir}/journal");
+        match disk.open(&path) {
+            Ok(file) => Self::recover(file, path, replay),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::create(disk, dir, path),
+            Err(error) => Err(io_error("open the journal")(error)),
+        }
+    }
+
+    fn create(disk: &dyn Disk, dir: &str, path: String) -> Result<Self, BackendError> {
+        let tmp = format!("{path}.tmp");
+        remove_if_there(disk, &tmp)?;
+        let file = disk.create(&tmp).map_err(io_error("create the journal"))?;
+        let mut journal =
+            Self { file, name: path, generation: 1, next_number: 0, end: RECORDS_AT, filled: 0, record: Vec::new() };
+        journal.fill(RECORDS_AT)?;
+        journal.write_header()?;
+        disk.rename(&tmp, &journal.name).map_err(io_error("create the journal"))?;
+        disk.sync_dir(dir).map_err(io_error("create the journal"))?;
+        Ok(journal)
+    }
+
+    fn recover(
+        file: Arc<dyn File>,
+        name: String,
+        replay: &mut dyn FnMut(&[u8]) -> Result<(), BackendError>,
+    ) -> Result<Self, BackendError> {
+        let len = file.len().map_err(io_error("read the journal"))?;
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+        file.read_exact_at(&mut bytes, 0).map_err(io_error("read the journal"))?;
+        let generation = decode_header(&bytes).ok_or_else(|| corrupt(&name, "its header is damaged"))?;
+        let (mut at, mut number) = (RECORDS_AT as usize, 0);
+        while let Some(record) = decode_record(&bytes, at, generation).filter(|record| record.number == number) {
+            replay(record.payload)?;
+            at += record.bytes();
+            number += 1;
+        }
+        let mut later = (at + 8..bytes.len()).step_by(8);
+        if let Some(offset) =
+            later.find(|offset| decode_record(&bytes, *offset, generation).is_some_and(|record| record.number > number))
+        {
+            return Err(corrupt(&name, &format!("the record at {at} is damaged: there is a valid one at {offset}")));
+        }
+        let journal =
+            Self { file, name, generation, next_number: number, end: at as u64, filled: len, record: Vec::new() };
+        // A record that was being written must not look valid one day because of what is written before it.
+        let torn = bytes[at..].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        journal.zero(at as u64, at as u64 + torn as u64)?;
+        journal.file.sync_data().map_err(io_error("sync the journal"))?;
+        Ok(journal)
+    }
+
+    /// Writes a record and syncs it.
+    pub(super) fn append(&mut self, payload: &[u8]) -> Result<(), BackendError> {
+        let len = u32::try_from(payload.len()).map_err(|_| BackendError::BadBatch("it is larger than 4 GiB"))?;
+        self.record.clear();
+        self.record.extend_from_slice(&RECORD_MAGIC.to_le_bytes());
+        self.record.extend_from_slice(&len.to_le_bytes());
+        self.record.extend_from_slice(&self.next_number.to_le_bytes());
+        let crc = crc(&[&self.generation.to_le_bytes(), &self.record[4..16], payload]);
+        self.record.extend_from_slice(&crc.to_le_bytes());
+        self.record.extend_from_slice(&[0; 4]);
+        self.record.extend_from_slice(payload);
+        self.record.resize(self.record.len().next_multiple_of(8), 0);
+        let end = self.end + self.record.len() as u64;
+        self.fill(end)?;
+        self.file.write_all_at(&self.record, self.end).map_err(io_error("write the journal"))?;
+        self.file.sync_data().map_err(io_error("sync the journal"))?;
+        self.end = end;
+        self.next_number += 1;
+        Ok(())
+    }
+
+    /// Forgets all records.
+    pub(super) fn restart(&mut self) -> Result<(), BackendError> {
+        self.generation += 1;
+        self.next_number = 0;
+        self.end = RECORDS_AT;
+        self.write_header()
+    }
+
+    /// Bytes of its records.
+    pub(super) fn bytes(&self) -> u64 {
+        self.end - RECORDS_AT
+    }
+
+    fn write_header(&self) -> Result<(), BackendError> {
+        let mut header = MAGIC.to_vec();
+        header.extend_from_slice(&self.generation.to_le_bytes());
+        let crc = crc(&[&header]);
+        header.extend_from_slice(&crc.to_le_bytes());
+        self.file.write_all_at(&header, 0).map_err(io_error("write the journal"))?;
+        self.file.sync_data().map_err(io_error("sync the journal"))
+    }
+
+    /// Makes sure that the file is zero-filled up to `end`.
+    fn fill(&mut self, end: u64) -> Result<(), BackendError> {
+        if end <= self.filled {
+            return Ok(());
+        }
+        let target = end.next_multiple_of(GROW_BYTES);
+        self.zero(self.filled, target)?;
+        self.file.sync_all().map_err(io_error("grow the journal"))?;
+        self.filled = target;
+        Ok(())
+    }
+
+    fn zero(&self, from: u64, to: u64) -> Result<(), BackendError> {
+        let mut at = from;
+        while at < to {
+            let len = (to - at).min(ZEROES.len() as u64);
+            self.file.write_all_at(&ZEROES[..len as usize], at).map_err(io_error("grow the journal"))?;
+            at += len;
+        }
+        Ok(())
+    }
+}
+
+struct Record<'a> {
+    number: u64,
+    payload: &'a [u8],
+}
+
+impl Record<'_> {
+    fn bytes(&self) -> usize {
+        (RECORD_HEADER_BYTES + self.payload.len()).next_multiple_of(8)
+    }
+}
+
+fn decode_header(bytes: &[u8]) -> Option<u64> {
+    let header: &[u8; HEADER_BYTES] = bytes.first_chunk()?;
+    let generation = u64::from_le_bytes(header[8..16].try_into().ok()?);
+    let is_valid = header[..8] == MAGIC && header[16..] == crc(&[&header[..16]]).to_le_bytes();
+    (is_valid && bytes.len() as u64 >= RECORDS_AT).then_some(generation)
+}
+
+fn decode_record(bytes: &[u8], at: usize, generation: u64) -> Option<Record<'_>> {
+    let (header, rest) = bytes.get(at..)?.split_at_checked(RECORD_HEADER_BYTES)?;
+    if header[..4] != RECORD_MAGIC.to_le_bytes() {
+        return None;
+    }
+    let len = u32::from_le_bytes(header[4..8].try_into().ok()?);
+    let number = u64::from_le_bytes(header[8..16].try_into().ok()?);
+    let payload = rest.get(..len as usize)?;
+    let expected = crc(&[&generation.to_le_bytes(), &header[4..16], payload]);
+    (header[16..20] == expected.to_le_bytes()).then_some(Record { number, payload })
+}
+
+fn crc(parts: &[&[u8]]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    parts.iter().for_each(|part| digest.update(part));
+    digest.finalize() as u32
+}
+
+fn corrupt(name: &str, message: &str) -> BackendError {
+    BackendError::Corrupt { what: name.to_owned(), message: message.to_owned() }
+}

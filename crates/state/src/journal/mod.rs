@@ -1,0 +1,202 @@
+//! A write-ahead log of a backend's own, for a state without the node's log.
+//!
+//! Owns: [`Journaled`]: each batch is in a file and synced before the backend behind applies it, and applied
+//! again at open if the backend had not persisted it. The memory and LSM backends are synced per batch this
+//! way; redb and SQLite do it themselves. Does not own: the file's bytes (`file.rs`), or the backend.
+//!
+//! Behind the node's log this is waste: there each write would be synced twice.
+//!
+//! Invariant: every batch that was applied is persisted by the backend or in the journal. The journal starts
+//! anew only after a flush that persisted all of it.
+
+mod file;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use thalweg_disk::Disk;
+
+use crate::backend::{
+    Applied, Backend, BackendError, BackendStats, BarrierFailed, Change, LogBarrier, View, WriteBatch,
+};
+use file::JournalFile;
+
+/// How a [`Journaled`] backend behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalOptions {
+    /// Directory of the journal, relative to the disk's root. Created if missing.
+    pub dir: String,
+    /// Once the journal holds this much, the backend is flushed and the journal starts anew. More takes
+    /// disk, and memory and time at open; less flushes more often.
+    pub max_bytes: u64,
+}
+
+impl JournalOptions {
+    /// The defaults, in a directory.
+    #[must_use]
+    pub fn new(dir: impl Into<String>) -> Self {
+        Self { dir: dir.into(), max_bytes: 64 << 20 }
+    }
+}
+
+/// See the module.
+pub struct Journaled<B> {
+    backend: B,
+    barrier: Arc<dyn LogBarrier>,
+    max_bytes: u64,
+    journal: Mutex<Journal>,
+}
+
+struct Journal {
+    file: JournalFile,
+    payload: Vec<u8>,
+    /// A failure is final: what the file holds past it is unknown.
+    failure: Option<BackendError>,
+}
+
+impl<B: Backend> std::fmt::Debug for Journaled<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journaled").field("backend", &self.backend).finish_non_exhaustive()
+    }
+}
+
+/// What the backend behind is ordered to wait for is in the journal already.
+struct InJournal;
+
+impl LogBarrier for InJournal {
+    fn sync_through(&self, _: thalweg_types::Lsn) -> Result<(), BarrierFailed> {
+        Ok(())
+    }
+}
+
+impl<B: Backend> Journaled<B> {
+    /// Opens the backend, given the barrier that it shall have, and applies what the journal holds beyond it.
+    pub fn open(
+        disk: &dyn Disk,
+        options: &JournalOptions,
+        barrier: Arc<dyn LogBarrier>,
+        open: impl FnOnce(Arc<dyn LogBarrier>) -> Result<B, BackendError>,
+    ) -> Result<Self, BackendError> {
+        let backend = open(Arc::new(InJournal))?;
+        let mut batch = WriteBatch::new();
+        let file = JournalFile::open(disk, &options.dir, &mut |payload| {
+            let applied = decode(payload, &mut batch).ok_or_else(|| BackendError::Corrupt {
+                what: "the journal".to_owned(),
+                message: "a record with a valid checksum does not decode".to_owned(),
+            })?;
+            let is_new = backend.applied().is_none_or(|known| known.lsn < applied.lsn);
+            if is_new { backend.apply(&batch, applied) } else { Ok(()) }
+        })?;
+        let journal = Mutex::new(Journal { file, payload: Vec::new(), failure: None });
+        Ok(Self { backend, barrier, max_bytes: options.max_bytes, journal })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, journal: &mut Journal, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
+        self.barrier.sync_through(applied.lsn)?;
+        encode(batch, applied, &mut journal.payload);
+        journal.file.append(&journal.payload)?;
+        self.backend.apply(batch, applied)?;
+        if journal.file.bytes() > self.max_bytes {
+            self.backend.flush()?;
+            journal.file.restart()?;
+        }
+        Ok(())
+    }
+}
+
+impl<B: Backend> Backend for Journaled<B> {
+    fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError> {
+        batch.check()?;
+        let mut journal = self.lock();
+        if let Some(failure) = &journal.failure {
+            return Err(BackendError::Failed(failure.to_string()));
+        }
+        let written = self.write(&mut journal, batch, applied);
+        journal.failure = written.clone().err();
+        written
+    }
+
+    fn applied(&self) -> Option<Applied> {
+        self.backend.applied()
+    }
+
+    fn persisted(&self) -> Option<Applied> {
+        self.backend.applied()
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
+        self.backend.get(key)
+    }
+
+    fn view(&self) -> Arc<dyn View> {
+        self.backend.view()
+    }
+
+    fn flush(&self) -> Result<Option<Applied>, BackendError> {
+        let mut journal = self.lock();
+        if let Some(failure) = &journal.failure {
+            return Err(failure.clone());
+        }
+        let persisted = self.backend.flush()?;
+        journal.file.restart()?;
+        Ok(persisted)
+    }
+
+    fn maintain(&self) -> Result<(), BackendError> {
+        self.backend.maintain()
+    }
+
+    fn stats(&self) -> BackendStats {
+        let mut stats = self.backend.stats();
+        stats.disk_bytes += self.lock().file.bytes();
+        stats
+    }
+
+    fn name(&self) -> &'static str {
+        self.backend.name()
+    }
+}
+
+/// `applied` (41 bytes), then per change: key length, value length or `u32::MAX` for a delete, key, value.
+fn encode(batch: &WriteBatch, applied: Applied, out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&applied.encode());
+    for change in batch.changes() {
+        let (key, value, value_len) = match change {
+            Change::Put(key, value) => (key, value, value.len() as u32),
+            Change::Delete(key) => (key, &b""[..], u32::MAX),
+        };
+        out.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        out.extend_from_slice(&value_len.to_le_bytes());
+        out.extend_from_slice(key);
+        out.extend_from_slice(value);
+    }
+}
+
+fn decode(payload: &[u8], batch: &mut WriteBatch) -> Option<Applied> {
+    batch.clear();
+    let (applied, mut rest) = payload.split_at_checked(Applied::ENCODED_BYTES)?;
+    while !rest.is_empty() {
+        let (key_len, value_len);
+        (key_len, rest) = take_u32(rest)?;
+        (value_len, rest) = take_u32(rest)?;
+        let (key, value);
+        (key, rest) = rest.split_at_checked(key_len as usize)?;
+        if value_len == u32::MAX {
+            batch.delete(&[key]);
+        } else {
+            (value, rest) = rest.split_at_checked(value_len as usize)?;
+            batch.put(&[key], &[value]);
+        }
+    }
+    Applied::decode(applied)
+}
+
+fn take_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((u32::from_le_bytes(*number), rest))
+}
