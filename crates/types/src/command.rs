@@ -12,7 +12,10 @@
 //!            | 5 | stream u32                                               delete stream
 //!            | 6 | stream u32 | before u64                                  trim stream
 //!            | 7 | stream u32 | max u32                                     reclaim index entries
+//!            | 8 | conditions u32 | then u32 | else u32 | condition* | write* | write*   transaction
 //!            | 9 | keyspace u32 | settings                                  configure keyspace
+//!            | 10 | keyspace u32                                            drop keyspace
+//!            | 11 | max u32                                                 sweep rows of deleted prefixes
 //!            | 24 | revision u64 | index u64 | max u32                      raise the history floor
 //!            | 32 | stream u32 | producer id                                open a producer
 //! condition := keyspace u32 | key_len u32 | key | 0                         key is absent
@@ -24,6 +27,10 @@
 //! write     := 1 | keyspace u32 | key_len u32 | value_len u32 | key | value put
 //!            | 2 | keyspace u32 | key_len u32 | key                         delete
 //!            | 3 | stream u32 | expected u64 | count u32 | len u32 | batch  append
+//!            | 4 | keyspace u32 | delta i64 | key_len u32 | key             add; here and below: in transactions only
+//!            | 6 | keyspace u32 | len u32 | prefix                          delete prefix
+//!            | 7 | keyspace u32 | key_len u32 | key                         get
+//!            | 8 | keyspace u32 | flags u8 | limit u32 | (len u32 | key)*   scan: prefix, and by flag start, end
 //! settings  := see keyspace_config.rs
 //!            | 32 | stream u32 | expected u64 | stamp | count u32 | len u32 | batch     append of a producer
 //! config    := max_age_micros u64 | max_bytes u64 | max_records u64         u64::MAX: no limit
@@ -38,7 +45,9 @@ mod commit;
 mod history;
 mod keyspace_config;
 mod moves;
+mod operations;
 mod outcome;
+mod transaction;
 
 use std::time::Duration;
 
@@ -50,7 +59,12 @@ pub use commit::{
 pub use history::{HistoryFloor, encode_raise_history_floor};
 pub use keyspace_config::KeyspaceConfig;
 pub use moves::{Move, MoveTarget};
+pub use operations::{Operations, ScanOperation};
 pub use outcome::{AppendedAt, Outcome};
+pub use transaction::{
+    FailedCondition, Got, OperationError, OperationResult, ScanPage, ScannedItem, Transacted, Transaction,
+    TransactionBuilder,
+};
 
 use crate::{
     ids::{KeyspaceId, Offset, StreamId},
@@ -65,7 +79,10 @@ const CONFIGURE_STREAM: u8 = 4;
 const DELETE_STREAM: u8 = 5;
 const TRIM_STREAM: u8 = 6;
 const RECLAIM_STREAM: u8 = 7;
+const TRANSACTION: u8 = 8;
 const CONFIGURE_KEYSPACE: u8 = 9;
+const DROP_KEYSPACE: u8 = 10;
+const SWEEP: u8 = 11;
 const RAISE_HISTORY_FLOOR: u8 = 24;
 const OPEN_PRODUCER: u8 = 32;
 
@@ -157,6 +174,18 @@ pub fn encode_configure_keyspace(out: &mut Vec<u8>, keyspace: KeyspaceId, config
     out.push(CONFIGURE_KEYSPACE);
     out.extend_from_slice(&keyspace.0.to_le_bytes());
     config.encode(out);
+}
+
+/// Appends the command that drops a keyspace; its id is never used again.
+pub fn encode_drop_keyspace(out: &mut Vec<u8>, keyspace: KeyspaceId) {
+    out.push(DROP_KEYSPACE);
+    out.extend_from_slice(&keyspace.0.to_le_bytes());
+}
+
+/// Appends the command that looks at up to `max` rows of deleted prefixes and removes those that are dead.
+pub fn encode_sweep(out: &mut Vec<u8>, max: u32) {
+    out.push(SWEEP);
+    out.extend_from_slice(&max.to_le_bytes());
 }
 
 /// Appends the command that creates a stream; one that exists is left as it is.
@@ -256,6 +285,8 @@ impl Framed {
 pub enum Command<'a> {
     /// Conditions and writes.
     Commit(Commit<'a>),
+    /// Conditions that choose between two lists of operations.
+    Transaction(Transaction<'a>),
     /// Create a keyspace unless it exists.
     CreateKeyspace {
         /// Its name.
@@ -269,6 +300,16 @@ pub enum Command<'a> {
         keyspace: KeyspaceId,
         /// What it does beyond storing from now on.
         config: KeyspaceConfig,
+    },
+    /// Drop a keyspace and everything in it.
+    DropKeyspace {
+        /// Which.
+        keyspace: KeyspaceId,
+    },
+    /// Remove rows of deleted prefixes.
+    Sweep {
+        /// Look at so many rows at most.
+        max: u32,
     },
     /// Create a stream unless it exists.
     CreateStream {
@@ -326,7 +367,7 @@ impl<'a> Command<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::at(bytes, 0);
         let command = Self::decode_from(bytes, &mut reader)?;
-        if !matches!(command, Self::Commit(_)) {
+        if !matches!(command, Self::Commit(_) | Self::Transaction(_)) {
             expect_end(&reader)?;
         }
         Ok(command)
@@ -340,6 +381,9 @@ impl<'a> Command<'a> {
                 let config = KeyspaceConfig::decode(reader)?;
                 Ok(Self::CreateKeyspace { name: decode_name(reader)?, config })
             }
+            TRANSACTION => Ok(Self::Transaction(Transaction::decode_head(bytes, reader)?)),
+            DROP_KEYSPACE => Ok(Self::DropKeyspace { keyspace: KeyspaceId(reader.u32("keyspace id")?) }),
+            SWEEP => Ok(Self::Sweep { max: reader.u32("row count")? }),
             CONFIGURE_KEYSPACE => Ok(Self::ConfigureKeyspace {
                 keyspace: KeyspaceId(reader.u32("keyspace id")?),
                 config: KeyspaceConfig::decode(reader)?,
@@ -373,11 +417,30 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Whether these bytes are a commit with conditions on keys; does not decode them.
+    /// Whether a command of these bytes looks at keys that earlier ones of its entry may have written; does
+    /// not decode them. A commit without conditions does not.
     #[inline]
     #[must_use]
-    pub fn has_conditions(bytes: &[u8]) -> bool {
-        matches!(bytes, [COMMIT, count @ ..] if count.first_chunk::<4>().is_some_and(|count| *count != [0; 4]))
+    pub fn reads_keys(bytes: &[u8]) -> bool {
+        match bytes {
+            [COMMIT, count @ ..] => count.first_chunk::<4>().is_some_and(|count| *count != [0; 4]),
+            [TRANSACTION | DROP_KEYSPACE | SWEEP, ..] => true,
+            _ => false,
+        }
+    }
+
+    /// The puts and appends that a command carries, of all its branches, whether carried out or not. What
+    /// does not decode is passed over.
+    pub fn writes(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
+        let lists = match self {
+            Self::Commit(commit) => [commit.writes().ok(), None],
+            Self::Transaction(transaction) => match transaction.branches() {
+                Ok([then, otherwise]) => [Some(then), Some(otherwise)],
+                Err(_) => [None, None],
+            },
+            _ => [None, None],
+        };
+        lists.into_iter().flatten().flatten().flatten()
     }
 }
 

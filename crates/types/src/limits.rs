@@ -12,6 +12,19 @@ pub const MAX_RECORD_BYTES: usize = 8 * 1024 * 1024;
 pub const MAX_COMMAND_BYTES: usize = 16 * 1024 * 1024;
 /// Most writes plus conditions in one commit. More: typed error.
 pub const MAX_COMMIT_WRITES: usize = 100_000;
+/// Most bytes of keys and values that a transaction's reads may come to. More: typed outcome, nothing happens.
+pub const MAX_TRANSACTION_RESULT_BYTES: usize = 16 * 1024 * 1024;
+/// Most pairs of one scan within a transaction. More: the page ends there and says where to go on.
+pub const MAX_TRANSACTION_SCAN_ITEMS: usize = 1000;
+/// Most rows that one scan within a transaction looks at, those of deleted keys included. More: as above.
+pub const MAX_TRANSACTION_SCAN_ROWS: usize = 20_000;
+/// Most deletes by prefix in one transaction. More: typed outcome, nothing happens.
+pub const MAX_TRANSACTION_PREFIX_DELETES: usize = 16;
+/// Rows that a delete by prefix removes at once. Where there are more they are hidden, and swept later.
+pub const MAX_EAGER_PREFIX_ROWS: usize = 64;
+/// Most deleted prefixes of a space that wait to be swept. More: typed outcome, nothing happens; sweeping
+/// goes on in the background.
+pub const MAX_PENDING_CLEARS: usize = 1024;
 /// Most headers on a record. More: typed error.
 pub const MAX_HEADERS: usize = 64;
 /// Longest keyspace, stream or space name, in bytes. Longer: typed error.

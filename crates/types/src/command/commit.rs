@@ -1,7 +1,10 @@
 //! Commits: conditions that must all hold, then writes that all happen or none.
 
 use crate::{
-    command::{AppendTerms, COMMIT, CommandError, EncodedStamp, ExpectedOffset, expect_end},
+    command::{
+        AppendTerms, COMMIT, CommandError, EncodedStamp, ExpectedOffset, expect_end,
+        operations::{self, ScanOperation},
+    },
     ids::{KeyspaceId, Offset, Revision, StreamId},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_VALUE_BYTES},
     record::{Malformed, Reader, RecordBatch, put_u32},
@@ -51,7 +54,7 @@ impl Expect<'_> {
         }
     }
 
-    fn value_len(&self) -> usize {
+    pub(super) fn value_len(&self) -> usize {
         if let Self::Value(value) = self { value.len() } else { 0 }
     }
 }
@@ -78,11 +81,7 @@ impl CommitBuilder {
         check_key(key)?;
         self.room(key.len() + expect.value_len() + 32)?;
         self.condition_count += 1;
-        let out = &mut self.conditions;
-        put_u32(out, keyspace.0 as usize);
-        put_u32(out, key.len());
-        out.extend_from_slice(key);
-        expect.encode(out);
+        encode_condition(&mut self.conditions, keyspace, key, expect);
         Ok(self)
     }
 
@@ -181,7 +180,14 @@ fn encode_commit_head(out: &mut Vec<u8>, conditions: u32, writes: u32) {
     out.extend_from_slice(&writes.to_le_bytes());
 }
 
-fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
+pub(super) fn encode_condition(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], expect: Expect<'_>) {
+    out.extend_from_slice(&keyspace.0.to_le_bytes());
+    put_u32(out, key.len());
+    out.extend_from_slice(key);
+    expect.encode(out);
+}
+
+pub(super) fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
     out.push(PUT);
     out.extend_from_slice(&keyspace.0.to_le_bytes());
     put_u32(out, key.len());
@@ -190,14 +196,14 @@ fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: 
     out.extend_from_slice(value);
 }
 
-fn encode_delete_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) {
+pub(super) fn encode_delete_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) {
     out.push(DELETE);
     out.extend_from_slice(&keyspace.0.to_le_bytes());
     put_u32(out, key.len());
     out.extend_from_slice(key);
 }
 
-fn encode_append_write(
+pub(super) fn encode_append_write(
     out: &mut Vec<u8>,
     stream: StreamId,
     terms: &AppendTerms<'_>,
@@ -273,7 +279,8 @@ pub struct Condition<'a> {
     pub expect: Expect<'a>,
 }
 
-/// A write of a commit. `at` fields are byte offsets in the slice that was decoded.
+/// A write of a commit, or an operation of a transaction. `at` fields are byte offsets in the slice that was
+/// decoded. Those after [`Append`](Self::Append) read, and are malformed in a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write<'a> {
     /// Set a key.
@@ -308,6 +315,36 @@ pub enum Write<'a> {
         batch: &'a [u8],
         /// Where the batch lies.
         batch_at: usize,
+    },
+    /// Add to a counter.
+    Add {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: &'a [u8],
+        /// How much.
+        delta: i64,
+    },
+    /// Remove all keys with a prefix.
+    DeletePrefix {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// The prefix.
+        prefix: &'a [u8],
+    },
+    /// Read a key.
+    Get {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Read a range.
+    Scan {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// Which pairs.
+        scan: ScanOperation<'a>,
     },
 }
 
@@ -344,18 +381,34 @@ impl<'a> Commit<'a> {
         for _ in 0..self.conditions {
             decode_condition(&mut reader)?;
         }
-        if self.writes == 0 {
-            expect_end(&reader)?;
-        }
-        Ok(Writes { reader, left: self.writes })
+        Writes::last(reader, self.writes)
     }
 }
 
-/// Iterates over the writes of a commit.
+/// Iterates over the writes of a commit, or over a transaction's list of operations.
 #[derive(Clone, Debug)]
 pub struct Writes<'a> {
     reader: Reader<'a>,
     left: u32,
+    /// Whether the command ends with this list.
+    is_last: bool,
+}
+
+impl<'a> Writes<'a> {
+    pub(super) fn inner(reader: Reader<'a>, count: u32) -> Self {
+        Self { reader, left: count, is_last: false }
+    }
+
+    pub(super) fn last(reader: Reader<'a>, count: u32) -> Result<Self, Malformed> {
+        if count == 0 {
+            expect_end(&reader)?;
+        }
+        Ok(Self { reader, left: count, is_last: true })
+    }
+
+    pub(super) fn into_reader(self) -> Reader<'a> {
+        self.reader
+    }
 }
 
 impl<'a> Iterator for Writes<'a> {
@@ -368,7 +421,7 @@ impl<'a> Iterator for Writes<'a> {
         }
         self.left -= 1;
         let mut write = decode_write(&mut self.reader);
-        if self.left == 0 && write.is_ok() {
+        if self.left == 0 && self.is_last && write.is_ok() {
             write = expect_end(&self.reader).and(write);
         }
         if write.is_err() {
@@ -378,7 +431,7 @@ impl<'a> Iterator for Writes<'a> {
     }
 }
 
-fn decode_condition<'a>(reader: &mut Reader<'a>) -> Result<Condition<'a>, Malformed> {
+pub(super) fn decode_condition<'a>(reader: &mut Reader<'a>) -> Result<Condition<'a>, Malformed> {
     let keyspace = KeyspaceId(reader.u32("keyspace id")?);
     let len = reader.u32("key length")? as usize;
     let key = reader.take(len, "key")?;
@@ -417,7 +470,7 @@ fn decode_write<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
         }
         APPEND => decode_append(reader, false),
         APPEND_PRODUCED => decode_append(reader, true),
-        _ => Err(Malformed { at, expected: "known write kind" }),
+        kind => decode_reading(kind, at, reader),
     }
 }
 
@@ -435,5 +488,24 @@ fn decode_append<'a>(reader: &mut Reader<'a>, produced: bool) -> Result<Write<'a
         count,
         batch: reader.take(len, "record batch")?,
         batch_at,
+    })
+}
+
+/// An operation that only a transaction may have.
+fn decode_reading<'a>(kind: u8, at: usize, reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
+    if !matches!(kind, operations::ADD | operations::DELETE_PREFIX | operations::GET | operations::SCAN) {
+        return Err(Malformed { at, expected: "known write kind" });
+    }
+    let keyspace = KeyspaceId(reader.u32("keyspace id")?);
+    if kind == operations::SCAN {
+        return Ok(Write::Scan { keyspace, scan: ScanOperation::decode(reader)? });
+    }
+    let delta = if kind == operations::ADD { reader.u64("delta")?.cast_signed() } else { 0 };
+    let len = reader.u32("key length")? as usize;
+    let key = reader.take(len, "key")?;
+    Ok(match kind {
+        operations::ADD => Write::Add { keyspace, key, delta },
+        operations::DELETE_PREFIX => Write::DeletePrefix { keyspace, prefix: key },
+        _ => Write::Get { keyspace, key },
     })
 }

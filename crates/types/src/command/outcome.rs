@@ -1,7 +1,7 @@
 //! What comes of a command.
 
 use crate::{
-    command::ProducerRefusal,
+    command::{OperationError, ProducerRefusal, Transacted},
     ids::{KeyspaceId, Offset, Revision, StreamId},
     record::Malformed,
 };
@@ -15,6 +15,15 @@ pub enum Outcome {
         revision: Revision,
         /// Per append, in order: the offset of its first record and the count.
         appends: Vec<AppendedAt>,
+    },
+    /// A transaction's list of operations was carried out, be it the one or the other.
+    Transacted(Box<Transacted>),
+    /// An operation of a transaction could not be carried out; nothing of it happened.
+    OperationFailed {
+        /// Which of its list, from 0.
+        operation: u32,
+        /// Why.
+        error: OperationError,
     },
     /// A condition did not hold; nothing happened.
     ConditionFailed {
@@ -65,9 +74,9 @@ pub enum Outcome {
     },
     /// Configured, trimmed or deleted.
     Done,
-    /// Index entries forgotten; `more` says whether some are left.
+    /// Index entries or rows forgotten; `more` says whether some are left.
     Reclaimed {
-        /// How many.
+        /// How many were forgotten, or looked at.
         entries: u32,
         /// Whether another command is wanted.
         more: bool,

@@ -36,6 +36,46 @@ fn commit_of(bytes: &[u8]) -> Commit<'_> {
     }
 }
 
+fn full_transaction() -> TransactionBuilder {
+    let mut transaction = TransactionBuilder::new();
+    transaction.expect(KS, b"a", Expect::Absent).unwrap();
+    let then = transaction.then();
+    then.put(KS, b"k", b"v").unwrap().delete(KS, b"d").unwrap().append(STREAM, None, &batch()).unwrap();
+    then.add(KS, b"n", -2).unwrap().delete_prefix(KS, b"p/").unwrap();
+    let scan = ScanOperation { prefix: b"s", start: Some(b"sa"), end: Some(b""), limit: 9, ..ScanOperation::default() };
+    transaction.otherwise().get(KS, b"g").unwrap().scan(KS, &scan).unwrap();
+    let scan = ScanOperation { reverse: true, keys_only: true, ..ScanOperation::default() };
+    transaction.otherwise().scan(KS, &scan).unwrap();
+    transaction
+}
+
+#[test]
+fn layout_of_a_transaction_is_pinned() {
+    let bytes = encoded(|out| full_transaction().encode(out).unwrap());
+    let expected: &[&[u8]] = &[
+        b"\x08\x01\0\0\0\x05\0\0\0\x03\0\0\0",
+        b"\x02\x01\0\0\x01\0\0\0a\x00",
+        b"\x01\x02\x01\0\0\x01\0\0\0\x01\0\0\0kv",
+        b"\x02\x02\x01\0\0\x01\0\0\0d",
+        b"\x03\x07\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x01\0\0\0\x06\0\0\0\x02\0\0\0\0p",
+        b"\x04\x02\x01\0\0\xfe\xff\xff\xff\xff\xff\xff\xff\x01\0\0\0n",
+        b"\x06\x02\x01\0\0\x02\0\0\0p/",
+        b"\x07\x02\x01\0\0\x01\0\0\0g",
+        b"\x08\x02\x01\0\0\x0c\x09\0\0\0\x01\0\0\0s\x02\0\0\0sa\0\0\0\0",
+        b"\x08\x02\x01\0\0\x03\0\0\0\0\0\0\0\0",
+    ];
+    assert_eq!(bytes, expected.concat());
+    let Ok(Command::Transaction(transaction)) = Command::decode(&bytes) else { panic!("no transaction") };
+    let [then, otherwise] = transaction.branches().unwrap().map(|list| list.collect::<Result<Vec<_>, _>>().unwrap());
+    assert_eq!(
+        then[3..],
+        [Write::Add { keyspace: KS, key: b"n", delta: -2 }, Write::DeletePrefix { keyspace: KS, prefix: b"p/" },]
+    );
+    let scan = ScanOperation { prefix: b"s", start: Some(b"sa"), end: Some(b""), limit: 9, ..ScanOperation::default() };
+    assert_eq!(otherwise[..2], [Write::Get { keyspace: KS, key: b"g" }, Write::Scan { keyspace: KS, scan }]);
+    assert_eq!(Command::decode(&bytes).unwrap().writes().count(), 8);
+}
+
 #[test]
 fn layout_of_a_commit_is_pinned() {
     let bytes = encoded(|out| full_commit().encode(out));
@@ -67,6 +107,8 @@ fn layouts_of_the_other_commands_are_pinned() {
     assert_eq!(create_stream, [b"\x03", config_bytes, b"\x01\0s"].concat());
     let configure = encoded(|out| encode_configure_stream(out, STREAM, &config));
     assert_eq!(configure, [b"\x04\x07\0\0\0", config_bytes].concat());
+    assert_eq!(encoded(|out| encode_drop_keyspace(out, KS)), b"\x0a\x02\x01\0\0");
+    assert_eq!(encoded(|out| encode_sweep(out, 258)), b"\x0b\x02\x01\0\0");
     assert_eq!(encoded(|out| encode_delete_stream(out, STREAM)), b"\x05\x07\0\0\0");
     assert_eq!(encoded(|out| encode_trim_stream(out, STREAM, Offset(258))), b"\x06\x07\0\0\0\x02\x01\0\0\0\0\0\0");
     assert_eq!(encoded(|out| encode_reclaim_stream(out, STREAM, 258)), b"\x07\x07\0\0\0\x02\x01\0\0");
@@ -178,14 +220,15 @@ fn only_conditions_and_expected_offsets_make_a_commit_conditional() {
     let mut commit = CommitBuilder::new();
     commit.put(KS, b"k", b"v").unwrap().append(STREAM, None, &batch()).unwrap();
     assert!(!commit.is_conditional());
-    assert!(!Command::has_conditions(&encoded(|out| commit.encode(out))));
+    assert!(!Command::reads_keys(&encoded(|out| commit.encode(out))));
     commit.append(STREAM, Some(Offset(0)), &batch()).unwrap();
     assert!(commit.is_conditional());
-    assert!(!Command::has_conditions(&encoded(|out| commit.encode(out))), "none on keys");
+    assert!(!Command::reads_keys(&encoded(|out| commit.encode(out))), "none on keys");
     commit.expect(KS, b"k", Expect::Absent).unwrap();
-    assert!(Command::has_conditions(&encoded(|out| commit.encode(out))));
-    assert!(!Command::has_conditions(b"\x01\x01"));
-    assert!(!Command::has_conditions(b"\x07\x01\0\0\0"));
+    assert!(Command::reads_keys(&encoded(|out| commit.encode(out))));
+    assert!(!Command::reads_keys(b"\x01\x01"));
+    assert!(!Command::reads_keys(b"\x07\x01\0\0\0"));
+    assert!(Command::reads_keys(&encoded(|out| TransactionBuilder::new().encode(out).unwrap())));
 }
 
 #[test]
@@ -196,6 +239,10 @@ fn a_command_that_is_cut_or_goes_on_is_malformed() {
         encoded(|out| CommitBuilder::new().encode(out)),
         encoded(|out| encode_create_keyspace(out, "ks", &KeyspaceConfig { exact_counts: true }).unwrap()),
         encoded(|out| encode_configure_keyspace(out, KS, &KeyspaceConfig { exact_counts: true })),
+        encoded(|out| full_transaction().encode(out).unwrap()),
+        encoded(|out| TransactionBuilder::new().encode(out).unwrap()),
+        encoded(|out| encode_drop_keyspace(out, KS)),
+        encoded(|out| encode_sweep(out, 1)),
         encoded(|out| encode_create_stream(out, "s", &config).unwrap()),
         encoded(|out| encode_configure_stream(out, STREAM, &config)),
         encoded(|out| encode_delete_stream(out, STREAM)),
@@ -209,6 +256,9 @@ fn a_command_that_is_cut_or_goes_on_is_malformed() {
         Ok(Command::Commit(commit)) => {
             commit.conditions().all(|condition| condition.is_ok())
                 && commit.writes().is_ok_and(|mut writes| writes.all(|write| write.is_ok()))
+        }
+        Ok(Command::Transaction(transaction)) => {
+            transaction.conditions().all(|condition| condition.is_ok()) && transaction.branches().is_ok()
         }
         other => other.is_ok(),
     };
