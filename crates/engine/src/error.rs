@@ -10,7 +10,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Action, Classified, KeyspaceId, Offset, Revision, StreamId,
-    command::{CommandError, Outcome, ProducerRefusal},
+    command::{CommandError, OperationError, Outcome, ProducerRefusal},
     record::{Malformed, RecordError},
 };
 
@@ -168,6 +168,14 @@ pub enum WriteError {
         /// The limit.
         limit: usize,
     },
+    /// An operation of a transaction could not be carried out; nothing of it happened.
+    #[error("operation {operation}: {error}")]
+    OperationFailed {
+        /// Which of the list that was chosen, from 0.
+        operation: u32,
+        /// Why.
+        error: OperationError,
+    },
     /// The configuration can't be changed like that.
     #[error("{what}")]
     CannotConfigure {
@@ -239,6 +247,9 @@ impl Classified for WriteError {
             Self::NoSuchKeyspace(_) => "no_such_keyspace",
             Self::NoSuchStream(_) => "no_such_stream",
             Self::TooMany { .. } => "too_many",
+            Self::OperationFailed { error: OperationError::NotANumber, .. } => "not_a_number",
+            Self::OperationFailed { error: OperationError::Overflow { .. }, .. } => "overflow",
+            Self::OperationFailed { error: OperationError::ResultTooLarge { .. }, .. } => "result_too_large",
             Self::CannotConfigure { .. } => "cannot_configure",
             Self::OutcomeUnknown => "outcome_unknown",
             Self::Malformed(_) => "malformed",
@@ -325,9 +336,12 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         Outcome::TooMany { what, limit } => Err(WriteError::TooMany { what, limit }),
         Outcome::CannotConfigure { what } => Err(WriteError::CannotConfigure { what }),
         Outcome::Malformed(malformed) => Err(WriteError::Malformed(malformed)),
+        Outcome::OperationFailed { operation, error } => Err(WriteError::OperationFailed { operation, error }),
         Outcome::Committed { .. }
         | Outcome::Duplicate { .. }
         | Outcome::Producer { .. }
+        | Outcome::Transacted(_)
+        | Outcome::Dropped { .. }
         | Outcome::Keyspace { .. }
         | Outcome::Stream { .. }
         | Outcome::Done

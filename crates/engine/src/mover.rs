@@ -192,8 +192,8 @@ impl Walk<'_> {
         match record.kind {
             RecordKind::Entry => {
                 for (command_at, bytes) in Commands::new(&record.payload).flatten() {
-                    let Ok(Command::Commit(commit)) = Command::decode(bytes) else { continue };
-                    for write in commit.writes().into_iter().flatten().flatten() {
+                    let Ok(command) = Command::decode(bytes) else { continue };
+                    for write in command.writes() {
                         match write {
                             Write::Put { keyspace, key, value, value_at } if value.len() > MIN_INLINE_VALUE_BYTES => {
                                 self.value(keyspace, key, value, at(command_at + value_at))?;
@@ -201,7 +201,7 @@ impl Walk<'_> {
                             Write::Append { stream, batch, batch_at, .. } => {
                                 self.batch(stream, batch, record.time, at(command_at + batch_at))?;
                             }
-                            Write::Put { .. } | Write::Delete { .. } => {}
+                            _ => {}
                         }
                     }
                 }

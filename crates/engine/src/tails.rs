@@ -14,7 +14,10 @@ use std::{
 };
 
 use thalweg_replica::Observer;
-use thalweg_types::{StreamId, command::Outcome};
+use thalweg_types::{
+    StreamId,
+    command::{OperationResult, Outcome},
+};
 
 #[derive(Debug)]
 pub(crate) enum Waiter {
@@ -107,6 +110,13 @@ impl Observer for Tails {
         for outcome in outcomes {
             match outcome {
                 Outcome::Committed { appends, .. } => appends.iter().for_each(|append| self.wake(append.stream)),
+                Outcome::Transacted(done) => {
+                    for result in &done.results {
+                        if let OperationResult::Appended(append) = result {
+                            self.wake(append.stream);
+                        }
+                    }
+                }
                 // Rare and without a stream id: a delete or a trim. Everyone looks for himself.
                 Outcome::Done => self.wake_all(),
                 _ => {}

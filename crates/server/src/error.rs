@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use thalweg_engine::{ReadError, WriteError};
 use thalweg_types::{
     Action, Classified, Durability,
-    command::{CommandError, ProducerRefusal},
+    command::{CommandError, OperationError, ProducerRefusal},
     limits::{MAX_RECORD_BYTES, MAX_VALUE_BYTES},
     record::RecordError,
 };
@@ -156,6 +156,10 @@ impl From<WriteError> for ApiError {
             | WriteError::ProducerRefused { .. }
             | WriteError::TooMany { .. }
             | WriteError::CannotConfigure { .. } => StatusCode::CONFLICT,
+            WriteError::OperationFailed { error: OperationError::ResultTooLarge { .. }, .. } => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
+            WriteError::OperationFailed { .. } => StatusCode::CONFLICT,
             WriteError::NoSuchKeyspace(_) | WriteError::NoSuchStream(_) => StatusCode::NOT_FOUND,
             WriteError::OutcomeUnknown | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
             WriteError::DiskFull { .. } => StatusCode::INSUFFICIENT_STORAGE,

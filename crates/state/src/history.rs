@@ -147,6 +147,8 @@ impl<'a> EntryCommit<'a> {
                         Write::Put { keyspace, key, value, .. } => visit(KeyChange::Put { keyspace, key, value }),
                         Write::Delete { keyspace, key } => visit(KeyChange::Delete { keyspace, key }),
                         Write::Append { .. } => {}
+                        // Refused in a commit: transactions tell what they change.
+                        Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {}
                     }
                 }
                 Ok(())

@@ -10,6 +10,8 @@
 //! 03 | stream u32 BE                       a stream's head
 //! 04 | generation u64 BE                   a segment's liveness
 //! 05 | 1, 2 or 3                           the group's membership, vote, purged entries
+//! 06 | keyspace u32 BE | prefix            a deleted prefix whose rows are still there
+//! 07 | keyspace u32 BE                     exact counts of a keyspace
 //! 0b                                       the history floor
 //! 0b | index u64 BE                        an entry's verdict
 //! 0c | revision u64 BE                     a mark: where a revision is in the log
@@ -30,6 +32,8 @@ pub(crate) const TAG_KEYSPACE: u8 = 0x02;
 pub(crate) const TAG_STREAM: u8 = 0x03;
 pub(crate) const TAG_LIVENESS: u8 = 0x04;
 pub(crate) const TAG_GROUP: u8 = 0x05;
+pub(crate) const TAG_CLEAR: u8 = 0x06;
+pub(crate) const TAG_COUNTS: u8 = 0x07;
 pub(crate) const TAG_VERDICT: u8 = 0x0b;
 pub(crate) const TAG_MARK: u8 = 0x0c;
 pub(crate) const TAG_PRODUCER: u8 = 0x0d;
@@ -65,6 +69,22 @@ pub(crate) fn data_prefix(keyspace: KeyspaceId) -> [u8; DATA_PREFIX_LEN] {
 /// A keyspace's catalog row.
 pub(crate) fn keyspace_row(keyspace: KeyspaceId) -> [u8; 5] {
     tag_and_id(TAG_KEYSPACE, keyspace.0)
+}
+
+/// What comes before the prefix of a keyspace's deleted prefixes.
+pub(crate) fn clear_prefix(keyspace: KeyspaceId) -> [u8; 5] {
+    tag_and_id(TAG_CLEAR, keyspace.0)
+}
+
+/// The keyspace and the prefix of a deleted prefix's key.
+pub(crate) fn clear_of(key: &[u8]) -> Option<(KeyspaceId, &[u8])> {
+    let (head, prefix) = key.split_first_chunk::<5>()?;
+    Some((KeyspaceId(id_of(head)?), prefix))
+}
+
+/// A keyspace's exact counts.
+pub(crate) fn counts_row(keyspace: KeyspaceId) -> [u8; 5] {
+    tag_and_id(TAG_COUNTS, keyspace.0)
 }
 
 /// A stream's head.
@@ -260,6 +280,9 @@ mod tests {
         assert_eq!(stream_head(StreamId(7)), [0x03, 0, 0, 0, 7]);
         assert_eq!(liveness_row(Generation(258)), [0x04, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(index_entry(StreamId(7), Offset(258)), [0x11, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(clear_prefix(KeyspaceId(7)), [0x06, 0, 0, 0, 7]);
+        assert_eq!(clear_of(b"\x06\0\0\0\x07p"), Some((KeyspaceId(7), b"p".as_slice())));
+        assert_eq!(counts_row(KeyspaceId(7)), [0x07, 0, 0, 0, 7]);
         assert_eq!(HISTORY_FLOOR, [0x0b]);
         assert_eq!(verdict(Index(258)), [0x0b, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(history_mark(Revision(258)), [0x0c, 0, 0, 0, 0, 0, 0, 1, 2]);

@@ -18,6 +18,7 @@ use thalweg_types::{BlobRef, KeyspaceId, Revision};
 
 use crate::{
     backend::{Applied, Direction, View},
+    clears::{ClearTable, Prefixes},
     keys::{self, KeyRange},
     machine::MachineError,
 };
@@ -105,10 +106,28 @@ impl Default for ScanRange<'_> {
     }
 }
 
+/// Says which rows of a keyspace count: the one rule, for readers and for entries being applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sight<'t> {
+    /// Deleted prefixes of the keyspace.
+    pub(crate) clears: Option<&'t Prefixes>,
+    /// The last revision that the reader's view has applied.
+    pub(crate) as_of: Revision,
+}
+
+impl Sight<'_> {
+    /// Whether a row of this key and revision counts.
+    #[inline]
+    pub(crate) fn shows(&self, key: &[u8], revision: Revision) -> bool {
+        self.clears.is_none_or(|clears| !clears.hides(key, revision, self.as_of))
+    }
+}
+
 /// A consistent, immutable view of all keyspaces. Holding one keeps old data alive.
 #[derive(Clone)]
 pub struct Snapshot {
     view: Arc<dyn View>,
+    clears: Arc<ClearTable>,
 }
 
 impl std::fmt::Debug for Snapshot {
@@ -118,8 +137,12 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn new(view: Arc<dyn View>) -> Self {
-        Self { view }
+    pub(crate) fn new(view: Arc<dyn View>, clears: Arc<ClearTable>) -> Self {
+        Self { view, clears }
+    }
+
+    fn sight(&self, keyspace: KeyspaceId) -> Sight<'_> {
+        Sight { clears: self.clears.of(keyspace), as_of: self.view.applied().revision }
     }
 
     /// What the view has applied.
@@ -130,7 +153,8 @@ impl Snapshot {
 
     /// The value of a key.
     pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
-        keys::with_data_key(keyspace, key, |full| decode_owned(full, self.view.get(full)?))
+        let found = keys::with_data_key(keyspace, key, |full| decode_owned(full, self.view.get(full)?))?;
+        Ok(found.filter(|found| self.sight(keyspace).shows(key, found.revision)))
     }
 
     /// Visits pairs in order until the range or the limit ends or `visit` breaks.
@@ -146,6 +170,7 @@ impl Snapshot {
         }
         let mut left = range.limit;
         let mut failure = None;
+        let sight = self.sight(keyspace);
         self.view.scan(full.lower(), full.upper(), range.direction, &mut |key, value| {
             let item = match decode_item(key, value, range.fetch) {
                 Ok(item) => item,
@@ -154,6 +179,9 @@ impl Snapshot {
                     return ControlFlow::Break(());
                 }
             };
+            if !sight.shows(item.key, item.revision) {
+                return ControlFlow::Continue(());
+            }
             visit(item)?;
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -10,6 +10,8 @@ pub mod blobs;
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 mod buffered;
 pub mod catalog;
+mod clears;
+pub mod counts;
 mod files;
 pub mod history;
 pub mod journal;

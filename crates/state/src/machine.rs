@@ -1,7 +1,7 @@
 //! The deterministic state machine: entries in, outcomes out, over any backend.
 //!
 //! Owns: applying entries in log order (`entry`, `commit`, `admin`, `keyspace_admin`), what a key is at the
-//! entry's time (`live`, `overlay`), moves of bytes (`moves`),
+//! entry's time (`live`, `overlay`), transactions (`transaction`), deletes by prefix and their sweep (`clearing`), moves of bytes (`moves`),
 //! what the space's group must find again when the log has been freed (`group`), what readers of the log
 //! need to tell what its entries changed (`history`), and reads of what is applied (`reads`). Does not own the
 //! log, the order of entries, time, or the bytes of streams and
@@ -18,6 +18,7 @@
 //! * After an error in the middle of an entry, nothing of it is applied, and nothing more is accepted.
 
 mod admin;
+mod clearing;
 mod commit;
 mod entry;
 mod error;
@@ -29,8 +30,11 @@ mod moves;
 mod overlay;
 mod producers;
 mod reads;
+mod transaction;
+mod transaction_scan;
 
 use std::{
+    collections::BTreeMap,
     ops::ControlFlow,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -39,7 +43,8 @@ use std::{
 };
 
 use thalweg_types::{
-    Generation, Index, LogPosition, Lsn, SpaceTime, Term, command::Outcome, limits::DEFAULT_INLINE_VALUE_BYTES,
+    Generation, Index, KeyspaceId, LogPosition, Lsn, SpaceTime, Term, command::Outcome,
+    limits::DEFAULT_INLINE_VALUE_BYTES,
 };
 
 pub use error::{MachineError, StreamReadError};
@@ -50,6 +55,8 @@ use crate::{
     backend::{Applied, Backend, Direction, View},
     blobs::{Blobs, NoBlobs},
     catalog::{KeyspaceTable, Meta},
+    clears::ClearTable,
+    counts::Counts,
     keys::KeyRange,
     liveness::{Liveness, LivenessTable},
     machine::entry::{Applier, Applying, Position},
@@ -118,6 +125,18 @@ pub(crate) struct Published {
     streams: RwLock<StreamTable>,
     liveness: RwLock<LivenessTable>,
     applied: RwLock<Applied>,
+    /// Replaced whole: a reader takes it together with its view.
+    clears: RwLock<Arc<ClearTable>>,
+    /// Whether there are some: a get mostly finds none, without the lock.
+    has_clears: AtomicBool,
+    counts: RwLock<BTreeMap<KeyspaceId, Counts>>,
+}
+
+impl Published {
+    fn show_clears(&self, clears: Arc<ClearTable>) {
+        self.has_clears.store(!clears.is_empty(), Ordering::Release);
+        *write(&self.clears) = clears;
+    }
 }
 
 impl Machine {
@@ -129,11 +148,16 @@ impl Machine {
         let meta = stored.unwrap_or_default();
         let applied = backend.applied().unwrap_or_default();
         let streams = StreamTable::load(&*view, &meta)?;
+        let clears = Arc::new(ClearTable::load(&*view)?);
+        let counts = crate::counts::load(&*view)?;
         let published = Published {
             keyspaces: RwLock::new(KeyspaceTable::load(&*view, &meta)?),
             liveness: RwLock::new(LivenessTable::load(&*view)?),
             applied: RwLock::new(applied),
             streams: RwLock::new(streams),
+            has_clears: AtomicBool::new(!clears.is_empty()),
+            clears: RwLock::new(clears.clone()),
+            counts: RwLock::new(counts.clone()),
         };
         if stored.is_none() && (backend.applied().is_some() || read(&published.streams).len() > 0) {
             return Err(MachineError::corrupt("meta row", &crate::keys::META, "missing"));
@@ -141,6 +165,7 @@ impl Machine {
         let (stream_count, keyspaces) = (read(&published.streams).len(), read(&published.keyspaces));
         let mut applier = Applier::new(meta, stored.is_some(), applied, stream_count, &keyspaces);
         drop(keyspaces);
+        (applier.clears, applier.counts) = (clears, counts);
         applier.history_floor = history::load_floor(&*view)?;
         Ok(Self {
             backend,

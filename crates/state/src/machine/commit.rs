@@ -16,7 +16,7 @@ use crate::{
     machine::{
         MachineError,
         entry::{Applying, Refused},
-        live::{LiveKey, LiveValue, live_key},
+        live::{LiveKey, LiveValue, count_change, live_key},
         overlay::Overlay,
         producers,
     },
@@ -82,14 +82,24 @@ fn perform<'a>(
 ) -> Result<(), MachineError> {
     match *write {
         Write::Put { keyspace, key, value, value_at } => {
+            let counts = applying.counts_exactly(keyspace);
+            if counts {
+                let change = count_change(applying, overlay, keyspace, key, Some(value.len()))?;
+                applying.count(keyspace, change);
+            }
             put(applying, keyspace, key, value, revision, within(at, value_at));
-            if overlay.is_wanted() {
+            if counts || overlay.is_wanted() {
                 overlay.set(keyspace, key, Some(LiveKey { revision, value: LiveValue::Written(value) }));
             }
         }
         Write::Delete { keyspace, key } => {
+            let counts = applying.counts_exactly(keyspace);
+            if counts {
+                let change = count_change(applying, overlay, keyspace, key, None)?;
+                applying.count(keyspace, change);
+            }
             delete(applying, keyspace, key);
-            if overlay.is_wanted() {
+            if counts || overlay.is_wanted() {
                 overlay.set(keyspace, key, None);
             }
         }
@@ -101,16 +111,19 @@ fn perform<'a>(
             }
             appends.push(appended);
         }
+        Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {
+            unreachable!("refused when it was checked")
+        }
     }
     Ok(())
 }
 
 /// Where byte `offset` of what begins at `at` lies.
-fn within(at: LogPosition, offset: usize) -> LogPosition {
+pub(super) fn within(at: LogPosition, offset: usize) -> LogPosition {
     LogPosition { offset: at.offset + offset as u32, ..at }
 }
 
-fn check_condition(
+pub(super) fn check_condition(
     applying: &Applying<'_>,
     number: u32,
     condition: &Condition<'_>,
@@ -135,7 +148,7 @@ fn check_condition(
 }
 
 #[inline]
-fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<(), Refused> {
+pub(super) fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<(), Refused> {
     if applying.applier.kinds.of(keyspace) == KeyspaceKind::Missing {
         return Err(Refused::Outcome(Outcome::NoSuchKeyspace(keyspace)));
     }
@@ -147,7 +160,7 @@ fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Resul
 
 /// Forgets what the appends of the commit before made of streams and producers while they were checked.
 #[inline]
-fn begin_checks(applying: &mut Applying<'_>) {
+pub(super) fn begin_checks(applying: &mut Applying<'_>) {
     applying.applier.pending.next_offsets.clear();
     applying.applier.pending.producers.begin_commit();
 }
@@ -168,10 +181,13 @@ fn check_write(applying: &mut Applying<'_>, write: &Write<'_>) -> Result<(), Ref
     match write {
         Write::Put { keyspace, key, .. } | Write::Delete { keyspace, key } => check_key(applying, *keyspace, key),
         append @ Write::Append { .. } => check_append(applying, append),
+        Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {
+            Err(Malformed { at: 0, expected: "transaction, for an operation that reads" }.into())
+        }
     }
 }
 
-fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<(), Refused> {
+pub(super) fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<(), Refused> {
     let Write::Append { stream, expected, producer, count, batch, batch_at } = *append else { return Ok(()) };
     let Some(head) = applying.live_head(stream) else {
         return Err(Refused::Outcome(Outcome::NoSuchStream(stream)));
@@ -200,7 +216,7 @@ fn check_count(batch: &[u8], count: u32) -> Result<(), Malformed> {
 }
 
 #[inline]
-fn put(
+pub(super) fn put(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
     key: &[u8],
@@ -219,8 +235,22 @@ fn put(
     }
 }
 
+/// Sets a key to a number, in decimal digits.
+pub(super) fn put_number(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    value: i64,
+    revision: Revision,
+) {
+    let value = value.to_string();
+    let value = value.as_bytes();
+    applying.changed(&KeyChange::Put { keyspace, key, value }, None);
+    applying.applier.batch.put(&[&keys::data_prefix(keyspace), key], &[&value_head(FORM_INLINE, revision), value]);
+}
+
 #[inline]
-fn delete(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) {
+pub(super) fn delete(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) {
     applying.changed(&KeyChange::Delete { keyspace, key }, None);
     applying.applier.batch.delete(&[&keys::data_prefix(keyspace), key]);
 }
@@ -231,7 +261,7 @@ pub(crate) fn blob_at(at: LogPosition, bytes: &[u8]) -> BlobRef {
 }
 
 /// Appends a checked batch. One without records changes nothing.
-fn append(
+pub(super) fn append(
     applying: &mut Applying<'_>,
     stream: thalweg_types::StreamId,
     count: u32,

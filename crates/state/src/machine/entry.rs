@@ -6,7 +6,7 @@
 //! Several writes of one key stay several changes of the batch, of which the last wins.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -19,13 +19,16 @@ use thalweg_types::{
 use crate::{
     backend::{Applied, WriteBatch},
     catalog::{KeyspaceKinds, KeyspaceRow, KeyspaceTable, Meta},
+    clears::{ClearChanges, ClearTable},
+    counts::Counts,
     history::VerdictBuilder,
+    keyspaces::Sight,
     liveness::{BlobKind, LivenessChanges},
     machine::{
-        Entry, Machine, MachineError, admin, commit, history, keyspace_admin,
+        Entry, Machine, MachineError, admin, clearing, commit, history, keyspace_admin,
         overlay::Overlay,
         producers::{self, PendingProducers},
-        read, write,
+        read, transaction, write,
     },
     streams::{Head, index::IndexEntry},
 };
@@ -70,6 +73,10 @@ pub(crate) struct Applier {
     pub(crate) stopped: bool,
     pub(crate) pending: Pending,
     pub(crate) liveness: LivenessChanges,
+    /// As the last record left it.
+    pub(crate) clears: Arc<ClearTable>,
+    /// As the commands so far left them.
+    pub(crate) counts: BTreeMap<KeyspaceId, Counts>,
     pub(crate) verdict: VerdictBuilder,
     pub(crate) history_floor: HistoryFloor,
     /// Where in its segment the payload of the current entry begins.
@@ -92,6 +99,9 @@ pub(crate) struct Pending {
     pub(crate) next_offsets: HashMap<StreamId, Offset>,
     pub(crate) reclaimed: u32,
     pub(crate) producers: PendingProducers,
+    pub(crate) clears: ClearChanges,
+    /// Keyspaces whose exact counts change.
+    pub(crate) counted: BTreeSet<KeyspaceId>,
 }
 
 impl Applier {
@@ -113,6 +123,8 @@ impl Applier {
             stopped: false,
             pending: Pending::default(),
             liveness: LivenessChanges::default(),
+            clears: Arc::default(),
+            counts: BTreeMap::new(),
             verdict: VerdictBuilder::default(),
             history_floor: HistoryFloor::default(),
             payload_at: 0,
@@ -181,9 +193,17 @@ impl<'m> Applying<'m> {
         self.applied.revision
     }
 
-    /// Hands everything to the backend as one batch, then shows it to readers.
+    /// Which rows of a keyspace count, but for what this record itself changes.
+    #[inline]
+    pub(crate) fn sight(&self, keyspace: KeyspaceId) -> Sight<'_> {
+        Sight { clears: self.applier.clears.of(keyspace), as_of: Revision::MAX }
+    }
+
+    /// Hands everything to the backend as one batch, then shows it to readers. Deleted prefixes are shown
+    /// before it: a reader goes by them once its view has the revision.
     pub(crate) fn finish(self) -> Result<(), MachineError> {
-        let Applier { batch, pending, liveness, meta, meta_is_stored, applied, scratch, .. } = self.applier;
+        let Applier { batch, pending, liveness, meta, meta_is_stored, applied, scratch, clears, counts, .. } =
+            self.applier;
         if !*meta_is_stored || !pending.keyspaces.is_empty() || !pending.stream_names.is_empty() {
             meta.write(batch);
         }
@@ -193,11 +213,28 @@ impl<'m> Applying<'m> {
                 None => batch.delete(&[&crate::keys::stream_head(id)]),
             }
         }
+        for id in &pending.counted {
+            match counts.get(id) {
+                Some(counts) => counts.write(*id, batch),
+                None => batch.delete(&[&crate::keys::counts_row(*id)]),
+            }
+        }
         liveness.write(batch);
+        let published = &self.machine.published;
+        if !pending.clears.is_empty() {
+            published.show_clears(Arc::new(clears.changed(&pending.clears, false)));
+        }
         self.machine.backend.apply(batch, self.applied)?;
         *meta_is_stored = true;
         *applied = self.applied;
-        let published = &self.machine.published;
+        if !pending.clears.is_empty() {
+            *clears = Arc::new(clears.changed(&std::mem::take(&mut pending.clears), true));
+            published.show_clears(clears.clone());
+        }
+        if !pending.counted.is_empty() {
+            pending.counted.clear();
+            write(&published.counts).clone_from(counts);
+        }
         if !pending.keyspaces.is_empty() {
             let mut keyspaces = write(&published.keyspaces);
             for (id, row) in std::mem::take(&mut pending.keyspaces) {
@@ -255,6 +292,9 @@ fn run<'a>(
 ) -> Result<Outcome, MachineError> {
     let refused = match Command::decode(bytes) {
         Ok(Command::Commit(commit)) => commit::apply(applying, &commit, at, overlay),
+        Ok(Command::Transaction(transaction)) => transaction::apply(applying, &transaction, at, overlay),
+        Ok(Command::DropKeyspace { keyspace }) => clearing::drop_keyspace(applying, keyspace, overlay),
+        Ok(Command::Sweep { max }) => clearing::sweep(applying, max, overlay),
         Ok(Command::CreateKeyspace { name, config }) => keyspace_admin::create(applying, name, config),
         Ok(Command::ConfigureKeyspace { keyspace, config }) => keyspace_admin::configure(applying, keyspace, config),
         Ok(Command::CreateStream { name, config }) => admin::create_stream(applying, name, config),

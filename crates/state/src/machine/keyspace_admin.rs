@@ -7,7 +7,9 @@ use thalweg_types::{
 };
 
 use crate::{
-    catalog::{KeyspaceLife, KeyspaceRow},
+    catalog::{KeyspaceKind, KeyspaceLife, KeyspaceRow},
+    counts::CountChange,
+    keys,
     machine::{
         entry::{Applying, Refused},
         read,
@@ -31,7 +33,33 @@ impl Applying<'_> {
         created.or_else(published)
     }
 
-    fn set_keyspace(&mut self, id: KeyspaceId, row: KeyspaceRow) {
+    /// Forgets a keyspace that holds nothing.
+    pub(super) fn forget_keyspace(&mut self, id: KeyspaceId) {
+        self.applier.batch.delete(&[&keys::keyspace_row(id)]);
+        self.applier.kinds.set(id, None);
+        self.applier.pending.keyspaces.insert(id, None);
+        self.applier.keyspace_count -= 1;
+        if self.applier.counts.remove(&id).is_some() {
+            self.applier.pending.counted.insert(id);
+        }
+    }
+
+    /// Whether writes to a keyspace must look at what they replace.
+    #[inline]
+    pub(crate) fn counts_exactly(&self, id: KeyspaceId) -> bool {
+        self.applier.kinds.of(id) == KeyspaceKind::Configured
+            && self.keyspace_row(id).is_some_and(|row| row.config.exact_counts)
+    }
+
+    /// Takes over what a write makes of exact counts.
+    pub(crate) fn count(&mut self, id: KeyspaceId, change: CountChange) {
+        if change != CountChange::default() {
+            self.applier.counts.entry(id).or_default().change(change);
+            self.applier.pending.counted.insert(id);
+        }
+    }
+
+    pub(super) fn set_keyspace(&mut self, id: KeyspaceId, row: KeyspaceRow) {
         row.write(id, &mut self.applier.batch);
         self.applier.kinds.set(id, Some(&row));
         self.applier.pending.keyspaces.insert(id, Some(row));
@@ -64,6 +92,9 @@ pub(crate) fn configure(
     };
     if config.exact_counts && !row.config.exact_counts {
         return Ok(Outcome::CannotConfigure { what: "exact counts can only be asked for when a keyspace is created" });
+    }
+    if !config.exact_counts && applying.applier.counts.remove(&id).is_some() {
+        applying.applier.pending.counted.insert(id);
     }
     applying.set_keyspace(id, KeyspaceRow { config, ..row });
     Ok(Outcome::Done)

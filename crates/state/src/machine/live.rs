@@ -2,12 +2,16 @@
 //!
 //! Conditions, transactions, counters and reads within a commit all ask [`live_key`]. It sees what earlier
 //! writes of the same entry made of the key, then what the backend holds, and answers `None` for a key
-//! that is not there any more at the entry's time although a row of it is. Readers outside of an entry
-//! decide by the same rule.
+//! that is not there any more although a row of it is. Whether a row counts is [`Sight`]'s to say, by
+//! which readers outside of an entry decide, too.
+//!
+//! [`Sight`]: crate::keyspaces::Sight
 
+use bytes::Bytes;
 use thalweg_types::{KeyspaceId, Revision};
 
 use crate::{
+    counts::CountChange,
     keys,
     keyspaces::{Stored, StoredValue, decode_owned},
     machine::{MachineError, entry::Applying, overlay::Overlay},
@@ -27,6 +31,8 @@ pub(crate) struct LiveKey<'a> {
 pub(crate) enum LiveValue<'a> {
     /// Written by this entry: bytes of its payload.
     Written(&'a [u8]),
+    /// Computed by this entry: a counter.
+    Number(i64),
     /// As the backend holds it.
     Stored(StoredValue),
 }
@@ -36,12 +42,33 @@ impl LiveKey<'_> {
     pub(crate) fn value_is(&self, applying: &Applying<'_>, bytes: &[u8]) -> Result<bool, MachineError> {
         Ok(match &self.value {
             LiveValue::Written(value) => *value == bytes,
+            LiveValue::Number(number) => number.to_string().as_bytes() == bytes,
             LiveValue::Stored(StoredValue::Inline(value)) => value == bytes,
             LiveValue::Stored(StoredValue::Blob(blob)) => {
                 blob.len as usize == bytes.len()
                     && blob.crc == crc_fast::crc32_iscsi(bytes)
                     && applying.machine.blobs.read(blob)? == bytes
             }
+        })
+    }
+
+    /// The length of the value.
+    pub(crate) fn value_len(&self) -> usize {
+        match &self.value {
+            LiveValue::Written(value) => value.len(),
+            LiveValue::Number(number) => number.to_string().len(),
+            LiveValue::Stored(StoredValue::Inline(value)) => value.len(),
+            LiveValue::Stored(StoredValue::Blob(blob)) => blob.len as usize,
+        }
+    }
+
+    /// The value; read from the log if it stays there.
+    pub(crate) fn bytes(&self, applying: &Applying<'_>) -> Result<Bytes, MachineError> {
+        Ok(match &self.value {
+            LiveValue::Written(value) => Bytes::copy_from_slice(value),
+            LiveValue::Number(number) => number.to_string().into(),
+            LiveValue::Stored(StoredValue::Inline(value)) => value.clone(),
+            LiveValue::Stored(StoredValue::Blob(blob)) => applying.machine.blobs.read(blob)?,
         })
     }
 }
@@ -53,17 +80,35 @@ pub(crate) fn live_key<'a>(
     keyspace: KeyspaceId,
     key: &[u8],
 ) -> Result<Option<LiveKey<'a>>, MachineError> {
-    match overlay.get(keyspace, key) {
-        Some(written) => Ok(written.clone()),
-        None => stored_key(applying, keyspace, key),
+    if let Some(written) = overlay.get(keyspace, key) {
+        return Ok(written.clone());
     }
+    let found = stored_row(applying, keyspace, key)?;
+    let counts =
+        |found: &Stored| !overlay.is_cleared(keyspace, key) && applying.sight(keyspace).shows(key, found.revision);
+    Ok(found.filter(counts).map(live))
 }
 
-fn stored_key<'a>(
+fn live<'a>(stored: Stored) -> LiveKey<'a> {
+    LiveKey { revision: stored.revision, value: LiveValue::Stored(stored.value) }
+}
+
+fn stored_row(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
+    keys::with_data_key(keyspace, key, |full| decode_owned(full, applying.machine.backend.get(full)?))
+}
+
+/// What a write that leaves the key with a value of `after` bytes, or none, makes of its keyspace's exact
+/// counts. Rows are counted, be they hidden or not.
+pub(crate) fn count_change(
     applying: &Applying<'_>,
+    overlay: &Overlay<'_>,
     keyspace: KeyspaceId,
     key: &[u8],
-) -> Result<Option<LiveKey<'a>>, MachineError> {
-    let found = keys::with_data_key(keyspace, key, |full| decode_owned(full, applying.machine.backend.get(full)?))?;
-    Ok(found.map(|Stored { revision, value }| LiveKey { revision, value: LiveValue::Stored(value) }))
+    after: Option<usize>,
+) -> Result<CountChange, MachineError> {
+    let before = match overlay.get(keyspace, key) {
+        Some(written) => written.as_ref().map(LiveKey::value_len),
+        None => stored_row(applying, keyspace, key)?.map(|stored| live(stored).value_len()),
+    };
+    Ok(CountChange::of(key, before, after))
 }

@@ -7,7 +7,7 @@ use thalweg_types::{
 
 use crate::{
     keys,
-    keyspaces::{FORM_BLOB, StoredRef, decode_value, value_head},
+    keyspaces::{FORM_BLOB, StoredRef, StoredValue, decode_value, value_head},
     liveness::BlobKind,
     machine::{Machine, MachineError, Moved, commit::blob_at, entry::Applying},
     streams::{Life, index},
@@ -73,10 +73,7 @@ fn move_batch(
 impl Machine {
     /// Whether the key's value is these bytes at this place, so that its segment cannot be freed.
     pub fn is_value_live(&self, keyspace: KeyspaceId, key: &[u8], blob: &BlobRef) -> Result<bool, MachineError> {
-        keys::with_data_key(keyspace, key, |full| {
-            let Some(value) = self.backend.get(full)? else { return Ok(false) };
-            Ok(decode_value(full, &value)?.value == StoredRef::Blob(*blob))
-        })
+        Ok(self.get(keyspace, key)?.is_some_and(|stored| stored.value == StoredValue::Blob(*blob)))
     }
 
     /// Whether the stream's batch from `first` on is these bytes at this place and holds readable

@@ -1,9 +1,11 @@
 //! What earlier writes of the entry being applied made of keys, for the commands after them that read.
 //!
-//! An entry of blind commands keeps nothing here: it reads nothing and allocates nothing.
+//! An entry of blind commands keeps nothing here: it reads nothing and allocates nothing. A transaction
+//! sets what it is about to write while it is planned, between [`Overlay::try_out`] and
+//! [`Overlay::keep`] or [`Overlay::undo`].
 //! Invariant: while it is wanted, the overlay and the backend together say what the map will be.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap, ops::Bound};
 
 use thalweg_types::{
     KeyspaceId,
@@ -13,23 +15,36 @@ use thalweg_types::{
 
 use crate::machine::live::LiveKey;
 
+type Keys<'a> = BTreeMap<Cow<'a, [u8]>, Option<LiveKey<'a>>>;
+
 /// The keys that the entry wrote; `None` where it deleted.
 #[derive(Debug)]
 pub(crate) struct Overlay<'a> {
-    keys: BTreeMap<KeyspaceId, BTreeMap<&'a [u8], Option<LiveKey<'a>>>>,
-    /// The last command that reads keys: what it and those after it write need not be remembered.
+    keys: BTreeMap<KeyspaceId, Keys<'a>>,
+    /// Prefixes that the entry deleted without looking at their rows: those in the backend are hidden.
+    clears: Vec<(KeyspaceId, &'a [u8])>,
+    /// What a planned transaction has set so far, with what was there before.
+    tried: Option<Tried<'a>>,
+    /// The last command that reads keys: what those after it write need not be remembered.
     last_reader: usize,
     /// The command being run.
     number: usize,
 }
 
+#[derive(Debug)]
+struct Tried<'a> {
+    before: Vec<(KeyspaceId, Cow<'a, [u8]>, Option<Option<LiveKey<'a>>>)>,
+    clears: usize,
+}
+
 impl<'a> Overlay<'a> {
     pub(crate) fn for_entry(payload: &[u8]) -> Self {
         let reads = |framed: &Result<(usize, &[u8]), Malformed>| {
-            framed.as_ref().is_ok_and(|(_, bytes)| Command::has_conditions(bytes))
+            framed.as_ref().is_ok_and(|(_, bytes)| Command::reads_keys(bytes))
         };
         let readers = Commands::new(payload).enumerate().filter(|(_, framed)| reads(framed));
-        Self { keys: BTreeMap::new(), last_reader: readers.last().map_or(0, |(number, _)| number), number: 0 }
+        let last_reader = readers.last().map_or(0, |(number, _)| number);
+        Self { keys: BTreeMap::new(), clears: Vec::new(), tried: None, last_reader, number: 0 }
     }
 
     /// Goes on to a command.
@@ -44,12 +59,76 @@ impl<'a> Overlay<'a> {
         self.number < self.last_reader
     }
 
-    pub(crate) fn set(&mut self, keyspace: KeyspaceId, key: &'a [u8], written: Option<LiveKey<'a>>) {
-        self.keys.entry(keyspace).or_default().insert(key, written);
+    pub(crate) fn set(&mut self, keyspace: KeyspaceId, key: impl Into<Cow<'a, [u8]>>, written: Option<LiveKey<'a>>) {
+        let key = key.into();
+        let keys = self.keys.entry(keyspace).or_default();
+        match &mut self.tried {
+            Some(tried) => {
+                let before = keys.insert(key.clone(), written);
+                tried.before.push((keyspace, key, before));
+            }
+            None => drop(keys.insert(key, written)),
+        }
     }
 
-    /// What the entry made of a key; `None` if it did not write it.
+    /// What the entry made of a key; `None` if it did not touch it.
     pub(crate) fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<&Option<LiveKey<'a>>> {
         self.keys.get(&keyspace)?.get(key)
+    }
+
+    /// The keys from `lower` up to, and without, `upper` that the entry touched, in order.
+    pub(crate) fn range(
+        &self,
+        keyspace: KeyspaceId,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+    ) -> impl DoubleEndedIterator<Item = (&[u8], Option<&LiveKey<'a>>)> {
+        let is_empty = upper.is_some_and(|upper| upper <= lower);
+        let keys = self.keys.get(&keyspace).filter(|_| !is_empty);
+        let bounds = (Bound::Included(lower), upper.map_or(Bound::Unbounded, Bound::Excluded));
+        let range = keys.into_iter().flat_map(move |keys| keys.range::<[u8], _>(bounds));
+        range.map(|(key, live)| (&**key, live.as_ref()))
+    }
+
+    /// The keys with a prefix that have a value by this entry.
+    pub(crate) fn written_under(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Vec<Vec<u8>> {
+        let upper = crate::keys::after_prefix(prefix);
+        let range = self.range(keyspace, prefix, upper.as_deref());
+        range.filter(|(_, live)| live.is_some()).map(|(key, _)| key.to_vec()).collect()
+    }
+
+    /// Hides the backend's rows with a prefix.
+    pub(crate) fn clear(&mut self, keyspace: KeyspaceId, prefix: &'a [u8]) {
+        if !self.clears.contains(&(keyspace, prefix)) {
+            self.clears.push((keyspace, prefix));
+        }
+    }
+
+    /// Whether the backend's row of a key is hidden.
+    pub(crate) fn is_cleared(&self, keyspace: KeyspaceId, key: &[u8]) -> bool {
+        self.clears.iter().any(|(cleared, prefix)| *cleared == keyspace && key.starts_with(prefix))
+    }
+
+    /// From here on changes can be taken back.
+    pub(crate) fn try_out(&mut self) {
+        self.tried = Some(Tried { before: Vec::new(), clears: self.clears.len() });
+    }
+
+    /// The changes since [`try_out`](Self::try_out) stay.
+    pub(crate) fn keep(&mut self) {
+        self.tried = None;
+    }
+
+    /// Takes back the changes since [`try_out`](Self::try_out).
+    pub(crate) fn undo(&mut self) {
+        let Some(tried) = self.tried.take() else { return };
+        self.clears.truncate(tried.clears);
+        for (keyspace, key, before) in tried.before.into_iter().rev() {
+            let keys = self.keys.entry(keyspace).or_default();
+            match before {
+                Some(before) => drop(keys.insert(key, before)),
+                None => drop(keys.remove(&key)),
+            }
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! Reads of what is applied. Any thread, any time; the applier is held up for short copies only.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use thalweg_types::{KeyspaceId, Offset, SpaceTime, StreamId};
 
 use crate::{
     catalog::KeyspaceRow,
+    counts::Counts,
     keys,
     keyspaces::{Snapshot, Stored, decode_owned},
     machine::{Machine, MachineError, StreamReadError, read},
@@ -23,11 +24,25 @@ impl Machine {
     /// The newest consistent view.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::new(self.backend.view())
+        // A clear may be settled between looking at the table and taking the view, or the other way round:
+        // only a table that was there all the while goes with the view.
+        let mut clears = read(&self.published.clears).clone();
+        loop {
+            let view = self.backend.view();
+            let after = read(&self.published.clears).clone();
+            if Arc::ptr_eq(&clears, &after) {
+                return Snapshot::new(view, clears);
+            }
+            clears = after;
+        }
     }
 
     /// The newest value of a key.
     pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
+        // Asked before the backend is: what a clear that comes later hides was still there when we began.
+        if self.published.has_clears.load(Ordering::Acquire) {
+            return self.snapshot().get(keyspace, key);
+        }
         keys::with_data_key(keyspace, key, |full| decode_owned(full, self.backend.get(full)?))
     }
 
@@ -53,6 +68,25 @@ impl Machine {
     #[must_use]
     pub fn keyspaces(&self) -> Vec<(KeyspaceId, KeyspaceRow)> {
         read(&self.published.keyspaces).list()
+    }
+
+    /// What a keyspace holds, if it counts exactly.
+    #[must_use]
+    pub fn keyspace_counts(&self, id: KeyspaceId) -> Option<Counts> {
+        self.keyspace(id).filter(|row| row.config.exact_counts)?;
+        Some(read(&self.published.counts).get(&id).copied().unwrap_or_default())
+    }
+
+    /// Whether rows of deleted prefixes of a keyspace wait to be swept.
+    #[must_use]
+    pub fn has_clears_of(&self, keyspace: KeyspaceId) -> bool {
+        read(&self.published.clears).of(keyspace).is_some()
+    }
+
+    /// Whether a sweep would find something to do.
+    #[must_use]
+    pub fn sweep_due(&self) -> bool {
+        self.published.has_clears.load(Ordering::Acquire)
     }
 
     /// The stream of that name.

@@ -240,9 +240,18 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
                         Write::Put { .. } => puts += 1,
                         Write::Delete { .. } => deletes += 1,
                         Write::Append { count, .. } => (appends, records) = (appends + 1, records + u64::from(count)),
+                        _ => {}
                     }
                 }
             }
+            Command::Transaction(transaction) => {
+                let [then, otherwise] = transaction.branches()?;
+                let conditions = transaction.conditions().count();
+                let (then, otherwise) = (then.count(), otherwise.count());
+                others.push(format!("transaction ({conditions} conditions, then {then}, else {otherwise})"));
+            }
+            Command::DropKeyspace { keyspace } => others.push(format!("drop keyspace {keyspace}")),
+            Command::Sweep { max } => others.push(format!("sweep {max} rows")),
             Command::CreateKeyspace { name, .. } => others.push(format!("create keyspace {name}")),
             Command::ConfigureKeyspace { keyspace, .. } => others.push(format!("configure keyspace {keyspace}")),
             Command::CreateStream { name, .. } => others.push(format!("create stream {name}")),

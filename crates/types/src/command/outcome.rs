@@ -72,6 +72,11 @@ pub enum Outcome {
         /// Whether this command created it.
         created: bool,
     },
+    /// The keyspace is gone, at this revision.
+    Dropped {
+        /// The command's revision.
+        revision: Revision,
+    },
     /// Configured, trimmed or deleted.
     Done,
     /// Index entries or rows forgotten; `more` says whether some are left.

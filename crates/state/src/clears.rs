@@ -1,0 +1,194 @@
+//! Deleted prefixes whose rows are still there.
+//!
+//! Deleting a prefix with many keys writes one row here and hides every row under the prefix that is older
+//! than the delete; sweeping removes the hidden rows later, in bounded steps. A clear of a whole keyspace
+//! has the empty prefix.
+//!
+//! Owns: those rows, and the rule by which they hide a key. Does not own sweeping (`machine/sweep.rs`).
+//!
+//! Invariants:
+//! * A row under a cleared prefix is hidden exactly if its revision is below the clear's. So what a commit
+//!   writes after its own delete, at the same revision, is seen.
+//! * A reader takes the table together with its view (see `Machine::snapshot`): a clear is in the table
+//!   before the batch that holds it, and leaves it after the batch that removes the last hidden row.
+//!
+//! ```text
+//! clear := revision u64 LE | last key swept                     at key 06 | keyspace u32 BE | prefix
+//! ```
+
+use std::collections::BTreeMap;
+
+use thalweg_types::{KeyspaceId, Revision};
+
+use crate::{
+    backend::{View, WriteBatch},
+    keys::{self, KeyRange},
+    machine::MachineError,
+};
+
+/// A deleted prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Clear {
+    /// Rows of lower revisions are hidden.
+    pub(crate) revision: Revision,
+    /// Of the clear of the same prefix that this one replaces: what a view of before this one goes by.
+    pub(crate) earlier: Option<Revision>,
+    /// Rows up to and including this user key have been swept; `None` at the start.
+    pub(crate) swept: Option<Vec<u8>>,
+}
+
+impl Clear {
+    pub(crate) fn write(&self, keyspace: KeyspaceId, prefix: &[u8], batch: &mut WriteBatch) {
+        let swept = self.swept.as_deref();
+        let flag = [u8::from(swept.is_some())];
+        let value: [&[u8]; 3] = [&self.revision.0.to_le_bytes(), &flag, swept.unwrap_or_default()];
+        batch.put(&[&keys::clear_prefix(keyspace), prefix], &value);
+    }
+
+    fn decode(row: &[u8]) -> Option<Self> {
+        let (revision, rest) = row.split_first_chunk::<8>()?;
+        let swept = match rest.split_first()? {
+            (0, []) => None,
+            (1, swept) => Some(swept.to_vec()),
+            _ => return None,
+        };
+        Some(Self { revision: Revision(u64::from_le_bytes(*revision)), earlier: None, swept })
+    }
+
+    fn hides(&self, revision: Revision, as_of: Revision) -> bool {
+        let bound = if self.revision <= as_of { Some(self.revision) } else { self.earlier };
+        bound.is_some_and(|bound| revision < bound)
+    }
+}
+
+/// The clears of one keyspace.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prefixes {
+    clears: BTreeMap<Vec<u8>, Clear>,
+    /// Lengths of prefixes, each once: a key is looked up by its beginnings of these lengths.
+    lengths: Vec<usize>,
+}
+
+impl Prefixes {
+    /// Whether a row of this key and revision is hidden from a view that has applied `as_of`.
+    pub(crate) fn hides(&self, key: &[u8], revision: Revision, as_of: Revision) -> bool {
+        let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
+        beginnings.filter_map(|prefix| self.clears.get(prefix)).any(|clear| clear.hides(revision, as_of))
+    }
+
+    fn note_lengths(&mut self) {
+        self.lengths = self.clears.keys().map(Vec::len).collect();
+        self.lengths.sort_unstable();
+        self.lengths.dedup();
+    }
+}
+
+/// All clears that wait to be swept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClearTable {
+    by_keyspace: BTreeMap<KeyspaceId, Prefixes>,
+}
+
+/// What an entry changes of the table; `None` where a clear goes.
+pub(crate) type ClearChanges = BTreeMap<(KeyspaceId, Vec<u8>), Option<Clear>>;
+
+impl ClearTable {
+    pub(crate) fn load(view: &dyn View) -> Result<Self, MachineError> {
+        let mut table = Self::default();
+        crate::machine::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_CLEAR]), |key, row| {
+            let corrupt = |message| MachineError::corrupt("deleted prefix", key, message);
+            let (keyspace, prefix) = keys::clear_of(key).ok_or_else(|| corrupt("key of a wrong length"))?;
+            let clear = Clear::decode(row).ok_or_else(|| corrupt("row does not decode"))?;
+            table.by_keyspace.entry(keyspace).or_default().clears.insert(prefix.to_vec(), clear);
+            Ok(())
+        })?;
+        table.by_keyspace.values_mut().for_each(Prefixes::note_lengths);
+        Ok(table)
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, keyspace: KeyspaceId) -> Option<&Prefixes> {
+        self.by_keyspace.get(&keyspace)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_keyspace.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_keyspace.values().map(|prefixes| prefixes.clears.len()).sum()
+    }
+
+    pub(crate) fn get(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Option<&Clear> {
+        self.of(keyspace)?.clears.get(prefix)
+    }
+
+    /// By keyspace and prefix.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (KeyspaceId, &[u8], &Clear)> {
+        self.by_keyspace.iter().flat_map(|(&keyspace, prefixes)| {
+            prefixes.clears.iter().map(move |(prefix, clear)| (keyspace, prefix.as_slice(), clear))
+        })
+    }
+
+    /// The table with what an entry adds, and without what it takes away if `settled`.
+    pub(crate) fn changed(&self, changes: &ClearChanges, settled: bool) -> Self {
+        let mut table = self.clone();
+        for ((keyspace, prefix), change) in changes {
+            let prefixes = table.by_keyspace.entry(*keyspace).or_default();
+            match change {
+                Some(clear) => drop(prefixes.clears.insert(prefix.clone(), clear.clone())),
+                None if settled => drop(prefixes.clears.remove(prefix)),
+                None => {}
+            }
+        }
+        table.by_keyspace.retain(|_, prefixes| !prefixes.clears.is_empty());
+        table.by_keyspace.values_mut().for_each(Prefixes::note_lengths);
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Change;
+
+    const KS: KeyspaceId = KeyspaceId(3);
+
+    fn clear(revision: u64, earlier: Option<u64>) -> Clear {
+        Clear { revision: Revision(revision), earlier: earlier.map(Revision), swept: None }
+    }
+
+    #[test]
+    fn layout_is_pinned() {
+        let mut batch = WriteBatch::new();
+        let begun = Clear { swept: Some(b"pk".to_vec()), ..clear(0x0102, None) };
+        clear(7, None).write(KS, b"", &mut batch);
+        begun.write(KS, b"p", &mut batch);
+        let changes: Vec<_> = batch.changes().collect();
+        assert_eq!(changes[0], Change::Put(b"\x06\0\0\0\x03", b"\x07\0\0\0\0\0\0\0\0"));
+        assert_eq!(changes[1], Change::Put(b"\x06\0\0\0\x03p", b"\x02\x01\0\0\0\0\0\0\x01pk"));
+        assert_eq!(Clear::decode(b"\x02\x01\0\0\0\0\0\0\x01pk"), Some(begun));
+        for bad in [b"".as_slice(), b"\x07\0\0\0\0\0\0\0", b"\x07\0\0\0\0\0\0\0\0x", b"\x07\0\0\0\0\0\0\0\x02"] {
+            assert_eq!(Clear::decode(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_older_than_the_delete_is_hidden_from_views_that_have_it() {
+        let changes = ClearChanges::from([
+            ((KS, b"a".to_vec()), Some(clear(5, None))),
+            ((KS, b"ab/".to_vec()), Some(clear(9, Some(3)))),
+        ]);
+        let table = ClearTable::default().changed(&changes, true);
+        let hides = |key: &[u8], revision, as_of| table.of(KS).unwrap().hides(key, Revision(revision), Revision(as_of));
+        assert!(hides(b"a", 4, 9) && hides(b"axx", 4, 5) && !hides(b"a", 5, 9));
+        assert!(!hides(b"a", 4, 4), "a view of before does not know it");
+        assert!(!hides(b"b", 1, 9) && !hides(b"", 1, 9));
+        assert!(hides(b"ab/c", 8, 9) && !hides(b"ab/c", 8, 8), "both prefixes count");
+        assert!(hides(b"ab/c", 2, 4) && !hides(b"ab/c", 3, 4), "the delete before this one");
+        assert!(table.of(KeyspaceId(4)).is_none());
+        let gone = ClearChanges::from([((KS, b"a".to_vec()), None), ((KS, b"ab/".to_vec()), None)]);
+        assert_eq!(table.changed(&gone, false).len(), 2);
+        assert!(table.changed(&gone, true).is_empty());
+    }
+}

@@ -1,0 +1,296 @@
+//! Deleting all keys with a prefix, dropping keyspaces, and sweeping what both leave behind.
+//!
+//! A prefix with few rows is emptied at once. One with more gets a clear (see [`crate::clears`]), which
+//! hides its rows; sweeping removes them in steps of bounded size, whichever entries those come in.
+
+use std::{
+    collections::BTreeMap,
+    ops::{Bound, ControlFlow},
+};
+
+use thalweg_types::{
+    BlobRef, KeyspaceId, Revision,
+    command::Outcome,
+    limits::{MAX_EAGER_PREFIX_ROWS, MAX_PENDING_CLEARS},
+};
+
+use crate::{
+    backend::Direction,
+    catalog::{KeyspaceLife, KeyspaceRow},
+    clears::Clear,
+    counts::CountChange,
+    history::KeyChange,
+    keys::{self, DATA_PREFIX_LEN, KeyRange},
+    keyspaces::{StoredRef, decode_value},
+    liveness::BlobKind,
+    machine::{
+        MachineError,
+        entry::{Applying, MAX_RECLAIM_ENTRIES, Refused},
+        overlay::Overlay,
+    },
+};
+
+/// Bytes of keys after which one sweep ends.
+const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
+
+/// A row of the backend.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) key: Vec<u8>,
+    pub(super) revision: Revision,
+    value_bytes: usize,
+    blob: Option<BlobRef>,
+}
+
+impl Row {
+    fn decode(full: &[u8], value: &[u8]) -> Result<Self, MachineError> {
+        let decoded = decode_value(full, value)?;
+        let (value_bytes, blob) = match decoded.value {
+            StoredRef::Inline(bytes) => (bytes.len(), None),
+            StoredRef::Blob(blob) => (blob.len as usize, Some(blob)),
+        };
+        let key = full.get(DATA_PREFIX_LEN..).unwrap_or_default().to_vec();
+        Ok(Self { key, revision: decoded.revision, value_bytes, blob })
+    }
+
+    /// What removing it makes of exact counts.
+    pub(super) fn count_change(&self) -> CountChange {
+        CountChange::of(&self.key, Some(self.value_bytes), None)
+    }
+}
+
+/// How a prefix will be emptied.
+#[derive(Debug)]
+pub(super) enum Emptying {
+    /// These rows are all there are.
+    Now(Vec<Row>),
+    /// There are more than can be removed at once.
+    Later,
+}
+
+/// Looks at the backend's rows with a prefix, up to a bound. Those that the entry has touched are left out:
+/// whatever it made of them is in the overlay, and their bytes must not be given up twice.
+pub(super) fn plan_emptying(
+    applying: &Applying<'_>,
+    overlay: &Overlay<'_>,
+    keyspace: KeyspaceId,
+    prefix: &[u8],
+) -> Result<Emptying, MachineError> {
+    let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
+    let mut rows = Vec::new();
+    let mut failure = None;
+    let mut more = false;
+    let view = applying.machine.backend.view();
+    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |full, value| {
+        if rows.len() == MAX_EAGER_PREFIX_ROWS {
+            more = true;
+            return ControlFlow::Break(());
+        }
+        match Row::decode(full, value) {
+            Ok(row) => rows.push(row),
+            Err(error) => {
+                failure = Some(error);
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    })?;
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    rows.retain(|row: &Row| overlay.get(keyspace, &row.key).is_none());
+    Ok(if more { Emptying::Later } else { Emptying::Now(rows) })
+}
+
+impl Applying<'_> {
+    /// Whether so many more prefixes may wait to be swept.
+    pub(super) fn has_room_for_clears(&self, more: usize) -> bool {
+        let pending = self.applier.pending.clears.values().filter(|change| change.is_some()).count();
+        self.applier.clears.len() + pending + more <= MAX_PENDING_CLEARS
+    }
+
+    /// Empties a prefix as planned. `written` are the keys with it that this entry wrote before.
+    pub(super) fn empty(
+        &mut self,
+        keyspace: KeyspaceId,
+        prefix: &[u8],
+        emptying: &Emptying,
+        written: &[Vec<u8>],
+        revision: Revision,
+    ) {
+        self.changed(&KeyChange::DeletePrefix { keyspace, prefix }, None);
+        let data = keys::data_prefix(keyspace);
+        for key in written {
+            self.applier.batch.delete(&[&data, key]);
+        }
+        match emptying {
+            Emptying::Now(rows) => {
+                for row in rows {
+                    self.applier.batch.delete(&[&data, &row.key]);
+                    self.forget_blob(row);
+                }
+            }
+            Emptying::Later => self.add_clear(keyspace, prefix, revision),
+        }
+    }
+
+    fn forget_blob(&mut self, row: &Row) {
+        if let Some(blob) = &row.blob {
+            self.lower(BlobKind::Value, blob);
+        }
+    }
+
+    /// The clears with this prefix or a longer one are replaced by this one: it hides what they hide.
+    fn add_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) {
+        let earlier = self.applier.clears.get(keyspace, prefix).map(|clear| clear.revision);
+        self.remove_clears(keyspace, prefix);
+        let clear = Clear { revision, earlier, swept: None };
+        clear.write(keyspace, prefix, &mut self.applier.batch);
+        self.applier.pending.clears.insert((keyspace, prefix.to_vec()), Some(clear));
+    }
+
+    /// Removes the clears with this prefix or a longer one.
+    fn remove_clears(&mut self, keyspace: KeyspaceId, prefix: &[u8]) {
+        let known = self.applier.clears.iter().map(|(of, longer, _)| (of, longer.to_vec()));
+        let pending = self.applier.pending.clears.iter().filter(|(_, change)| change.is_some());
+        let pending = pending.map(|((of, longer), _)| (*of, longer.clone()));
+        let covered = known.chain(pending).filter(|(of, longer)| *of == keyspace && longer.starts_with(prefix));
+        for (keyspace, longer) in covered.collect::<Vec<_>>() {
+            self.remove_clear(keyspace, longer);
+        }
+    }
+
+    fn remove_clear(&mut self, keyspace: KeyspaceId, prefix: Vec<u8>) {
+        self.applier.batch.delete(&[&keys::clear_prefix(keyspace), &prefix]);
+        self.applier.pending.clears.insert((keyspace, prefix), None);
+    }
+}
+
+/// Drops a keyspace: its name is free at once. Uses a revision, since keys change.
+pub(crate) fn drop_keyspace(
+    applying: &mut Applying<'_>,
+    id: KeyspaceId,
+    overlay: &mut Overlay<'_>,
+) -> Result<Outcome, Refused> {
+    let Some(row) = applying.keyspace_row(id).filter(KeyspaceRow::is_live) else {
+        return Ok(Outcome::NoSuchKeyspace(id));
+    };
+    let emptying = plan_emptying(applying, overlay, id, b"")?;
+    if matches!(emptying, Emptying::Later) && !applying.has_room_for_clears(1) {
+        return Ok(Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS });
+    }
+    let written = overlay.written_under(id, b"");
+    let revision = applying.use_revision();
+    applying.tell_changes();
+    applying.empty(id, b"", &emptying, &written, revision);
+    match emptying {
+        Emptying::Later => applying.set_keyspace(id, KeyspaceRow { life: KeyspaceLife::Dropped, ..row }),
+        Emptying::Now(_) => {
+            applying.remove_clears(id, b"");
+            applying.forget_keyspace(id);
+        }
+    }
+    Ok(Outcome::Dropped { revision })
+}
+
+/// Looks at up to `max` rows under deleted prefixes and removes those that are hidden, in the order of
+/// keyspaces and prefixes, going on where the sweep before ended. Rows that this entry wrote, and prefixes
+/// that it deleted, are left to a later one.
+pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32, overlay: &mut Overlay<'_>) -> Result<Outcome, Refused> {
+    let max = max.min(MAX_RECLAIM_ENTRIES - applying.applier.pending.reclaimed);
+    let clears = applying.applier.clears.clone();
+    let mut sweep = Sweep { left: max, bytes: 0, counted: BTreeMap::new() };
+    for (keyspace, prefix, clear) in clears.iter() {
+        if sweep.left == 0 || sweep.bytes >= MAX_SWEPT_BYTES {
+            break;
+        }
+        if applying.applier.pending.clears.contains_key(&(keyspace, prefix.to_vec())) {
+            continue;
+        }
+        match sweep.prefix(applying, keyspace, prefix, clear, overlay)? {
+            None => {
+                applying.remove_clear(keyspace, prefix.to_vec());
+                let dropped = applying.keyspace_row(keyspace).is_some_and(|row| !row.is_live());
+                if dropped && prefix.is_empty() {
+                    sweep.counted.remove(&keyspace);
+                    applying.forget_keyspace(keyspace);
+                }
+            }
+            swept @ Some(_) => {
+                let clear = Clear { swept, ..clear.clone() };
+                clear.write(keyspace, prefix, &mut applying.applier.batch);
+                applying.applier.pending.clears.insert((keyspace, prefix.to_vec()), Some(clear));
+            }
+        }
+    }
+    let entries = max - sweep.left;
+    for (keyspace, change) in sweep.counted {
+        applying.count(keyspace, change);
+    }
+    applying.applier.pending.reclaimed += entries;
+    let pending = &applying.applier.pending.clears;
+    let is_left = |(keyspace, prefix, _): (_, &[u8], _)| pending.get(&(keyspace, prefix.to_vec())) != Some(&None);
+    let more = clears.iter().any(is_left) || pending.values().any(Option::is_some);
+    Ok(Outcome::Reclaimed { entries, more })
+}
+
+/// One sweep under way.
+struct Sweep {
+    /// Rows that may still be looked at.
+    left: u32,
+    /// Of the keys looked at.
+    bytes: usize,
+    /// Per keyspace that counts exactly, what has been removed.
+    counted: BTreeMap<KeyspaceId, CountChange>,
+}
+
+impl Sweep {
+    /// Sweeps under one prefix. The last key looked at; `None` if there are none behind it.
+    fn prefix(
+        &mut self,
+        applying: &mut Applying<'_>,
+        keyspace: KeyspaceId,
+        prefix: &[u8],
+        clear: &Clear,
+        overlay: &mut Overlay<'_>,
+    ) -> Result<Option<Vec<u8>>, MachineError> {
+        let start = clear.swept.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let range = KeyRange::of_keyspace(keyspace, prefix, start, Bound::Unbounded);
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let (mut rows, mut failure, mut last) = (Vec::new(), None, None);
+        let view = applying.machine.backend.view();
+        view.scan(range.lower(), range.upper(), Direction::Forward, &mut |full, value| {
+            let row = match Row::decode(full, value) {
+                Ok(row) => row,
+                Err(error) => {
+                    failure = Some(error);
+                    return ControlFlow::Break(());
+                }
+            };
+            self.left -= 1;
+            self.bytes += full.len();
+            let ends = self.left == 0 || self.bytes >= MAX_SWEPT_BYTES;
+            last = ends.then(|| row.key.clone());
+            rows.push(row);
+            if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let counts = applying.counts_exactly(keyspace);
+        for row in rows {
+            let hidden = !applying.sight(keyspace).shows(&row.key, row.revision);
+            if hidden && overlay.get(keyspace, &row.key).is_none() {
+                applying.applier.batch.delete(&[&keys::data_prefix(keyspace), &row.key]);
+                applying.forget_blob(&row);
+                if counts {
+                    self.counted.entry(keyspace).or_default().add(row.count_change());
+                }
+                overlay.set(keyspace, row.key, None);
+            }
+        }
+        Ok(last)
+    }
+}

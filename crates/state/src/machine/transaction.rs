@@ -1,0 +1,314 @@
+//! Transactions: conditions choose a list of operations, which is carried out whole or not at all.
+//!
+//! In two steps. The operations are *planned* in order: everything is checked and read, results are
+//! gathered, and what they will write is tried out in the overlay, so that each sees those before it. Only
+//! if all succeed are they *performed*, which cannot fail any more.
+//!
+//! A read sees the transaction's own earlier writes, and later ones not: operations happen in their order,
+//! as they stand in the list. Pairs and values read come out as bytes, wherever they are stored, so an
+//! outcome is the same on every node.
+
+use std::collections::VecDeque;
+
+use thalweg_types::{
+    KeyspaceId, LogPosition, Revision,
+    command::{
+        AppendedAt, FailedCondition, Got, OperationError, OperationResult, Outcome, Transacted, Transaction, Write,
+    },
+    limits::{MAX_PENDING_CLEARS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_RESULT_BYTES},
+    record::Malformed,
+};
+
+use crate::{
+    counts::CountChange,
+    machine::{
+        clearing::{Emptying, plan_emptying},
+        commit::{self, check_append, check_condition, check_key},
+        entry::{Applying, Refused},
+        live::{LiveKey, LiveValue, count_change, live_key},
+        overlay::Overlay,
+        transaction_scan,
+    },
+};
+
+/// Runs a transaction whose bytes begin at `at` in the log.
+pub(crate) fn apply<'a>(
+    applying: &mut Applying<'_>,
+    transaction: &Transaction<'a>,
+    at: LogPosition,
+    overlay: &mut Overlay<'a>,
+) -> Result<Outcome, Refused> {
+    let [then, otherwise] = transaction.branches()?;
+    let failed = check_conditions(applying, transaction, overlay)?;
+    let operations = if failed.is_none() { then } else { otherwise };
+    commit::begin_checks(applying);
+    overlay.try_out();
+    let mut plan = Plan::new(applying.applied.revision.next());
+    for (number, operation) in operations.clone().enumerate() {
+        if let Err(refused) = plan.add(applying, overlay, number as u32, &operation?) {
+            overlay.undo();
+            return Err(refused);
+        }
+    }
+    overlay.keep();
+    if plan.writes {
+        let revision = applying.use_revision();
+        debug_assert_eq!(revision, plan.revision);
+        applying.tell_changes();
+        for (number, operation) in operations.enumerate() {
+            perform(applying, &operation?, &mut plan, number, at);
+        }
+        for (keyspace, change) in plan.counted {
+            applying.count(keyspace, change);
+        }
+    }
+    let revision = applying.applied.revision;
+    Ok(Outcome::Transacted(Box::new(Transacted { failed, revision, wrote: plan.writes, results: plan.results })))
+}
+
+/// The first condition that does not hold. All are checked to make sense, also those behind it.
+fn check_conditions(
+    applying: &Applying<'_>,
+    transaction: &Transaction<'_>,
+    overlay: &Overlay<'_>,
+) -> Result<Option<FailedCondition>, Refused> {
+    let mut failed = None;
+    for (number, condition) in transaction.conditions().enumerate() {
+        match check_condition(applying, number as u32, &condition?, overlay) {
+            Ok(()) => {}
+            Err(Refused::Outcome(Outcome::ConditionFailed { condition, actual })) => {
+                failed = failed.or(Some(FailedCondition { condition, actual }));
+            }
+            Err(refused) => return Err(refused),
+        }
+    }
+    Ok(failed)
+}
+
+/// What a list of operations will do.
+struct Plan {
+    /// The transaction's, if it writes.
+    revision: Revision,
+    writes: bool,
+    results: Vec<OperationResult>,
+    /// Of each delete by prefix: how, and the keys that the entry wrote before.
+    emptied: VecDeque<(Emptying, Vec<Vec<u8>>)>,
+    counted: Vec<(KeyspaceId, CountChange)>,
+    /// Bytes that reads may still come to.
+    room: usize,
+}
+
+impl Plan {
+    fn new(revision: Revision) -> Self {
+        Self {
+            revision,
+            writes: false,
+            results: Vec::new(),
+            emptied: VecDeque::new(),
+            counted: Vec::new(),
+            room: MAX_TRANSACTION_RESULT_BYTES,
+        }
+    }
+
+    fn add<'a>(
+        &mut self,
+        applying: &mut Applying<'_>,
+        overlay: &mut Overlay<'a>,
+        number: u32,
+        operation: &Write<'a>,
+    ) -> Result<(), Refused> {
+        let failed = |error| Refused::Outcome(Outcome::OperationFailed { operation: number, error });
+        let result = match *operation {
+            Write::Put { keyspace, key, value, .. } => {
+                check_key(applying, keyspace, key)?;
+                self.set(applying, overlay, keyspace, key, Some(LiveValue::Written(value)))?;
+                OperationResult::Put
+            }
+            Write::Delete { keyspace, key } => {
+                check_key(applying, keyspace, key)?;
+                let existed = live_key(applying, overlay, keyspace, key)?.is_some();
+                self.set(applying, overlay, keyspace, key, None)?;
+                OperationResult::Deleted { existed }
+            }
+            Write::Add { keyspace, key, delta } => {
+                check_key(applying, keyspace, key)?;
+                let live = live_key(applying, overlay, keyspace, key)?;
+                let value = sum(applying, live.as_ref(), delta)?.map_err(failed)?;
+                self.set(applying, overlay, keyspace, key, Some(LiveValue::Number(value)))?;
+                OperationResult::Added { value }
+            }
+            Write::Append { stream, count, .. } => {
+                let first = next_offset(applying, operation)?;
+                self.writes = true;
+                OperationResult::Appended(AppendedAt { stream, first, count })
+            }
+            Write::DeletePrefix { keyspace, prefix } => {
+                check_key(applying, keyspace, prefix)?;
+                self.delete_prefix(applying, overlay, keyspace, prefix)?
+            }
+            Write::Get { keyspace, key } => {
+                check_key(applying, keyspace, key)?;
+                let live = live_key(applying, overlay, keyspace, key)?;
+                let bytes = live.as_ref().map_or(0, LiveKey::value_len);
+                let too_large = OperationError::ResultTooLarge { limit: MAX_TRANSACTION_RESULT_BYTES };
+                self.room = self.room.checked_sub(bytes).ok_or(failed(too_large))?;
+                let got = match live {
+                    Some(live) => Some(Got { revision: live.revision, value: live.bytes(applying)? }),
+                    None => None,
+                };
+                OperationResult::Got(got)
+            }
+            Write::Scan { keyspace, ref scan } => {
+                check_key(applying, keyspace, scan.prefix)?;
+                let page = transaction_scan::page(applying, overlay, keyspace, scan, &mut self.room)?;
+                OperationResult::Scanned(page.map_err(failed)?)
+            }
+        };
+        self.results.push(result);
+        Ok(())
+    }
+
+    /// Tries out what a write will leave.
+    fn set<'a>(
+        &mut self,
+        applying: &Applying<'_>,
+        overlay: &mut Overlay<'a>,
+        keyspace: KeyspaceId,
+        key: &'a [u8],
+        value: Option<LiveValue<'a>>,
+    ) -> Result<(), Refused> {
+        let live = value.map(|value| LiveKey { revision: self.revision, value });
+        if applying.counts_exactly(keyspace) {
+            let after = live.as_ref().map(LiveKey::value_len);
+            self.counted.push((keyspace, count_change(applying, overlay, keyspace, key, after)?));
+        }
+        overlay.set(keyspace, key, live);
+        self.writes = true;
+        Ok(())
+    }
+
+    fn delete_prefix<'a>(
+        &mut self,
+        applying: &Applying<'_>,
+        overlay: &mut Overlay<'a>,
+        keyspace: KeyspaceId,
+        prefix: &'a [u8],
+    ) -> Result<OperationResult, Refused> {
+        if self.emptied.len() >= MAX_TRANSACTION_PREFIX_DELETES {
+            let limit = MAX_TRANSACTION_PREFIX_DELETES;
+            return Err(Refused::Outcome(Outcome::TooMany { what: "deletes by prefix in a transaction", limit }));
+        }
+        let emptying = plan_emptying(applying, overlay, keyspace, prefix)?;
+        let written = overlay.written_under(keyspace, prefix);
+        let counts = applying.counts_exactly(keyspace);
+        let keys = match &emptying {
+            Emptying::Later => {
+                let others = self.emptied.iter().filter(|(how, _)| matches!(how, Emptying::Later)).count();
+                if !applying.has_room_for_clears(others + 1) {
+                    let what = "deleted prefixes wait to be swept";
+                    return Err(Refused::Outcome(Outcome::TooMany { what, limit: MAX_PENDING_CLEARS }));
+                }
+                overlay.clear(keyspace, prefix);
+                None
+            }
+            Emptying::Now(rows) => {
+                let sight = applying.sight(keyspace);
+                let shown = rows
+                    .iter()
+                    .filter(|row| !overlay.is_cleared(keyspace, &row.key) && sight.shows(&row.key, row.revision));
+                let keys = shown.count() + written.len();
+                for row in rows {
+                    if counts {
+                        self.counted.push((keyspace, row.count_change()));
+                    }
+                    overlay.set(keyspace, row.key.clone(), None);
+                }
+                Some(keys as u64)
+            }
+        };
+        for key in &written {
+            if counts {
+                self.counted.push((keyspace, count_change(applying, overlay, keyspace, key, None)?));
+            }
+            overlay.set(keyspace, key.clone(), None);
+        }
+        self.emptied.push_back((emptying, written));
+        self.writes = true;
+        Ok(OperationResult::PrefixDeleted { keys })
+    }
+}
+
+/// What a counter will be.
+fn sum(
+    applying: &Applying<'_>,
+    live: Option<&LiveKey<'_>>,
+    delta: i64,
+) -> Result<Result<i64, OperationError>, Refused> {
+    /// The longest is -2^63.
+    const MAX_DIGITS: usize = 20;
+    let value = match live {
+        None => Some(0),
+        Some(live) if live.value_len() > MAX_DIGITS => None,
+        Some(live) => number(&live.bytes(applying)?),
+    };
+    let Some(value) = value else { return Ok(Err(OperationError::NotANumber)) };
+    Ok(value.checked_add(delta).ok_or(OperationError::Overflow { value, delta }))
+}
+
+/// A counter's value: as it would be written, so without a plus sign, leading zeros or spaces.
+fn number(bytes: &[u8]) -> Option<i64> {
+    let number: i64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
+    (number.to_string().as_bytes() == bytes).then_some(number)
+}
+
+/// Checks an append, and says which offset its first record will get.
+fn next_offset(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<thalweg_types::Offset, Refused> {
+    let Write::Append { stream, count, producer, .. } = *append else { unreachable!("an append") };
+    if producer.is_some() {
+        return Err(Malformed { at: 0, expected: "commit, for a producer's append" }.into());
+    }
+    check_append(applying, append)?;
+    let next = applying.applier.pending.next_offsets[&stream];
+    Ok(thalweg_types::Offset(next.0 - u64::from(count)))
+}
+
+/// Does a planned operation.
+fn perform(applying: &mut Applying<'_>, operation: &Write<'_>, plan: &mut Plan, number: usize, at: LogPosition) {
+    let revision = plan.revision;
+    match *operation {
+        Write::Put { keyspace, key, value, value_at } => {
+            commit::put(applying, keyspace, key, value, revision, commit::within(at, value_at));
+        }
+        Write::Delete { keyspace, key } => commit::delete(applying, keyspace, key),
+        Write::Add { keyspace, key, .. } => {
+            let OperationResult::Added { value } = plan.results[number] else { unreachable!("planned as an add") };
+            commit::put_number(applying, keyspace, key, value, revision);
+        }
+        Write::Append { stream, count, batch, batch_at, .. } => {
+            commit::append(applying, stream, count, batch, commit::within(at, batch_at));
+        }
+        Write::DeletePrefix { keyspace, prefix } => {
+            let (emptying, written) = plan.emptied.pop_front().expect("planned");
+            applying.empty(keyspace, prefix, &emptying, &written, revision);
+        }
+        Write::Get { .. } | Write::Scan { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_as_they_would_be_written() {
+        for (text, value) in
+            [("0", 0), ("-1", -1), ("9223372036854775807", i64::MAX), ("-9223372036854775808", i64::MIN)]
+        {
+            assert_eq!(number(text.as_bytes()), Some(value));
+        }
+        for bad in ["", "+1", "01", "-0", " 1", "1 ", "1.0", "9223372036854775808", "one"] {
+            assert_eq!(number(bad.as_bytes()), None, "{bad:?}");
+        }
+        assert_eq!(number(b"\xff"), None);
+    }
+}

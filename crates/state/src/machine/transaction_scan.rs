@@ -1,0 +1,191 @@
+//! Scans within a transaction: the backend's rows merged with what the entry made of keys so far.
+
+use std::{cmp::Ordering, iter::Peekable, ops::ControlFlow};
+
+use bytes::Bytes;
+use thalweg_types::{
+    KeyspaceId,
+    command::{OperationError, ScanOperation, ScanPage, ScannedItem},
+    limits::{MAX_TRANSACTION_RESULT_BYTES, MAX_TRANSACTION_SCAN_ITEMS, MAX_TRANSACTION_SCAN_ROWS},
+};
+
+use crate::{
+    backend::Direction,
+    keys::{self, DATA_PREFIX_LEN, KeyRange},
+    keyspaces::{Decoded, StoredRef, StoredValue, decode_value},
+    machine::{
+        MachineError,
+        entry::Applying,
+        live::{LiveKey, LiveValue},
+        overlay::Overlay,
+    },
+};
+
+/// Bytes that a pair costs beside its key and value.
+const ITEM_BYTES: usize = 32;
+
+/// One page of a range. `room` is what the transaction's reads may still come to.
+pub(super) fn page(
+    applying: &Applying<'_>,
+    overlay: &Overlay<'_>,
+    keyspace: KeyspaceId,
+    scan: &ScanOperation<'_>,
+    room: &mut usize,
+) -> Result<Result<ScanPage, OperationError>, MachineError> {
+    let (start, end) = scan.bounds();
+    let range = KeyRange::of_keyspace(keyspace, scan.prefix, start, end);
+    let mut page = Page {
+        applying,
+        limit: (scan.limit as usize).min(MAX_TRANSACTION_SCAN_ITEMS),
+        keys_only: scan.keys_only,
+        room,
+        items: Vec::new(),
+        looked_at: 0,
+        last: None,
+        end: None,
+    };
+    if !range.is_empty() && page.limit > 0 {
+        merge(applying, overlay, keyspace, scan, &range, &mut page)?;
+    }
+    let after = match page.end {
+        Some(End::TooLarge) => {
+            return Ok(Err(OperationError::ResultTooLarge { limit: MAX_TRANSACTION_RESULT_BYTES }));
+        }
+        Some(End::Full) => page.last.map(Bytes::from),
+        None => None,
+    };
+    Ok(Ok(ScanPage { items: page.items, after }))
+}
+
+fn merge(
+    applying: &Applying<'_>,
+    overlay: &Overlay<'_>,
+    keyspace: KeyspaceId,
+    scan: &ScanOperation<'_>,
+    range: &KeyRange,
+    page: &mut Page<'_, '_>,
+) -> Result<(), MachineError> {
+    let direction = if scan.reverse { Direction::Reverse } else { Direction::Forward };
+    let (lower, upper) = user_bounds(scan);
+    let mine = overlay.range(keyspace, &lower, upper.as_deref());
+    let mine: Box<dyn Iterator<Item = _>> = if scan.reverse { Box::new(mine.rev()) } else { Box::new(mine) };
+    let mut mine = mine.peekable();
+    let sight = applying.sight(keyspace);
+    let mut failure = None;
+    let view = applying.machine.backend.view();
+    view.scan(range.lower(), range.upper(), direction, &mut |full, value| {
+        let key = full.get(DATA_PREFIX_LEN..).unwrap_or_default();
+        let mut visit = || {
+            if page.take_before(&mut mine, key, direction)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            if let Some((_, live)) = mine.next_if(|(own, _)| *own == key) {
+                return page.look_at(key, live);
+            }
+            let Decoded { revision, value } = decode_value(full, value)?;
+            let shown = !overlay.is_cleared(keyspace, key) && sight.shows(key, revision);
+            let value = LiveValue::Stored(match value {
+                StoredRef::Inline(bytes) => StoredValue::Inline(Bytes::copy_from_slice(bytes)),
+                StoredRef::Blob(blob) => StoredValue::Blob(blob),
+            });
+            page.look_at(key, shown.then_some(&LiveKey { revision, value }))
+        };
+        visit().unwrap_or_else(|error| {
+            failure = Some(error);
+            ControlFlow::Break(())
+        })
+    })?;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    while page.end.is_none()
+        && let Some((key, live)) = mine.next()
+    {
+        if page.look_at(key, live)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The lowest user key wanted, and the first above those wanted.
+fn user_bounds(scan: &ScanOperation<'_>) -> (Vec<u8>, Option<Vec<u8>>) {
+    let lower = scan.start.map_or(scan.prefix, |start| start.max(scan.prefix)).to_vec();
+    let upper = match (scan.end, keys::after_prefix(scan.prefix)) {
+        (Some(end), Some(after)) => Some(after.min(end.to_vec())),
+        (Some(end), None) => Some(end.to_vec()),
+        (None, after) => after,
+    };
+    (lower, upper)
+}
+
+/// Why a page ends before its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It holds as much as it may.
+    Full,
+    /// Not even one pair has room.
+    TooLarge,
+}
+
+/// A page being filled.
+struct Page<'p, 'm> {
+    applying: &'p Applying<'m>,
+    limit: usize,
+    keys_only: bool,
+    room: &'p mut usize,
+    items: Vec<ScannedItem>,
+    looked_at: usize,
+    /// The last key that is done with.
+    last: Option<Vec<u8>>,
+    end: Option<End>,
+}
+
+impl Page<'_, '_> {
+    /// Takes the entry's own keys that come before `key`.
+    fn take_before<'o, 'l: 'o>(
+        &mut self,
+        mine: &mut Peekable<impl Iterator<Item = (&'o [u8], Option<&'o LiveKey<'l>>)>>,
+        key: &[u8],
+        direction: Direction,
+    ) -> Result<ControlFlow<()>, MachineError> {
+        let before = match direction {
+            Direction::Forward => Ordering::Less,
+            Direction::Reverse => Ordering::Greater,
+        };
+        while let Some((own, live)) = mine.next_if(|(own, _)| (*own).cmp(key) == before) {
+            if self.look_at(own, live)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn look_at(&mut self, key: &[u8], live: Option<&LiveKey<'_>>) -> Result<ControlFlow<()>, MachineError> {
+        if self.looked_at == MAX_TRANSACTION_SCAN_ROWS {
+            return Ok(self.end(End::Full));
+        }
+        self.looked_at += 1;
+        if let Some(live) = live {
+            let value_bytes = if self.keys_only { 0 } else { live.value_len() };
+            if self.items.len() == self.limit {
+                return Ok(self.end(End::Full));
+            }
+            let Some(room) = self.room.checked_sub(key.len() + value_bytes + ITEM_BYTES) else {
+                return Ok(self.end(if self.items.is_empty() { End::TooLarge } else { End::Full }));
+            };
+            *self.room = room;
+            let value = if self.keys_only { None } else { Some(live.bytes(self.applying)?) };
+            self.items.push(ScannedItem { key: Bytes::copy_from_slice(key), revision: live.revision, value });
+        }
+        let last = self.last.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(key);
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn end(&mut self, end: End) -> ControlFlow<()> {
+        self.end = Some(end);
+        ControlFlow::Break(())
+    }
+}
