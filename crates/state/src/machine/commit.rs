@@ -34,7 +34,7 @@ pub(crate) fn apply<'a>(
     match apply_once(applying, commit, at, overlay) {
         Err(Refused::Outcome(refusal)) => {
             // Perhaps refused because it happened before.
-            producers::repeated(applying, commit)?.map_or(Err(Refused::Outcome(refusal)), Ok)
+            producers::repeated(applying, commit)?.ok_or(Refused::Outcome(refusal))
         }
         applied => applied,
     }

@@ -15,6 +15,9 @@ use thalweg_types::{
 
 use crate::machine::live::LiveKey;
 
+/// A key, and what the overlay said of it.
+type Before<'a> = (KeyspaceId, Cow<'a, [u8]>, Option<Option<LiveKey<'a>>>);
+
 type Keys<'a> = BTreeMap<Cow<'a, [u8]>, Option<LiveKey<'a>>>;
 
 /// The keys that the entry wrote; `None` where it deleted.
@@ -33,7 +36,7 @@ pub(crate) struct Overlay<'a> {
 
 #[derive(Debug)]
 struct Tried<'a> {
-    before: Vec<(KeyspaceId, Cow<'a, [u8]>, Option<Option<LiveKey<'a>>>)>,
+    before: Vec<Before<'a>>,
     clears: usize,
 }
 

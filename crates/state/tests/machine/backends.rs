@@ -46,7 +46,7 @@ fn dump(backend: &dyn Backend) -> Map {
 
 /// Applies a workload to the backend that `open` gives, opening it again now and then, and compares.
 fn same_as_a_map(seed: u64, open: &dyn Fn() -> Arc<dyn Backend>) {
-    let options = MachineOptions { inline_value_bytes: 16 };
+    let options = MachineOptions { inline_value_bytes: 24 };
     let mut rng = Rng(seed);
     let (mut bench, mut model) = (Bench::new(options), Model::default());
     (0..300).for_each(|_| step(&mut bench, &mut model, &mut rng));

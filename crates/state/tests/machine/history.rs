@@ -6,7 +6,9 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Index, KeyspaceId, Lsn, Revision,
-    command::{self, Command, CommitBuilder, Expect, HistoryFloor, KeyspaceConfig, Outcome, Write},
+    command::{
+        self, Command, CommitBuilder, Expect, HistoryFloor, KeyspaceConfig, OperationResult, Outcome, Transacted, Write,
+    },
 };
 
 use crate::{
@@ -22,9 +24,31 @@ fn changes_of(bytes: &[u8], revision: Revision) -> Told {
     let changes = commit.writes().unwrap().filter_map(|write| match write.unwrap() {
         Write::Put { keyspace, key, value, .. } => Some(KeyChange::Put { keyspace, key, value }),
         Write::Delete { keyspace, key } => Some(KeyChange::Delete { keyspace, key }),
-        Write::Append { .. } => None,
+        _ => None,
     });
     changes.map(|change| (revision.0, format!("{change:?}"))).collect()
+}
+
+/// What a transaction of these bytes changed.
+fn changes_of_transaction(bytes: &[u8], done: &Transacted) -> Told {
+    let Ok(Command::Transaction(transaction)) = Command::decode(bytes) else { panic!("no transaction") };
+    let [then, otherwise] = transaction.branches().unwrap();
+    let operations = if done.failed.is_none() { then } else { otherwise };
+    let change = |(operation, result): (_, &OperationResult)| {
+        Some(match (operation, result) {
+            (Write::Put { keyspace, key, value, .. }, _) => format!("{:?}", KeyChange::Put { keyspace, key, value }),
+            (Write::Delete { keyspace, key }, _) => format!("{:?}", KeyChange::Delete { keyspace, key }),
+            (Write::DeletePrefix { keyspace, prefix }, _) => {
+                format!("{:?}", KeyChange::DeletePrefix { keyspace, prefix })
+            }
+            (Write::Add { keyspace, key, .. }, OperationResult::Added { value }) => {
+                format!("{:?}", KeyChange::Put { keyspace, key, value: value.to_string().as_bytes() })
+            }
+            _ => return None,
+        })
+    };
+    let changes = operations.map(|operation| operation.unwrap()).zip(&done.results).filter_map(change);
+    changes.map(|change| (done.revision.0, change)).collect()
 }
 
 /// Reads the log from the mark that a reader who wants `from` would begin at.
@@ -58,8 +82,14 @@ fn workload(seed: u64, entries: usize) -> (Bench, Told) {
         let (time, commands) = model.entry(&mut rng);
         let commands: Vec<_> = commands.into_iter().map(|(command, _)| command).collect();
         for (outcome, command) in bench.run(time.0, &commands).iter().zip(&commands) {
-            if let Outcome::Committed { revision, .. } = outcome {
-                expected.extend(changes_of(command, *revision));
+            match outcome {
+                Outcome::Committed { revision, .. } => expected.extend(changes_of(command, *revision)),
+                Outcome::Transacted(done) if done.wrote => expected.extend(changes_of_transaction(command, done)),
+                Outcome::Dropped { revision } => {
+                    let Ok(Command::DropKeyspace { keyspace }) = Command::decode(command) else { panic!("no drop") };
+                    expected.push((revision.0, format!("{:?}", KeyChange::DeletePrefix { keyspace, prefix: b"" })));
+                }
+                _ => {}
             }
         }
     }

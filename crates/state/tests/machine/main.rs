@@ -11,4 +11,6 @@ mod model;
 mod producers;
 mod replay;
 mod support;
+mod transactions;
 mod workload;
+mod workload_kv;

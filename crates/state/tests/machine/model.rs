@@ -7,6 +7,7 @@ use std::{
 
 use thalweg_state::{
     backend::{Backend, Direction},
+    counts::Counts,
     keyspaces::{Fetch, Item, ScanRange, StoredRef, StoredValue},
     machine::{MachineOptions, Moved, StreamReadError},
 };
@@ -15,9 +16,10 @@ use thalweg_types::{BlobRef, Generation, KeyspaceId, Offset, Revision, SpaceTime
 use crate::{
     support::{Bench, apply, frame},
     workload::{Model, ModelStream, Rng, for_seeds},
+    workload_kv::is_expected,
 };
 
-const OPTIONS: MachineOptions = MachineOptions { inline_value_bytes: 16 };
+const OPTIONS: MachineOptions = MachineOptions { inline_value_bytes: 24 };
 
 #[test]
 fn every_read_is_what_plain_collections_say() {
@@ -51,7 +53,9 @@ pub fn step(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
             let (time, commands) = model.entry(rng);
             let (commands, expected): (Vec<_>, Vec<_>) = commands.into_iter().unzip();
             let record = bench.log.entry(&frame(&commands), time);
-            assert_eq!(apply(&bench.machine, &record).0, expected);
+            let found = apply(&bench.machine, &record).0;
+            let same = found.len() == expected.len() && found.iter().zip(&expected).all(|(a, b)| is_expected(a, b));
+            assert!(same, "{found:#?}\n--- expected\n{expected:#?}");
         }
     }
     let applied = bench.machine.applied();
@@ -109,7 +113,21 @@ pub fn check_everything(bench: &Bench, model: &Model, rng: &mut Rng) {
 
 fn check_catalog(bench: &Bench, model: &Model) {
     let keyspaces: Vec<_> = bench.machine.keyspaces().into_iter().map(|(_, row)| row.name.to_string()).collect();
-    assert_eq!(keyspaces, model.keyspaces);
+    assert_eq!(keyspaces, model.keyspaces.values().map(|(name, _)| name.clone()).collect::<Vec<_>>());
+    for (&id, (_, exact)) in &model.keyspaces {
+        let counts = bench.machine.keyspace_counts(KeyspaceId(id));
+        assert_eq!(counts.is_some(), *exact);
+        if let Some(counts) = counts {
+            let held: Vec<_> = model.data.iter().filter(|((of, _), _)| *of == id).collect();
+            let bytes: usize = held.iter().map(|((_, key), (_, value))| key.len() + value.len()).sum();
+            let held = Counts { keys: held.len() as u64, bytes: bytes as u64 };
+            if bench.machine.has_clears_of(KeyspaceId(id)) {
+                assert!(counts.keys >= held.keys && counts.bytes >= held.bytes, "{counts:?}, {held:?}");
+            } else {
+                assert_eq!(counts, held);
+            }
+        }
+    }
     let live: Vec<_> = model.streams.iter().filter(|(_, stream)| stream.live).collect();
     let found = bench.machine.streams();
     assert_eq!((found.len(), bench.machine.stream_count()), (live.len(), live.len()));
@@ -139,7 +157,7 @@ fn resolve(bench: &Bench, value: StoredRef<'_>) -> Vec<u8> {
 fn check_keys(bench: &Bench, model: &Model, rng: &mut Rng) {
     let snapshot = bench.machine.snapshot();
     assert_eq!(snapshot.applied(), bench.machine.applied());
-    for keyspace in 0..=model.keyspaces.len() as u32 + 1 {
+    for keyspace in 0..=model.keyspaces.keys().last().copied().unwrap_or_default() + 1 {
         let key = Model::random_key(rng);
         let got = bench.machine.get(KeyspaceId(keyspace), &key).unwrap();
         assert_eq!(got, snapshot.get(KeyspaceId(keyspace), &key).unwrap());

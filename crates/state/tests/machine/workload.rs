@@ -90,7 +90,9 @@ impl ModelStream {
 /// What the machine must hold.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    pub keyspaces: Vec<String>,
+    /// Live ones: name, and whether it counts exactly.
+    pub keyspaces: BTreeMap<u32, (String, bool)>,
+    next_keyspace: u32,
     pub data: BTreeMap<(u32, Vec<u8>), (u64, Vec<u8>)>,
     pub streams: BTreeMap<u32, ModelStream>,
     next_stream: u32,
@@ -109,7 +111,11 @@ impl Model {
     }
 
     fn command(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
-        match rng.below(30) {
+        match rng.below(40) {
+            30..37 => self.transaction(rng),
+            37 => self.bulk(rng),
+            38 if rng.below(3) == 0 => self.drop_keyspace(rng),
+            38 | 39 => self.sweep(rng),
             0 => self.create_keyspace(rng),
             1 | 2 => self.create_stream(rng),
             3 => self.configure(rng),
@@ -122,13 +128,35 @@ impl Model {
 
     fn create_keyspace(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
         let name = format!("ks{}", rng.below(4));
-        let known = self.keyspaces.iter().position(|other| *other == name);
-        let position = known.unwrap_or_else(|| {
-            self.keyspaces.push(name.clone());
-            self.keyspaces.len() - 1
-        });
-        let outcome = Outcome::Keyspace { id: KeyspaceId(position as u32 + 1), created: known.is_none() };
-        (command(|out| command::encode_create_keyspace(out, &name, &KeyspaceConfig::default()).unwrap()), outcome)
+        let exact_counts = rng.below(2) == 0;
+        let config = KeyspaceConfig { exact_counts };
+        let command = command(|out| command::encode_create_keyspace(out, &name, &config).unwrap());
+        if let Some((&id, _)) = self.keyspaces.iter().find(|(_, (other, _))| *other == name) {
+            return (command, Outcome::Keyspace { id: KeyspaceId(id), created: false });
+        }
+        self.next_keyspace += 1;
+        self.keyspaces.insert(self.next_keyspace, (name, exact_counts));
+        (command, Outcome::Keyspace { id: KeyspaceId(self.next_keyspace), created: true })
+    }
+
+    /// So many keys with one prefix that they are not deleted at once.
+    fn bulk(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
+        let keyspace = self.random_keyspace(rng);
+        let mut builder = CommitBuilder::new();
+        let mut after = self.clone();
+        after.revision += 1;
+        for number in 0..100 {
+            let len = [3, 30][rng.below(2) as usize];
+            let (key, value) = (vec![b'b', number], rng.bytes(len));
+            builder.put(KeyspaceId(keyspace), &key, &value).unwrap();
+            after.data.insert((keyspace, key), (after.revision, value));
+        }
+        let command = command(|out| builder.encode(out));
+        if !self.knows(keyspace) {
+            return (command, Outcome::NoSuchKeyspace(KeyspaceId(keyspace)));
+        }
+        *self = after;
+        (command, Outcome::Committed { revision: Revision(self.revision), appends: vec![] })
     }
 
     fn random_config(rng: &mut Rng) -> StreamConfig {
@@ -151,13 +179,13 @@ impl Model {
     }
 
     /// Mostly one that exists.
-    fn random_stream(&self, rng: &mut Rng) -> u32 {
+    pub fn random_stream(&self, rng: &mut Rng) -> u32 {
         let nth = rng.below(self.streams.len() as u64 + 1) as usize;
         let stray = rng.below(u64::from(self.next_stream) + 2) as u32;
         self.streams.keys().nth(nth).copied().unwrap_or(stray)
     }
 
-    fn live(&mut self, id: u32) -> Option<&mut ModelStream> {
+    pub fn live(&mut self, id: u32) -> Option<&mut ModelStream> {
         self.streams.get_mut(&id).filter(|stream| stream.live)
     }
 
@@ -232,20 +260,26 @@ impl Model {
         (0..len).map(|_| [0, b'a', b'b', 0xff][rng.below(4) as usize]).collect()
     }
 
-    fn random_keyspace(&self, rng: &mut Rng) -> u32 {
+    pub fn random_keyspace(&self, rng: &mut Rng) -> u32 {
         let known = self.keyspaces.len() as u64;
-        if known == 0 || rng.below(50) == 0 { rng.below(known + 3) as u32 } else { rng.below(known) as u32 + 1 }
+        if known == 0 || rng.below(50) == 0 {
+            return rng.below(u64::from(self.next_keyspace) + 2) as u32;
+        }
+        *self.keyspaces.keys().nth(rng.below(known) as usize).unwrap()
     }
 
-    fn knows(&self, keyspace: u32) -> bool {
-        (1..=self.keyspaces.len() as u32).contains(&keyspace)
+    pub fn knows(&self, keyspace: u32) -> bool {
+        self.keyspaces.contains_key(&keyspace)
     }
 
     fn commit(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
         let mut builder = CommitBuilder::new();
         let mut refused = None;
         for number in 0..[0, 0, 0, 1, 1, 2][rng.below(6) as usize] {
-            let failure = self.condition(rng, &mut builder, number);
+            let expect = &mut |keyspace, key: &[u8], expect: Expect<'_>| {
+                builder.expect(keyspace, key, expect).unwrap();
+            };
+            let failure = self.condition(rng, expect, number);
             refused = refused.or(failure);
         }
         let mut after = self.clone();
@@ -263,7 +297,12 @@ impl Model {
         (command, Outcome::Committed { revision: Revision(self.revision), appends })
     }
 
-    fn condition(&self, rng: &mut Rng, builder: &mut CommitBuilder, number: u32) -> Option<Outcome> {
+    pub fn condition(
+        &self,
+        rng: &mut Rng,
+        add: &mut dyn FnMut(KeyspaceId, &[u8], Expect<'_>),
+        number: u32,
+    ) -> Option<Outcome> {
         let keyspace = self.random_keyspace(rng);
         let key = Self::random_key(rng);
         let stored = self.data.get(&(keyspace, key.clone()));
@@ -279,7 +318,7 @@ impl Model {
             4 => (Expect::After(Revision(at - 1)), actual.is_some_and(|actual| actual > at - 1)),
             _ => (Expect::Revision(Revision(at)), actual == Some(at)),
         };
-        builder.expect(KeyspaceId(keyspace), &key, expect).unwrap();
+        add(KeyspaceId(keyspace), &key, expect);
         if !self.knows(keyspace) {
             return Some(Outcome::NoSuchKeyspace(KeyspaceId(keyspace)));
         }
@@ -314,7 +353,6 @@ impl Model {
         }
         let wrong = rng.below(10) == 0;
         let conditional = rng.below(3) == 0;
-        let (time, entry) = (self.time, self.entry);
         let Some(stream) = self.live(id) else {
             builder.append(StreamId(id), None, &batch).unwrap();
             return Some(Outcome::NoSuchStream(StreamId(id)));
@@ -323,12 +361,16 @@ impl Model {
         let expected = conditional.then(|| Offset(next + u64::from(wrong)));
         builder.append(StreamId(id), expected, &batch).unwrap();
         appends.push(AppendedAt { stream: StreamId(id), first: Offset(next), count: batch.count() });
-        if batch.count() > 0 {
-            let count = u64::from(batch.count());
-            stream.batches.push_back(ModelBatch { first: next, count, time, bytes: batch.bytes().to_vec(), entry });
-            stream.next += count;
-            stream.last_time = time;
-        }
+        self.model_append(id, &batch);
         (conditional && wrong).then_some(Outcome::OffsetConflict { stream: StreamId(id), next: Offset(next) })
+    }
+
+    pub fn model_append(&mut self, id: u32, batch: &RecordBatch) {
+        let (time, entry) = (self.time, self.entry);
+        let Some(stream) = self.live(id).filter(|_| batch.count() > 0) else { return };
+        let (first, count) = (stream.next, u64::from(batch.count()));
+        stream.batches.push_back(ModelBatch { first, count, time, bytes: batch.bytes().to_vec(), entry });
+        stream.next += count;
+        stream.last_time = time;
     }
 }
