@@ -354,7 +354,7 @@ fn exact_counts_follow_every_write() {
     run(
         &mut bench,
         then(|list| {
-            _ = list.add(EXACT, b"n", 10).unwrap().delete(EXACT, b"k").unwrap().put(EXACT, b"k", b"12").unwrap()
+            _ = list.add(EXACT, b"n", 10).unwrap().delete(EXACT, b"k").unwrap().put(EXACT, b"k", b"12").unwrap();
         }),
     );
     assert_eq!(counts(&bench), Counts { keys: 3, bytes: 3 + 3 });
