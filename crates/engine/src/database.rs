@@ -203,7 +203,7 @@ impl Database {
     #[must_use]
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         let all = self.inner.open.machine.keyspaces();
-        all.into_iter().map(|(id, row)| KeyspaceInfo { id, name: row.name.to_string() }).collect()
+        all.into_iter().map(|(id, row)| KeyspaceInfo::of(id, &row)).collect()
     }
 
     /// The stream of that name, created without limits if missing.
@@ -398,6 +398,9 @@ pub(crate) fn check_outcome_known(conditional: bool, level: Durability) -> Resul
 pub(crate) fn ack(committed: Committed) -> Result<Ack, WriteError> {
     let durability = committed.durability;
     match committed.outcome.map(refusal).transpose()? {
+        Some(Outcome::Dropped { revision }) => {
+            Ok(Ack { durability, revision: Some(revision), appends: Vec::new(), duplicate: false })
+        }
         Some(Outcome::Committed { revision, appends }) => {
             Ok(Ack { durability, revision: Some(revision), appends, duplicate: false })
         }

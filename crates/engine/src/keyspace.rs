@@ -6,11 +6,12 @@ use bytes::Bytes;
 use thalweg_log::Purpose;
 use thalweg_state::{
     backend::Direction,
+    catalog::KeyspaceRow,
     keyspaces::{Fetch, Item, ScanRange as StoredRange, Snapshot, StoredRef, StoredValue},
 };
 use thalweg_types::{
-    Durability, KeyspaceId, Revision,
-    command::{CommitBuilder, Expect, encode_delete, encode_put},
+    Durability, KeyspaceId, Revision, SpaceTime,
+    command::{CommitBuilder, Expect, KeyspaceConfig, encode_delete, encode_put},
 };
 
 use crate::{
@@ -49,6 +50,16 @@ pub struct KeyspaceInfo {
     pub name: String,
     /// Its id.
     pub id: KeyspaceId,
+    /// What it does beyond storing.
+    pub config: KeyspaceConfig,
+    /// When it was created.
+    pub created: SpaceTime,
+}
+
+impl KeyspaceInfo {
+    pub(crate) fn of(id: KeyspaceId, row: &KeyspaceRow) -> Self {
+        Self { name: row.name.to_string(), id, config: row.config, created: row.created }
+    }
 }
 
 /// Which way a scan goes.
@@ -151,6 +162,10 @@ pub struct Keyspace {
 impl Keyspace {
     pub(crate) fn new(db: Database, id: KeyspaceId) -> Self {
         Self { db, id }
+    }
+
+    pub(crate) fn database(&self) -> &Database {
+        &self.db
     }
 
     /// Its id, for commits.

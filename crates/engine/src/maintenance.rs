@@ -17,7 +17,8 @@ use thalweg_state::machine::MachineError;
 use thalweg_types::{
     Durability, Lsn,
     command::{
-        CommandError, HistoryFloor, Outcome, encode_raise_history_floor, encode_reclaim_stream, encode_trim_stream,
+        CommandError, HistoryFloor, Outcome, encode_raise_history_floor, encode_reclaim_stream, encode_sweep,
+        encode_trim_stream,
     },
 };
 
@@ -32,6 +33,11 @@ const RECLAIM_PER_COMMAND: u32 = 1000;
 /// Such commands per stream and round.
 const RECLAIMS_PER_ROUND: u32 = 100;
 
+/// Rows of deleted prefixes that one command looks at: bounds how long it holds the writer.
+const SWEPT_PER_COMMAND: u32 = 1000;
+/// Such commands per round: together they remove 100,000 rows a second at most.
+const SWEEPS_PER_ROUND: u32 = 100;
+
 /// What maintenance did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Maintenance {
@@ -39,6 +45,8 @@ pub struct Maintenance {
     pub trimmed_streams: u64,
     /// Index entries of trimmed or deleted batches forgotten.
     pub reclaimed_entries: u64,
+    /// Rows of deleted prefixes and dropped keyspaces looked at.
+    pub swept_rows: u64,
     /// Bytes copied forward.
     pub moved_bytes: u64,
     /// Segments freed.
@@ -49,6 +57,7 @@ impl Maintenance {
     fn add(&mut self, other: &Self) {
         self.trimmed_streams += other.trimmed_streams;
         self.reclaimed_entries += other.reclaimed_entries;
+        self.swept_rows += other.swept_rows;
         self.moved_bytes += other.moved_bytes;
         self.freed_segments += other.freed_segments;
     }
@@ -65,6 +74,7 @@ impl Inner {
     pub(crate) fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
         let mut done = Maintenance { trimmed_streams: self.enforce_retention()?, ..Maintenance::default() };
         done.reclaimed_entries = self.reclaim()?;
+        done.swept_rows = self.sweep()?;
         // A full disk may refuse the flush; what can be freed all the same is what it needs.
         let persisted = self.persist(rounds.mover.waits_for_state());
         rounds.mover.round(self, &mut done)?;
@@ -125,6 +135,24 @@ impl Inner {
             })?;
         }
         Ok(())
+    }
+
+    fn sweep(&self) -> Result<u64, WriteError> {
+        let mut swept = 0;
+        for _ in 0..SWEEPS_PER_ROUND {
+            if !self.open.machine.sweep_due() {
+                break;
+            }
+            let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
+                encode_sweep(out, SWEPT_PER_COMMAND);
+                Ok::<_, CommandError>(())
+            })?;
+            match committed.outcome.map(refusal) {
+                Some(Ok(Outcome::Reclaimed { entries, .. })) => swept += u64::from(entries),
+                _ => break,
+            }
+        }
+        Ok(swept)
     }
 
     /// Bounds replay, and tells the log what the state no longer needs of it.

@@ -1,0 +1,223 @@
+//! Keyspaces as a whole: creating with a configuration, configuring, dropping, statistics.
+
+use std::ops::ControlFlow;
+
+use thalweg_log::Purpose;
+use thalweg_state::{
+    backend::Direction,
+    keyspaces::{Fetch, Item, ScanRange, Snapshot, StoredRef},
+};
+use thalweg_types::{
+    Durability, KeyspaceId,
+    command::{
+        CommandError, KeyspaceConfig, Outcome, encode_configure_keyspace, encode_create_keyspace, encode_drop_keyspace,
+    },
+};
+
+use crate::{
+    async_database::AsyncDatabase,
+    database::{Ack, Database, ack, unexpected},
+    error::{ReadError, WriteError, refusal},
+    keyspace::{Keyspace, KeyspaceInfo},
+};
+
+/// Keys that [`Keyspace::stats`] looks at before it begins to estimate.
+pub const DEFAULT_STATS_KEYS: usize = 100_000;
+
+/// What a keyspace holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyspaceStats {
+    /// Keys.
+    pub keys: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Whether both are exact as of one moment; estimates otherwise.
+    pub exact: bool,
+    /// Whether rows of deleted keys wait to be removed in the background.
+    pub sweeping: bool,
+}
+
+impl Database {
+    /// The keyspace of that name, created with `config` if missing; says whether it was. One that exists
+    /// keeps its configuration.
+    pub fn create_keyspace(&self, name: &str, config: &KeyspaceConfig) -> Result<(Keyspace, bool), WriteError> {
+        let level = self.durability().max(Durability::Os);
+        let committed = self.inner.propose(level, Purpose::Data, |out| encode_create_keyspace(out, name, config))?;
+        self.created(committed)
+    }
+
+    pub(crate) fn created(&self, committed: thalweg_replica::Committed) -> Result<(Keyspace, bool), WriteError> {
+        match committed.outcome.map(refusal).transpose()? {
+            Some(Outcome::Keyspace { id, created }) => Ok((Keyspace::new(self.clone(), id), created)),
+            other => Err(unexpected(other.as_ref())),
+        }
+    }
+}
+
+impl AsyncDatabase {
+    /// As [`Database::create_keyspace`].
+    pub fn create_keyspace(
+        &self,
+        name: &str,
+        config: &KeyspaceConfig,
+    ) -> impl Future<Output = Result<(Keyspace, bool), WriteError>> + Send + use<> {
+        let db = self.blocking().clone();
+        let level = db.durability().max(Durability::Os);
+        let proposed = self.propose(level, Purpose::Data, |out| encode_create_keyspace(out, name, config));
+        async move { db.created(proposed?.await?) }
+    }
+
+    /// Replaces a keyspace's configuration.
+    pub fn configure_keyspace(
+        &self,
+        keyspace: KeyspaceId,
+        config: &KeyspaceConfig,
+    ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
+        let proposed = self.propose(self.level(), Purpose::Reclaim, |out| {
+            encode_configure_keyspace(out, keyspace, config);
+            Ok::<_, CommandError>(())
+        });
+        async move { ack(proposed?.await?) }
+    }
+
+    /// Drops a keyspace; see [`Keyspace::drop_all`].
+    pub fn drop_keyspace(&self, keyspace: KeyspaceId) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
+        let proposed = self.propose(self.level(), Purpose::Reclaim, |out| {
+            encode_drop_keyspace(out, keyspace);
+            Ok::<_, CommandError>(())
+        });
+        async move { ack(proposed?.await?) }
+    }
+
+    /// A level at which the outcome is known.
+    fn level(&self) -> Durability {
+        self.blocking().durability().max(Durability::Os)
+    }
+}
+
+impl Keyspace {
+    /// What it does beyond storing; `None` if it has been dropped.
+    #[must_use]
+    pub fn info(&self) -> Option<KeyspaceInfo> {
+        let row = self.database().inner.open.machine.keyspace(self.id())?;
+        Some(KeyspaceInfo::of(self.id(), &row))
+    }
+
+    /// Replaces its configuration.
+    pub fn configure(&self, config: &KeyspaceConfig) -> Result<Ack, WriteError> {
+        let db = self.database();
+        ack(db.inner.propose(db.durability().max(Durability::Os), Purpose::Reclaim, |out| {
+            encode_configure_keyspace(out, self.id(), config);
+            Ok::<_, CommandError>(())
+        })?)
+    }
+
+    /// Drops the keyspace and everything in it. Its name is free at once, its id is never used again, and
+    /// what it held is removed in the background.
+    pub fn drop_all(&self) -> Result<Ack, WriteError> {
+        let db = self.database();
+        ack(db.inner.propose(db.durability().max(Durability::Os), Purpose::Reclaim, |out| {
+            encode_drop_keyspace(out, self.id());
+            Ok::<_, CommandError>(())
+        })?)
+    }
+
+    /// What it holds. Exact where the keyspace counts exactly, or where it has at most `max_keys` keys,
+    /// which are then looked at one by one. Above that the first `max_keys` are, and the rest is estimated
+    /// from how far they reach between the first key and the last: good where keys are spread evenly, and
+    /// no better than a guess where they are not.
+    pub fn stats(&self, max_keys: usize) -> Result<KeyspaceStats, ReadError> {
+        let machine = &self.database().inner.open.machine;
+        let sweeping = machine.has_clears_of(self.id());
+        if let Some(counts) = machine.keyspace_counts(self.id()).filter(|_| !sweeping) {
+            return Ok(KeyspaceStats { keys: counts.keys, bytes: counts.bytes, exact: true, sweeping });
+        }
+        let snapshot = machine.snapshot();
+        let mut seen = Seen::default();
+        let range = ScanRange { limit: max_keys.max(1).saturating_add(1), ..ScanRange::default() };
+        snapshot.scan(self.id(), &range, &mut |item| {
+            if seen.keys as usize == max_keys.max(1) {
+                seen.more = true;
+                return ControlFlow::Break(());
+            }
+            seen.add(&item);
+            ControlFlow::Continue(())
+        })?;
+        if !seen.more {
+            return Ok(KeyspaceStats { keys: seen.keys, bytes: seen.bytes, exact: true, sweeping });
+        }
+        let end = last_key(&snapshot, self.id())?;
+        let factor = 1.0 / reached(&seen.first, &seen.last, &end);
+        let (keys, bytes) = (seen.keys as f64 * factor, seen.bytes as f64 * factor);
+        Ok(KeyspaceStats {
+            keys: (keys as u64).max(seen.keys + 1),
+            bytes: (bytes as u64).max(seen.bytes),
+            exact: false,
+            sweeping,
+        })
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    keys: u64,
+    bytes: u64,
+    first: Vec<u8>,
+    last: Vec<u8>,
+    more: bool,
+}
+
+impl Seen {
+    fn add(&mut self, item: &Item<'_>) {
+        if self.keys == 0 {
+            self.first = item.key.to_vec();
+        }
+        self.last.clear();
+        self.last.extend_from_slice(item.key);
+        self.keys += 1;
+        let value = match item.value {
+            Some(StoredRef::Inline(bytes)) => bytes.len() as u64,
+            Some(StoredRef::Blob(blob)) => u64::from(blob.len),
+            None => 0,
+        };
+        self.bytes += item.key.len() as u64 + value;
+    }
+}
+
+fn last_key(snapshot: &Snapshot, keyspace: KeyspaceId) -> Result<Vec<u8>, ReadError> {
+    let mut last = Vec::new();
+    let range = ScanRange { direction: Direction::Reverse, limit: 1, fetch: Fetch::KeysOnly, ..ScanRange::default() };
+    snapshot.scan(keyspace, &range, &mut |item| {
+        last = item.key.to_vec();
+        ControlFlow::Break(())
+    })?;
+    Ok(last)
+}
+
+/// Which part of the way from `first` to `end` is behind at `last`: between 0, exclusive, and 1. Keys are
+/// taken for fractions in base 256, from the first byte on in which `first` and `end` differ.
+fn reached(first: &[u8], last: &[u8], end: &[u8]) -> f64 {
+    const DIGITS: usize = 6;
+    let common = first.iter().zip(end).take_while(|(a, b)| a == b).count();
+    let fraction = |key: &[u8]| {
+        (0..DIGITS).fold(0.0, |sum, digit| sum * 256.0 + f64::from(key.get(common + digit).copied().unwrap_or(0)))
+    };
+    let (first, last, end) = (fraction(first), fraction(last), fraction(end));
+    let part = (last - first) / (end - first);
+    // Two keys may share all digits: then little is known.
+    if part.is_finite() { part.clamp(1e-6, 1.0) } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_behind_is_a_fraction() {
+        let close = |a: f64, b: f64| (a - b).abs() < 0.01;
+        assert!(close(reached(b"key-\0", b"key-\x40", b"key-\x80"), 0.5));
+        assert!(close(reached(b"", b"\x10", b"\xff"), 16.0 / 255.0));
+        assert!(close(reached(b"a", b"a", b"a"), 1.0));
+        assert!(reached(b"a", b"a", b"b") > 0.0);
+    }
+}

@@ -1,0 +1,166 @@
+//! Optimistic transactions: read from one consistent view, gather writes, and commit if nothing read has
+//! changed since.
+//!
+//! Owns what was read (the read set: keys with their revisions, absent ones included) and the writes
+//! gathered so far. No lock is held in between: whoever commits first wins, and the other is told which
+//! key it lost by, and begins anew. Only keys that were read are watched: a key that another adds to a range
+//! is no conflict, and that is why a transaction here has no scan. One that must see a whole range keeps a
+//! key for it that every writer of the range reads and writes.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use thalweg_state::keyspaces::{Snapshot, StoredValue};
+use thalweg_types::{
+    Action, Classified, KeyspaceId, Revision, StreamId,
+    command::{CommandError, CommitBuilder, Expect},
+    record::RecordBatch,
+};
+
+use crate::{
+    database::{Ack, Database},
+    error::{ReadError, WriteError},
+    keyspace::{Entry, Keyspace},
+    stream::Stream,
+};
+
+/// A transaction that did not commit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransactionError {
+    /// Somebody else wrote a key after it was read; nothing happened.
+    #[error("key {} of keyspace {keyspace} was changed by another since it was read: begin anew", key.escape_ascii())]
+    Conflict {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: Vec<u8>,
+        /// Its revision when it was read; `None` if it had no value.
+        read: Option<Revision>,
+        /// Its revision now.
+        actual: Option<Revision>,
+    },
+    /// The write failed for another reason.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+impl Classified for TransactionError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Conflict { .. } => "transaction_conflict",
+            Self::Write(error) => error.code(),
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Conflict { .. } => Action::Retry,
+            Self::Write(error) => error.action(),
+        }
+    }
+}
+
+impl From<CommandError> for TransactionError {
+    fn from(error: CommandError) -> Self {
+        Self::Write(error.into())
+    }
+}
+
+type Key = (KeyspaceId, Vec<u8>);
+
+/// A transaction under way; see [`Database::begin`]. Dropping it does nothing to the data.
+#[derive(Debug)]
+pub struct Transaction {
+    db: Database,
+    snapshot: Snapshot,
+    /// Keys read, and their revisions.
+    reads: BTreeMap<Key, Option<Revision>>,
+    /// Keys written; `None` is deleted.
+    writes: BTreeMap<Key, Option<Bytes>>,
+    appends: Vec<(StreamId, RecordBatch)>,
+}
+
+impl Database {
+    /// Begins an optimistic transaction: its reads are of this moment, and it keeps the view's data alive
+    /// until it ends.
+    #[must_use]
+    pub fn begin(&self) -> Transaction {
+        Transaction {
+            db: self.clone(),
+            snapshot: self.inner.open.machine.snapshot(),
+            reads: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            appends: Vec::new(),
+        }
+    }
+}
+
+impl Transaction {
+    /// A key's value: what this transaction made of it, or what it was when the transaction began.
+    pub fn get(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
+        if let Some(written) = self.writes.get(&(keyspace.id(), key.to_vec())) {
+            return Ok(written.clone());
+        }
+        Ok(self.get_entry(keyspace, key)?.map(|entry| entry.value))
+    }
+
+    /// A key's value and revision when the transaction began.
+    pub fn get_entry(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Entry>, ReadError> {
+        let id = keyspace.id();
+        let found = self.snapshot.get(id, key)?;
+        self.reads.insert((id, key.to_vec()), found.as_ref().map(|stored| stored.revision));
+        let Some(stored) = found else { return Ok(None) };
+        let value = match stored.value {
+            StoredValue::Inline(value) => value,
+            StoredValue::Blob(blob) => self.db.inner.resolve(id, key, stored.revision, blob)?,
+        };
+        Ok(Some(Entry { value, revision: stored.revision }))
+    }
+
+    /// Sets a key when the transaction commits.
+    pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: impl Into<Bytes>) {
+        self.writes.insert((keyspace.id(), key.to_vec()), Some(value.into()));
+    }
+
+    /// Removes a key when the transaction commits.
+    pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) {
+        self.writes.insert((keyspace.id(), key.to_vec()), None);
+    }
+
+    /// Appends records when the transaction commits.
+    pub fn append(&mut self, stream: &Stream, batch: RecordBatch) {
+        self.appends.push((stream.id(), batch));
+    }
+
+    /// Commits at the handle's level if no key read has changed since the transaction began. One that
+    /// wrote nothing is checked, too, and uses a revision.
+    pub fn commit(self) -> Result<Ack, TransactionError> {
+        let mut commit = CommitBuilder::new();
+        for ((keyspace, key), read) in &self.reads {
+            commit.expect(*keyspace, key, read.map_or(Expect::Absent, Expect::Revision))?;
+        }
+        for ((keyspace, key), write) in &self.writes {
+            match write {
+                Some(value) => commit.put(*keyspace, key, value)?,
+                None => commit.delete(*keyspace, key)?,
+            };
+        }
+        for (stream, batch) in &self.appends {
+            commit.append(*stream, None, batch)?;
+        }
+        self.db.commit(&commit).map_err(|error| match error {
+            WriteError::ConditionFailed { condition, actual } => self.conflict(condition, actual),
+            other => other.into(),
+        })
+    }
+
+    /// Conditions are in the order of the read set.
+    fn conflict(&self, condition: u32, actual: Option<Revision>) -> TransactionError {
+        match self.reads.iter().nth(condition as usize) {
+            Some(((keyspace, key), read)) => {
+                TransactionError::Conflict { keyspace: *keyspace, key: key.clone(), read: *read, actual }
+            }
+            None => WriteError::ConditionFailed { condition, actual }.into(),
+        }
+    }
+}
