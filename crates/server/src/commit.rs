@@ -31,13 +31,36 @@ struct JsonCommit {
     durability: Option<String>,
 }
 
+/// A condition on a key.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct JsonCondition {
-    keyspace: String,
+pub struct JsonCondition {
+    /// The key's keyspace.
+    pub keyspace: String,
     key: Option<String>,
     key_base64: Option<String>,
     expect: JsonExpect,
+}
+
+impl JsonCondition {
+    /// Calls `add` with the key and what is expected of it.
+    pub fn with(&self, add: impl FnOnce(&[u8], Expect<'_>) -> Result<(), ApiError>) -> Result<(), ApiError> {
+        let key = required_bytes("key", self.key.as_ref(), self.key_base64.as_ref())?;
+        let value;
+        let expect = match &self.expect {
+            JsonExpect::Absent => Expect::Absent,
+            JsonExpect::Present => Expect::Present,
+            JsonExpect::Revision(revision) => Expect::Revision(Revision(*revision)),
+            JsonExpect::Before(revision) => Expect::Before(Revision(*revision)),
+            JsonExpect::After(revision) => Expect::After(Revision(*revision)),
+            JsonExpect::Value(text) => Expect::Value(text.as_bytes()),
+            JsonExpect::ValueBase64(base64) => {
+                value = required_bytes("value", None, Some(base64))?;
+                Expect::Value(&value)
+            }
+        };
+        add(&key, expect)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -75,10 +98,13 @@ enum JsonWrite {
     },
 }
 
+/// An expected offset: a number, or a word.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum JsonExpected {
+pub enum JsonExpected {
+    /// The next offset.
     Offset(u64),
+    /// `none` or `any`.
     Word(String),
 }
 
@@ -91,16 +117,21 @@ struct JsonProducer {
     sequence: u64,
 }
 
-fn append_terms<'a>(
-    expected: Option<&JsonExpected>,
-    producer: Option<&'a JsonProducer>,
-) -> Result<AppendTerms<'a>, ApiError> {
-    let expected = match expected {
+/// What an append expects of its stream.
+pub fn expected_offset(expected: Option<&JsonExpected>) -> Result<ExpectedOffset, ApiError> {
+    Ok(match expected {
         None => ExpectedOffset::Any,
         Some(JsonExpected::Offset(offset)) => ExpectedOffset::Exact(Offset(*offset)),
         Some(JsonExpected::Word(word)) => ExpectedOffset::parse(word)
             .ok_or_else(|| ApiError::bad_request("bad_json", "expected is an offset, \"none\" or \"any\""))?,
-    };
+    })
+}
+
+fn append_terms<'a>(
+    expected: Option<&JsonExpected>,
+    producer: Option<&'a JsonProducer>,
+) -> Result<AppendTerms<'a>, ApiError> {
+    let expected = expected_offset(expected)?;
     let producer = producer.map(|from| ProducerStamp { id: &from.id, epoch: from.epoch, sequence: from.sequence });
     Ok(AppendTerms { expected, producer })
 }
@@ -114,13 +145,14 @@ struct Asked {
 /// Ids of the names in a commit. Keyspaces and streams that do not exist are created before it: that is
 /// not part of what is atomic, and harmless if the commit then fails.
 #[derive(Default)]
-struct Names {
+pub struct Names {
     keyspaces: HashMap<String, KeyspaceId>,
     streams: HashMap<String, StreamId>,
 }
 
 impl Names {
-    async fn keyspace(&mut self, app: &App, name: &str) -> Result<KeyspaceId, ApiError> {
+    /// A keyspace's id.
+    pub async fn keyspace(&mut self, app: &App, name: &str) -> Result<KeyspaceId, ApiError> {
         if let Some(id) = self.keyspaces.get(name) {
             return Ok(*id);
         }
@@ -129,7 +161,8 @@ impl Names {
         Ok(id)
     }
 
-    async fn stream(&mut self, app: &App, name: &str) -> Result<StreamId, ApiError> {
+    /// A stream's id.
+    pub async fn stream(&mut self, app: &App, name: &str) -> Result<StreamId, ApiError> {
         if let Some(id) = self.streams.get(name) {
             return Ok(*id);
         }
@@ -195,22 +228,7 @@ async fn add_condition(
     condition: &JsonCondition,
 ) -> Result<(), ApiError> {
     let id = names.keyspace(app, &condition.keyspace).await?;
-    let key = required_bytes("key", condition.key.as_ref(), condition.key_base64.as_ref())?;
-    let value;
-    let expect = match &condition.expect {
-        JsonExpect::Absent => Expect::Absent,
-        JsonExpect::Present => Expect::Present,
-        JsonExpect::Revision(revision) => Expect::Revision(Revision(*revision)),
-        JsonExpect::Before(revision) => Expect::Before(Revision(*revision)),
-        JsonExpect::After(revision) => Expect::After(Revision(*revision)),
-        JsonExpect::Value(text) => Expect::Value(text.as_bytes()),
-        JsonExpect::ValueBase64(base64) => {
-            value = required_bytes("value", None, Some(base64))?;
-            Expect::Value(&value)
-        }
-    };
-    builder.expect(id, &key, expect)?;
-    Ok(())
+    condition.with(|key, expect| Ok(builder.expect(id, key, expect).map(|_| ())?))
 }
 
 async fn add_write(

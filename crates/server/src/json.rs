@@ -30,6 +30,14 @@ pub fn push_bytes(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
     }
 }
 
+/// As [`push_bytes`], into an object.
+pub fn insert_bytes(object: &mut serde_json::Map<String, serde_json::Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => object.insert(name.to_owned(), text.into()),
+        Err(_) => object.insert(format!("{name}_base64"), STANDARD.encode(bytes).into()),
+    };
+}
+
 /// Appends a JSON string.
 pub fn push_text(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("writing a string to memory");

@@ -17,6 +17,7 @@ mod entity;
 pub mod error;
 mod json;
 mod keys;
+mod keyspaces;
 mod kv;
 pub mod limits;
 pub mod metrics;
@@ -31,6 +32,7 @@ mod server;
 mod status;
 mod streams;
 mod tail;
+mod transaction;
 
 pub use config::{Config, ConfigError, Given, Layers, Resolved};
 pub use server::{Server, ServerError};

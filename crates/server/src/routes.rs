@@ -67,10 +67,26 @@ operations! {
     KvHead = "kv_head", HEAD "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/";
     /// Remove a key.
     KvDelete = "kv_delete", DELETE "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/";
+    /// Add to a counter.
+    KvAdd = "kv_add", POST "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/";
+    /// Remove all keys with a prefix.
+    KvDeletePrefix = "kv_delete_prefix", DELETE "/v1/kv/{keyspace}";
     /// Pairs of a keyspace.
     KvScan = "kv_scan", GET "/v1/kv/{keyspace}";
     /// Names of the keyspaces.
     KvList = "kv_list", GET "/v1/kv";
+    /// Keyspaces and their configurations.
+    KeyspaceList = "keyspace_list", GET "/v1/keyspaces";
+    /// Configuration and statistics of a keyspace.
+    KeyspaceGet = "keyspace_get", GET "/v1/keyspaces/{keyspace}";
+    /// Create a keyspace.
+    KeyspaceCreate = "keyspace_create", PUT "/v1/keyspaces/{keyspace}";
+    /// Change a keyspace's configuration.
+    KeyspacePatch = "keyspace_patch", PATCH "/v1/keyspaces/{keyspace}";
+    /// Drop a keyspace.
+    KeyspaceDelete = "keyspace_delete", DELETE "/v1/keyspaces/{keyspace}";
+    /// Conditions that choose between two lists of operations.
+    Transaction = "transaction", POST "/v1/txn";
     /// A commit across keyspaces and streams.
     Commit = "commit", POST "/v1/commit";
     /// Append records.

@@ -1,0 +1,111 @@
+//! `/v1/keyspaces`: keyspaces as a whole.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo};
+use thalweg_types::command::KeyspaceConfig;
+
+use crate::{
+    app::{Answer, App, Call},
+    body,
+    commit::require_json,
+    error::{ApiError, no_such_keyspace},
+    json,
+    parse::name_segment,
+    reply,
+};
+
+/// A configuration as sent: what is left out stays as it is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonConfig {
+    exact_counts: Option<bool>,
+}
+
+impl JsonConfig {
+    fn over(&self, config: KeyspaceConfig) -> KeyspaceConfig {
+        KeyspaceConfig { exact_counts: self.exact_counts.unwrap_or(config.exact_counts) }
+    }
+}
+
+fn config_json(config: &KeyspaceConfig) -> Value {
+    json!({ "exact_counts": config.exact_counts })
+}
+
+fn info_json(info: &KeyspaceInfo) -> Value {
+    json!({
+        "name": info.name, "id": info.id.0, "created_micros": info.created.0, "config": config_json(&info.config),
+    })
+}
+
+async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiError> {
+    call.no_query()?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    if body.is_empty() {
+        return Ok(JsonConfig::default());
+    }
+    require_json(call)?;
+    json::parse(&body)
+}
+
+fn name(call: &Call) -> Result<String, ApiError> {
+    Ok(name_segment(call.path_after("/v1/keyspaces/"))?.into_owned())
+}
+
+/// `GET /v1/keyspaces`
+pub fn list(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let all: Vec<_> = app.db.blocking().keyspaces().iter().map(info_json).collect();
+    Ok(reply::json(StatusCode::OK, &json!({ "keyspaces": all })))
+}
+
+/// `GET /v1/keyspaces/{keyspace}`: with statistics.
+pub async fn get(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let name = name(call)?;
+    let keyspace = app.find_keyspace(&name)?;
+    let info = keyspace.info().ok_or_else(|| no_such_keyspace(&name))?;
+    // Bounded by what a scan costs, so it counts as one.
+    let held = app.admission.scans.take(1);
+    let _held = held.ok_or_else(|| ApiError::overloaded("too many scans: retry later"))?;
+    let stats = tokio::task::spawn_blocking(move || keyspace.stats(DEFAULT_STATS_KEYS)).await;
+    let stats = stats.map_err(|_| {
+        let action = thalweg_types::Action::Stop;
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", action, "counting failed: see the server's log")
+    })??;
+    let mut object = info_json(&info);
+    object["stats"] =
+        json!({ "keys": stats.keys, "bytes": stats.bytes, "exact": stats.exact, "sweeping": stats.sweeping });
+    Ok(reply::json(StatusCode::OK, &object))
+}
+
+/// `PUT /v1/keyspaces/{keyspace}`
+pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
+    let sent = sent_config(app, call).await?;
+    let (keyspace, created) =
+        app.db_at_level(call)?.create_keyspace(&name(call)?, &sent.over(KeyspaceConfig::default())).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(reply::json(status, &keyspace.info().as_ref().map_or(Value::Null, info_json)))
+}
+
+/// `PATCH /v1/keyspaces/{keyspace}`
+pub async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
+    let sent = sent_config(app, call).await?;
+    let name = name(call)?;
+    let keyspace = app.find_keyspace(&name)?;
+    let info = keyspace.info().ok_or_else(|| no_such_keyspace(&name))?;
+    let config = sent.over(info.config);
+    let ack = app.db_at_level(call)?.configure_keyspace(keyspace.id(), &config).await?;
+    Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": config_json(&config) })))
+}
+
+/// `DELETE /v1/keyspaces/{keyspace}`
+pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let keyspace = app.find_keyspace(&name(call)?)?;
+    let ack = app.db_at_level(call)?.drop_keyspace(keyspace.id()).await?;
+    Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+}

@@ -1,0 +1,305 @@
+//! `POST /v1/txn`: conditions that choose between two lists of operations. Counters and deletes by prefix,
+//! which are transactions of one operation.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use thalweg_engine::TransactionAck;
+use thalweg_types::{
+    Durability, Revision,
+    command::{OperationResult, Operations, ScanOperation, TransactionBuilder},
+    limits::MAX_TRANSACTION_SCAN_ITEMS,
+    record::RecordBatch,
+};
+
+use crate::{
+    app::{Answer, App, Call},
+    batch::{JsonRecord, push_records},
+    body,
+    commit::{JsonCondition, JsonExpected, Names, expected_offset, require_json},
+    error::ApiError,
+    json::{self, bytes_of, required_bytes},
+    parse::{Params, ParseError, kv_path},
+    reply, streams,
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonTransaction {
+    #[serde(default)]
+    conditions: Vec<JsonCondition>,
+    #[serde(default)]
+    then: Vec<JsonOperation>,
+    #[serde(default, rename = "else")]
+    otherwise: Vec<JsonOperation>,
+    durability: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+enum JsonOperation {
+    Put {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+        value: Option<String>,
+        value_base64: Option<String>,
+    },
+    Delete {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+    },
+    Append {
+        stream: String,
+        expected: Option<JsonExpected>,
+        records: Vec<JsonRecord>,
+    },
+    Add {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+        delta: i64,
+    },
+    DeletePrefix {
+        keyspace: String,
+        prefix: Option<String>,
+        prefix_base64: Option<String>,
+    },
+    Get {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+    },
+    Scan {
+        keyspace: String,
+        prefix: Option<String>,
+        prefix_base64: Option<String>,
+        start: Option<String>,
+        start_base64: Option<String>,
+        end: Option<String>,
+        end_base64: Option<String>,
+        #[serde(default)]
+        reverse: bool,
+        #[serde(default)]
+        keys_only: bool,
+        limit: Option<u32>,
+    },
+}
+
+/// `POST /v1/txn`
+pub async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    require_json(call)?;
+    let asked = app.level(call)?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    let sent: JsonTransaction = json::parse(&body)?;
+    let level = match &sent.durability {
+        None => asked,
+        Some(name) => {
+            name.parse::<Durability>().map_err(|error| ApiError::bad_request("bad_json", error.to_string()))?
+        }
+    };
+    let mut names = Names::default();
+    let mut builder = TransactionBuilder::new();
+    for condition in &sent.conditions {
+        let id = names.keyspace(app, &condition.keyspace).await?;
+        condition.with(|key, expect| Ok(builder.expect(id, key, expect).map(|_| ())?))?;
+    }
+    for operation in &sent.then {
+        add(app, &mut names, builder.then(), operation).await?;
+    }
+    for operation in &sent.otherwise {
+        add(app, &mut names, builder.otherwise(), operation).await?;
+    }
+    let transacted = app.db.transact(&builder, level);
+    drop((builder, body));
+    let ack = transacted.await?;
+    let operations = if ack.succeeded() { &sent.then } else { &sent.otherwise };
+    Ok(answer(&ack, operations))
+}
+
+async fn add(app: &App, names: &mut Names, list: &mut Operations, operation: &JsonOperation) -> Result<(), ApiError> {
+    match operation {
+        JsonOperation::Put { keyspace, key, key_base64, value, value_base64 } => {
+            let id = names.keyspace(app, keyspace).await?;
+            let key = required_bytes("key", key.as_ref(), key_base64.as_ref())?;
+            let value = required_bytes("value", value.as_ref(), value_base64.as_ref())?;
+            list.put(id, &key, &value)?;
+        }
+        JsonOperation::Delete { keyspace, key, key_base64 } => {
+            let id = names.keyspace(app, keyspace).await?;
+            list.delete(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
+        }
+        JsonOperation::Append { stream, expected, records } => {
+            let id = names.stream(app, stream).await?;
+            let mut batch = RecordBatch::new();
+            push_records(&mut batch, records)?;
+            if batch.is_empty() {
+                return Err(ApiError::bad_request("no_records", "an append has at least one record"));
+            }
+            list.append(id, expected_offset(expected.as_ref())?, &batch)?;
+        }
+        JsonOperation::Add { keyspace, key, key_base64, delta } => {
+            let id = names.keyspace(app, keyspace).await?;
+            list.add(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?, *delta)?;
+        }
+        JsonOperation::DeletePrefix { keyspace, prefix, prefix_base64 } => {
+            let id = names.keyspace(app, keyspace).await?;
+            list.delete_prefix(id, &required_bytes("prefix", prefix.as_ref(), prefix_base64.as_ref())?)?;
+        }
+        JsonOperation::Get { keyspace, key, key_base64 } => {
+            let id = names.keyspace(app, keyspace).await?;
+            list.get(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
+        }
+        JsonOperation::Scan {
+            keyspace,
+            prefix,
+            prefix_base64,
+            start,
+            start_base64,
+            end,
+            end_base64,
+            reverse,
+            keys_only,
+            limit,
+        } => {
+            let id = names.keyspace(app, keyspace).await?;
+            let prefix = bytes_of("prefix", prefix.as_ref(), prefix_base64.as_ref())?.unwrap_or_default();
+            let start = bytes_of("start", start.as_ref(), start_base64.as_ref())?;
+            let end = bytes_of("end", end.as_ref(), end_base64.as_ref())?;
+            let limit = limit.unwrap_or(MAX_TRANSACTION_SCAN_ITEMS as u32);
+            let (start, end) = (start.as_deref(), end.as_deref());
+            let scan = ScanOperation { prefix: &prefix, start, end, reverse: *reverse, keys_only: *keys_only, limit };
+            list.scan(id, &scan)?;
+        }
+    }
+    Ok(())
+}
+
+fn answer(ack: &TransactionAck, operations: &[JsonOperation]) -> axum::http::Response<axum::body::Body> {
+    let results = operations.iter().zip(&ack.outcome.results);
+    let failed = ack
+        .outcome
+        .failed
+        .map(|failed| json!({ "condition": failed.condition, "revision": failed.actual.map(Revision::get) }));
+    let object = json!({
+        "succeeded": ack.succeeded(),
+        "failed": failed,
+        "wrote": ack.outcome.wrote,
+        "revision": ack.outcome.revision.0,
+        "durability": ack.durability.name(),
+        "results": results.map(|(operation, result)| result_json(operation, result)).collect::<Vec<_>>(),
+    });
+    done(ack.durability, ack.outcome.revision, &object)
+}
+
+fn done(durability: Durability, revision: Revision, object: &Value) -> axum::http::Response<axum::body::Body> {
+    let mut response = reply::json(StatusCode::OK, object);
+    let headers = response.headers_mut();
+    headers.insert(reply::DURABILITY, reply::level_value(durability));
+    reply::put_revision(headers, revision);
+    response
+}
+
+fn result_json(operation: &JsonOperation, result: &OperationResult) -> Value {
+    let mut object = Map::new();
+    let (name, fields) = match result {
+        OperationResult::Put => ("put", json!({})),
+        OperationResult::Deleted { existed } => ("delete", json!({ "existed": existed })),
+        OperationResult::Appended(at) => {
+            let stream = if let JsonOperation::Append { stream, .. } = operation { stream.as_str() } else { "" };
+            let last = streams::last(at.first, at.count);
+            ("append", json!({ "stream": stream, "first": at.first.0, "last": last, "count": at.count }))
+        }
+        OperationResult::Added { value } => ("add", json!({ "value": value })),
+        OperationResult::PrefixDeleted { keys } => ("delete_prefix", json!({ "keys": keys })),
+        OperationResult::Got(None) => ("get", json!({ "found": false })),
+        OperationResult::Got(Some(got)) => {
+            json::insert_bytes(&mut object, "value", &got.value);
+            ("get", json!({ "found": true, "revision": got.revision.0 }))
+        }
+        OperationResult::Scanned(page) => {
+            if let Some(after) = &page.after {
+                json::insert_bytes(&mut object, "after", after);
+            }
+            let item = |item: &thalweg_types::command::ScannedItem| {
+                let mut object = Map::new();
+                json::insert_bytes(&mut object, "key", &item.key);
+                if let Some(value) = &item.value {
+                    json::insert_bytes(&mut object, "value", value);
+                }
+                object.insert("revision".into(), item.revision.0.into());
+                Value::Object(object)
+            };
+            ("scan", json!({ "items": page.items.iter().map(item).collect::<Vec<_>>() }))
+        }
+    };
+    object.insert("op".into(), name.into());
+    if let Value::Object(fields) = fields {
+        object.extend(fields);
+    }
+    Value::Object(object)
+}
+
+/// The one parameter of a request, which must be there.
+fn only_parameter(call: &Call, wanted: &'static str) -> Result<Vec<u8>, ApiError> {
+    let mut found = None;
+    for parameter in Params::new(call.head.uri.query()) {
+        let (name, value) = parameter?;
+        if name != wanted {
+            return Err(ParseError::UnknownParameter { name: name.chars().take(64).collect() }.into());
+        }
+        if found.replace(value.into_owned()).is_some() {
+            return Err(ParseError::Repeated { name: wanted }.into());
+        }
+    }
+    found.ok_or_else(|| ParseError::Missing { name: wanted }.into())
+}
+
+/// `POST /v1/kv/{keyspace}/{key}?add=5`
+pub async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
+    let delta = only_parameter(call, "add")?;
+    let delta = std::str::from_utf8(&delta).ok().and_then(|text| text.parse::<i64>().ok());
+    let expected = "a whole number between -2^63 and 2^63-1";
+    let delta = delta.ok_or(ParseError::BadParameter { name: "add", expected })?;
+    let level = app.level(call)?;
+    let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
+    let keyspace = app.keyspace(&name).await?;
+    let transacted = {
+        let mut builder = TransactionBuilder::new();
+        builder.then().add(keyspace.id(), &key.unwrap_or_default(), delta)?;
+        app.db.transact(&builder, level)
+    };
+    let ack = transacted.await?;
+    let value = match ack.outcome.results[..] {
+        [OperationResult::Added { value }] => Some(value),
+        _ => None,
+    };
+    let revision = ack.outcome.revision;
+    let object = json!({ "value": value, "revision": revision.0, "durability": ack.durability.name() });
+    Ok(done(ack.durability, revision, &object))
+}
+
+/// `DELETE /v1/kv/{keyspace}?prefix=`
+pub async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
+    let prefix = only_parameter(call, "prefix")?;
+    let level = app.level(call)?;
+    let (name, _) = kv_path(call.path_after("/v1/kv/"))?;
+    let keyspace = app.find_keyspace(&name)?;
+    let transacted = {
+        let mut builder = TransactionBuilder::new();
+        builder.then().delete_prefix(keyspace.id(), &prefix)?;
+        app.db.transact(&builder, level)
+    };
+    let ack = transacted.await?;
+    let keys = match ack.outcome.results[..] {
+        [OperationResult::PrefixDeleted { keys }] => keys,
+        _ => None,
+    };
+    let revision = ack.outcome.revision;
+    let object = json!({ "keys": keys, "revision": revision.0, "durability": ack.durability.name() });
+    Ok(done(ack.durability, revision, &object))
+}
