@@ -177,6 +177,16 @@ fn the_engine_suite_runs() {
 }
 
 #[test]
+fn the_backends_suite_runs_and_plots() {
+    let dir = tempfile::tempdir().unwrap();
+    let plots = dir.path().to_str().unwrap();
+    let few = ["backends", "--samples", "1", "--backends", "lsm,sqlite", "--modes", "behind-log", "--plots", plots];
+    let report = bench(&few);
+    assert!(report["notes"].as_array().is_some_and(|notes| notes.len() > 2), "{report}");
+    assert!(std::fs::read_dir(plots).unwrap().count() >= 10, "a plot per group");
+}
+
+#[test]
 fn the_http_suite_runs() {
     let load = ["--rate", "200", "--connections", "2", "--duration", "500ms", "--warmup", "100ms", "--rounds", "1"];
     bench(&[&["http", "--keys", "100", "--mix", "mixed", "--max-lag", "1s"][..], &load].concat());

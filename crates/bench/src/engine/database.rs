@@ -36,15 +36,19 @@ impl Contender for Thalweg {
     }
 
     fn open(&self, dir: &Path, options: &StoreOptions) -> Result<Box<dyn KvSubject>, BenchError> {
-        let options = engine_options(self.backend, options);
-        let database = Database::open(dir, options).map_err(BenchError::subject(NAME, "opening"))?;
-        let keyspace = database.keyspace("bench").map_err(BenchError::subject(NAME, "creating a keyspace"))?;
-        Ok(Box::new(Store { database, keyspace }))
+        open(dir, engine_options(self.backend, options))
     }
 }
 
+/// A database with one keyspace, as a subject.
+pub(crate) fn open(dir: &Path, options: Options) -> Result<Box<dyn KvSubject>, BenchError> {
+    let database = Database::open(dir, options).map_err(BenchError::subject(NAME, "opening"))?;
+    let keyspace = database.keyspace("bench").map_err(BenchError::subject(NAME, "creating a keyspace"))?;
+    Ok(Box::new(Store { database, keyspace }))
+}
+
 /// The engine's options for a benchmark; all else is the default.
-pub(super) fn engine_options(backend: BackendKind, options: &StoreOptions) -> Options {
+pub(crate) fn engine_options(backend: BackendKind, options: &StoreOptions) -> Options {
     let defaults = Options::default();
     Options {
         backend: Some(backend),

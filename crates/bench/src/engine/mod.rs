@@ -17,6 +17,7 @@ use std::{path::PathBuf, time::Duration};
 
 use thalweg_engine::BackendKind;
 
+pub(crate) use self::database::{engine_options, open};
 pub use self::{
     database::Thalweg,
     results::{Results, Row, Space, Test},

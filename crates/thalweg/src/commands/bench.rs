@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use thalweg_bench::{
     BenchError, Report, Stderr,
+    backends::{self, BackendsOptions},
     engine::{self, EngineOptions},
     http::{self, HttpOptions},
     log::{self, LogOptions},
@@ -21,6 +22,7 @@ use crate::{
 #[command(after_help = "Exit codes: 0 measured, and what was asked for is met; 4 measured, and something is missed;\n\
                         1 void: the figures mean nothing (the report says why).\n\n\
                         Examples:\n  thalweg bench log --only-checks\n  thalweg bench engine --mode quick\n  \
+                        thalweg bench backends --plots plots --sweep-size 1000000 --sweep-readers 16\n  \
                         thalweg bench http --rate 5000 --connections 64 --duration 10s\n  \
                         thalweg bench http --search 'p99<5ms'")]
 pub enum Bench {
@@ -28,6 +30,8 @@ pub enum Bench {
     Log(Suite<LogOptions>),
     /// The embedded engine: writes, reads, ranges, mixed work, compaction
     Engine(Suite<EngineOptions>),
+    /// The state's backends: durable writes, reads, copies, transactions, behind the log and each alone
+    Backends(Suite<BackendsOptions>),
     /// A server under scheduled load, counted from the scheduled moment
     Http(Suite<HttpOptions>),
 }
@@ -51,6 +55,7 @@ impl Bench {
         match self {
             Self::Log(suite) => suite.json,
             Self::Engine(suite) => suite.json,
+            Self::Backends(suite) => suite.json,
             Self::Http(suite) => suite.json,
         }
     }
@@ -61,6 +66,7 @@ pub fn run(bench: &Bench) -> Result<(), Failure> {
     match bench {
         Bench::Log(suite) => suite.finish(log::run(&suite.options, &mut progress)),
         Bench::Engine(suite) => suite.finish(engine::run(&suite.options, &mut progress)),
+        Bench::Backends(suite) => suite.finish(backends::run(&suite.options, &mut progress)),
         Bench::Http(suite) => suite.finish(http::run(&suite.options, &mut progress)),
     }
 }

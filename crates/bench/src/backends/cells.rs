@@ -1,0 +1,145 @@
+//! Running a group over all stores, and what came out.
+//!
+//! The stores take turns sample by sample, in an order that moves on by one each time, so that drift of the
+//! machine falls on all of them alike. The first turn warms up and is not counted.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::{
+    device::Device,
+    groups::{Group, Workload},
+    statistics::Statistics,
+    subjects::{Mode, Subject},
+};
+use crate::{
+    BenchError, Progress, Scratch,
+    engine::KvSubject,
+    usage::{Usage, Whose},
+};
+
+/// A measured cell.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The group and its parameter.
+    pub group: Group,
+    /// The store.
+    pub store: String,
+    /// What its writes cost.
+    pub mode: Mode,
+    /// Microseconds per operation of each sample.
+    pub micros: Vec<f64>,
+    /// Figures of those.
+    pub statistics: Statistics,
+    /// Flushes of the device per operation.
+    pub flushes: Option<f64>,
+    /// Bytes sent towards the disk per operation.
+    pub written_bytes: Option<f64>,
+}
+
+impl Cell {
+    /// Operations per second, of the mean time.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        1e6 / self.statistics.mean
+    }
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Effort {
+    /// Samples of each cell.
+    pub samples: u64,
+    /// Cache of each store.
+    pub cache_bytes: u64,
+}
+
+struct Running<'a> {
+    subject: &'a Subject<'a>,
+    store: Box<dyn KvSubject>,
+    micros: Vec<f64>,
+    operations: u64,
+    flushes: Option<u64>,
+    written_bytes: Option<u64>,
+}
+
+/// Measures a group for the subjects, in turns.
+pub fn measure(
+    group: Group,
+    subjects: &[&Subject<'_>],
+    workload: &Workload,
+    effort: Effort,
+    scratch: &Scratch,
+    progress: &mut dyn Progress,
+) -> Result<Vec<Cell>, BenchError> {
+    progress.step(&format!("{}: {}", group.name(), group.what()));
+    let device = Device::below(scratch.path());
+    let mut running = Vec::new();
+    for (number, subject) in subjects.iter().enumerate() {
+        let dir = scratch.fresh(&format!("store-{number}"))?;
+        let store = subject.open(&dir, effort.cache_bytes).map_err(|error| named(subject, error))?;
+        group.prepare(&*store, workload).map_err(|error| named(subject, error))?;
+        let counts = (device.map(|_| 0), Some(0));
+        let (flushes, written_bytes) = counts;
+        running.push(Running { subject, store, micros: Vec::new(), operations: 0, flushes, written_bytes });
+    }
+    for sample in 0..=effort.samples {
+        for turn in 0..running.len() {
+            let number = (turn + sample as usize) % running.len();
+            running[number].sample(group, workload, sample, device)?;
+        }
+    }
+    let cells = running.into_iter().map(|running| running.finish(group, workload.seed)).collect();
+    Ok(cells)
+}
+
+impl Running<'_> {
+    fn sample(
+        &mut self,
+        group: Group,
+        workload: &Workload,
+        sample: u64,
+        device: Option<Device>,
+    ) -> Result<(), BenchError> {
+        let flushes = || device.and_then(|device| device.flushes());
+        let (flushes_before, usage_before) = (flushes(), Usage::read(Whose::Own));
+        let begun = Instant::now();
+        let operations = group.sample(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
+        let took = begun.elapsed();
+        let (flushes_after, cost) = (flushes(), Usage::read(Whose::Own).since(&usage_before));
+        group.verify(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
+        if sample == 0 {
+            return Ok(());
+        }
+        self.micros.push(took.as_secs_f64() * 1e6 / operations as f64);
+        self.operations += operations;
+        let flushed = flushes_after.zip(flushes_before).map(|(after, before)| after - before);
+        self.flushes = self.flushes.zip(flushed).map(|(sum, more)| sum + more);
+        self.written_bytes = self.written_bytes.zip(cost.written_bytes).map(|(sum, more)| sum + more);
+        Ok(())
+    }
+
+    fn finish(self, group: Group, seed: u64) -> Cell {
+        let per_operation = |sum: Option<u64>| sum.map(|sum| sum as f64 / self.operations as f64);
+        Cell {
+            group,
+            store: self.subject.name.clone(),
+            mode: self.subject.mode,
+            statistics: Statistics::of(&self.micros, seed),
+            flushes: per_operation(self.flushes),
+            written_bytes: per_operation(self.written_bytes),
+            micros: self.micros,
+        }
+    }
+}
+
+/// Says which store it was.
+fn named(subject: &Subject<'_>, error: BenchError) -> BenchError {
+    let name = format!("{}, {}", subject.name, subject.mode.name());
+    match error {
+        BenchError::Subject { doing, message, .. } => BenchError::Subject { subject: name, doing, message },
+        BenchError::WrongData { doing, message, .. } => BenchError::WrongData { subject: name, doing, message },
+        other => other,
+    }
+}

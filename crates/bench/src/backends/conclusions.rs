@@ -1,0 +1,125 @@
+//! What a reader may conclude, in words made from the figures, and what not.
+
+use super::{cells::Cell, groups::Group, subjects::Mode};
+use crate::{
+    report::{Check, number},
+    stats::ratio,
+};
+
+/// Sentences about the cells that were measured.
+#[must_use]
+pub fn conclusions(cells: &[Cell], probe: &[f64]) -> Vec<String> {
+    let is_writes = |group: Group| matches!(group, Group::Writes(_));
+    let is_reads = |group: Group| matches!(group, Group::Reads(_));
+    let mut said = Vec::new();
+    let behind = of(cells, Mode::BehindLog, is_writes);
+    if let (Some(best), Some(worst)) = (fastest(&behind), slowest(&behind)) {
+        let spread = worst.statistics.mean / best.statistics.mean;
+        let what = if spread < 1.15 {
+            "which backend keeps the state makes no difference to a durable write: it is the log's fsync"
+        } else {
+            "the backend still shows in a durable write, beside the log's fsync"
+        };
+        said.push(format!(
+            "behind the log, {what}: {} sets/s with {}, {} with {} (raw disk probe {})",
+            number(best.rate()),
+            best.store,
+            number(worst.rate()),
+            worst.store,
+            number(crate::stats::median(probe)),
+        ));
+    }
+    let alone = of(cells, Mode::PerBatch, is_writes);
+    for cell in &alone {
+        if let Some(behind) = behind.iter().find(|behind| behind.store == cell.store) {
+            let times = cell.statistics.mean / behind.statistics.mean;
+            if times > 1.15 {
+                let flushes =
+                    cell.flushes.map_or(String::new(), |flushes| format!(", {} disk flushes a set", number(flushes)));
+                said.push(format!(
+                    "{} alone takes {} times as long for a durable set as behind the log{flushes}",
+                    cell.store,
+                    number(times)
+                ));
+            }
+        }
+    }
+    let reads = of(cells, Mode::BehindLog, is_reads);
+    if let (Some(best), Some(worst)) = (fastest(&reads), slowest(&reads)) {
+        said.push(format!(
+            "reads are where backends differ: {} µs a random read with {}, {} with {}, all from memory or page cache",
+            number(best.statistics.mean),
+            best.store,
+            number(worst.statistics.mean),
+            worst.store,
+        ));
+    }
+    for cell in cells.iter().filter(|cell| cell.statistics.deviation > 0.25 * cell.statistics.mean).take(4) {
+        said.push(format!(
+            "{} of {} ({}) varies by {} % from sample to sample: compare its interval, not its mean",
+            cell.group.what(),
+            cell.store,
+            cell.mode.name(),
+            number(100.0 * cell.statistics.deviation / cell.statistics.mean)
+        ));
+    }
+    said.push(
+        "two cells whose 95 % intervals overlap are not known to differ; nothing here says how stores behave with \
+         data larger than memory, after weeks of writing, or on another disk"
+            .to_owned(),
+    );
+    said.push(
+        "snapshot_speed copies every entry from one consistent view into memory: it is the read side of a snapshot, \
+         without compressing or writing it"
+            .to_owned(),
+    );
+    said
+}
+
+/// What has to hold.
+#[must_use]
+pub fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let behind = |wanted: fn(Group) -> bool| of(cells, Mode::BehindLog, wanted);
+    let writes = behind(|group| matches!(group, Group::Writes(_)));
+    for cell in &writes {
+        let what = format!("1000 sequential durable sets, {}: of the raw disk probe's rate", cell.store);
+        checks.push(Check::at_least(what, ratio(&rates(cell), probe), 0.85, " ×"));
+    }
+    let lsm = writes.iter().find(|cell| cell.store == "lsm");
+    let peer = of(cells, Mode::PerBatch, |group| matches!(group, Group::Writes(_)));
+    if let (Some(lsm), Some(peer)) = (lsm, peer.iter().find(|cell| cell.store.starts_with("fjall"))) {
+        let what = format!("1000 sequential durable sets, lsm behind the log: of {} synced per put", peer.store);
+        checks.push(Check::at_least(what, ratio(&rates(lsm), &rates(peer)), 1.0, " ×"));
+    }
+    for cell in behind(|group| group == Group::Writers(50)) {
+        if let Some(one) = writes.iter().find(|one| one.store == cell.store) {
+            let what = format!("50 concurrent writers, {}: of one writer", cell.store);
+            checks.push(Check::at_least(what, ratio(&rates(cell), &rates(one)), 20.0, " ×"));
+        }
+    }
+    for cell in behind(|group| group == Group::Transaction(100)) {
+        let singles = behind(|group| group == Group::Transaction(1));
+        if let Some(single) = singles.iter().find(|single| single.store == cell.store) {
+            let what = format!("sets in transactions of 100, {}: of single ones", cell.store);
+            checks.push(Check::at_least(what, ratio(&rates(cell), &rates(single)), 50.0, " ×"));
+        }
+    }
+    checks
+}
+
+fn rates(cell: &Cell) -> Vec<f64> {
+    cell.micros.iter().map(|micros| 1e6 / micros).collect()
+}
+
+fn of(cells: &[Cell], mode: Mode, wanted: impl Fn(Group) -> bool) -> Vec<&Cell> {
+    cells.iter().filter(|cell| cell.mode == mode && wanted(cell.group)).collect()
+}
+
+fn fastest<'a>(cells: &[&'a Cell]) -> Option<&'a Cell> {
+    cells.iter().copied().min_by(|left, right| left.statistics.mean.total_cmp(&right.statistics.mean))
+}
+
+fn slowest<'a>(cells: &[&'a Cell]) -> Option<&'a Cell> {
+    cells.iter().copied().max_by(|left, right| left.statistics.mean.total_cmp(&right.statistics.mean))
+}

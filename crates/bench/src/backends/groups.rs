@@ -1,0 +1,234 @@
+//! The groups of row A, one sample at a time.
+//!
+//! Owns: what is set up before, what is timed, and that the content is right. Does not own: how samples of
+//! several stores follow one another.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{
+    BenchError,
+    data::{KEY_BYTES, Values, key},
+    engine::{Found, KvSubject, Pair},
+    random::Rng,
+};
+
+/// Entries written at a time while a store is set up.
+const LOAD_BATCH: u64 = 1000;
+/// What row A's reads choose from.
+const LOADED: u64 = 10_000;
+/// Transactions of one sample.
+const TRANSACTIONS: u64 = 20;
+
+/// A group with its parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// So many sets, one after the other.
+    Writes(u64),
+    /// So many threads set at once.
+    Writers(u64),
+    /// So many random reads of 10,000 entries.
+    Reads(u64),
+    /// A consistent copy of so many entries.
+    Copy(u64),
+    /// So many operations, 70 % reads and 30 % sets, over 10,000 entries.
+    Mixed(u64),
+    /// Transactions of so many sets.
+    Transaction(u64),
+    /// So many random reads of a store of so many entries.
+    ReadsOf(u64, u64),
+    /// So many threads read 10,000 entries at once.
+    Readers(u64),
+}
+
+/// What all groups need to know.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Values of one length.
+    pub values: Values,
+    /// Decides orders.
+    pub seed: u64,
+}
+
+impl Group {
+    /// Its name in row A; the sweeps have their own.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Writes(_) => "write_throughput",
+            Self::Writers(_) => "concurrent_writers",
+            Self::Reads(_) => "read_latency",
+            Self::Copy(_) => "snapshot_speed",
+            Self::Mixed(_) => "mixed_workload",
+            Self::Transaction(_) => "transaction_overhead",
+            Self::ReadsOf(..) => "sweep: data size",
+            Self::Readers(_) => "sweep: readers",
+        }
+    }
+
+    /// What is done, with its parameter.
+    #[must_use]
+    pub fn what(self) -> String {
+        match self {
+            Self::Writes(count) => format!("{count} sequential sets"),
+            Self::Writers(threads) => format!("{threads} writers at once"),
+            Self::Reads(count) => format!("{count} random reads of {LOADED}"),
+            Self::Copy(entries) => format!("copy of {entries} entries"),
+            Self::Mixed(count) => format!("{count} operations, 70 % reads"),
+            Self::Transaction(writes) => format!("transaction of {writes}"),
+            Self::ReadsOf(entries, count) => format!("{count} random reads of {entries}"),
+            Self::Readers(threads) => format!("{threads} readers at once"),
+        }
+    }
+
+    /// What one operation is.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Writes(_) | Self::Writers(_) | Self::Transaction(_) => "set",
+            Self::Reads(_) | Self::ReadsOf(..) | Self::Readers(_) => "read",
+            Self::Copy(_) => "entry",
+            Self::Mixed(_) => "operation",
+        }
+    }
+
+    fn loaded(self) -> u64 {
+        match self {
+            Self::Reads(_) | Self::Mixed(_) | Self::Readers(_) => LOADED,
+            Self::Copy(entries) | Self::ReadsOf(entries, _) => entries,
+            Self::Writes(_) | Self::Writers(_) | Self::Transaction(_) => 0,
+        }
+    }
+
+    /// Before the timed part: loads what is needed and puts it where the store keeps it for long.
+    pub fn prepare(self, store: &dyn KvSubject, workload: &Workload) -> Result<(), BenchError> {
+        let loaded = self.loaded();
+        let mut from = 0;
+        while from < loaded {
+            let to = (from + LOAD_BATCH).min(loaded);
+            put_batch(store, workload, from..to)?;
+            from = to;
+        }
+        if loaded > 0 {
+            store.flush()?;
+            store.settle()?;
+        }
+        Ok(())
+    }
+
+    /// One sample, the timed part. Returns how many operations it was.
+    pub fn sample(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<u64, BenchError> {
+        let mut rng = Rng::new(workload.seed ^ (sample << 32));
+        match self {
+            Self::Writes(count) => {
+                (sample * count..(sample + 1) * count).try_for_each(|index| put(store, workload, index))?;
+                Ok(count)
+            }
+            Self::Writers(threads) => writers(store, workload, sample, threads),
+            Self::Reads(count) | Self::ReadsOf(_, count) => {
+                (0..count).try_for_each(|_| get(store, workload, rng.below(self.loaded())))?;
+                Ok(count)
+            }
+            Self::Copy(entries) => copy(store, workload, entries),
+            Self::Mixed(count) => {
+                for _ in 0..count {
+                    let index = rng.below(LOADED);
+                    if rng.below(10) < 7 { get(store, workload, index)? } else { put(store, workload, index)? }
+                }
+                Ok(count)
+            }
+            Self::Transaction(writes) => {
+                for number in 0..TRANSACTIONS {
+                    let first = (sample * TRANSACTIONS + number) * writes;
+                    put_batch(store, workload, first..first + writes)?;
+                }
+                Ok(TRANSACTIONS * writes)
+            }
+            Self::Readers(threads) => readers(store, workload, sample, threads),
+        }
+    }
+
+    /// After the timed part: what the sample wrote is there.
+    pub fn verify(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
+        let written = match self {
+            Self::Writes(count) => sample * count..(sample + 1) * count,
+            Self::Writers(threads) => {
+                let count = threads * SETS_OF_A_WRITER;
+                sample * count..(sample + 1) * count
+            }
+            Self::Transaction(writes) => {
+                let count = TRANSACTIONS * writes;
+                sample * count..(sample + 1) * count
+            }
+            _ => return Ok(()),
+        };
+        written.step_by(17).try_for_each(|index| get(store, workload, index))
+    }
+}
+
+const SETS_OF_A_WRITER: u64 = 40;
+const READS_OF_A_READER: u64 = 2000;
+
+/// Runs one closure per thread; the first error wins.
+fn at_once(threads: u64, work: impl Fn(u64) -> Result<(), BenchError> + Sync) -> Result<(), BenchError> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        handles.into_iter().try_for_each(|handle| handle.join().expect("a thread of the benchmark"))
+    })
+}
+
+fn writers(store: &dyn KvSubject, workload: &Workload, sample: u64, threads: u64) -> Result<u64, BenchError> {
+    let next = AtomicU64::new(sample * threads * SETS_OF_A_WRITER);
+    at_once(threads, |_| {
+        (0..SETS_OF_A_WRITER).try_for_each(|_| put(store, workload, next.fetch_add(1, Ordering::Relaxed)))
+    })?;
+    Ok(threads * SETS_OF_A_WRITER)
+}
+
+fn readers(store: &dyn KvSubject, workload: &Workload, sample: u64, threads: u64) -> Result<u64, BenchError> {
+    at_once(threads, |thread| {
+        let mut rng = Rng::new(workload.seed ^ (sample << 32) ^ thread);
+        (0..READS_OF_A_READER).try_for_each(|_| get(store, workload, rng.below(LOADED)))
+    })?;
+    Ok(threads * READS_OF_A_READER)
+}
+
+fn put(store: &dyn KvSubject, workload: &Workload, index: u64) -> Result<(), BenchError> {
+    store.put(&key(index), workload.values.of(index))
+}
+
+fn put_batch(store: &dyn KvSubject, workload: &Workload, indices: std::ops::Range<u64>) -> Result<(), BenchError> {
+    let keys: Vec<[u8; KEY_BYTES]> = indices.clone().map(key).collect();
+    let pairs: Vec<Pair<'_>> =
+        keys.iter().zip(indices).map(|(key, index)| (&key[..], workload.values.of(index))).collect();
+    store.put_batch(&pairs)
+}
+
+fn get(store: &dyn KvSubject, workload: &Workload, index: u64) -> Result<(), BenchError> {
+    match store.get(&key(index), workload.values.of(index))? {
+        Found::Right => Ok(()),
+        found => Err(wrong("reading", format!("entry {index}: {found:?}"))),
+    }
+}
+
+/// Every pair in order from one consistent view, its bytes copied.
+fn copy(store: &dyn KvSubject, workload: &Workload, entries: u64) -> Result<u64, BenchError> {
+    let pair_bytes = KEY_BYTES + workload.values.len();
+    let mut copied = Vec::with_capacity(entries as usize * pair_bytes);
+    store.range(b"key_", b"key`", &mut |key, value| {
+        copied.extend_from_slice(key);
+        copied.extend_from_slice(value);
+    })?;
+    let is_right = |(index, pair): (usize, &[u8])| {
+        pair[..KEY_BYTES] == key(index as u64) && pair[KEY_BYTES..] == *workload.values.of(index as u64)
+    };
+    if copied.len() == entries as usize * pair_bytes && copied.chunks(pair_bytes).enumerate().all(is_right) {
+        Ok(entries)
+    } else {
+        Err(wrong("copying", format!("{} bytes instead of {entries} pairs of {pair_bytes}", copied.len())))
+    }
+}
+
+fn wrong(doing: &'static str, message: String) -> BenchError {
+    BenchError::WrongData { subject: "a store".to_owned(), doing, message }
+}

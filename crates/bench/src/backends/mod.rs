@@ -1,0 +1,377 @@
+//! The backends suite: row A's groups over every backend, behind the log and synced per batch, and sweeps over
+//! data size and readers.
+//!
+//! Owns: which groups run with which stores (`subjects`, `groups`, `cells`), their statistics, tables, plots and
+//! the words under them. Other stores can be put beside them (`peers/`).
+
+mod alone;
+mod cells;
+mod conclusions;
+mod device;
+mod groups;
+mod plots;
+mod statistics;
+mod subjects;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use thalweg_engine::BackendKind;
+
+use self::{
+    cells::{Cell, Effort, measure},
+    groups::{Group, Workload},
+    subjects::Subject,
+};
+pub use self::{statistics::Statistics, subjects::Mode};
+use crate::{
+    BenchError, Progress, Report, Scratch,
+    data::{KEY_BYTES, Values},
+    engine::Contender,
+    probe::{Probe, Sync},
+    report::Table,
+    stats::median,
+    usage::{Usage, Whose},
+};
+
+/// What the probe writes at a time: about what one set's batch is in the log.
+const PROBE_WRITE_BYTES: usize = 256;
+const PROBE_BYTES: u64 = 16 << 20;
+
+/// Options of the backends suite.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BackendsOptions {
+    /// Which backends.
+    #[arg(long, value_delimiter = ',', default_values = ["memory", "lsm", "redb", "sqlite"], value_parser = backend)]
+    pub backends: Vec<BackendKind>,
+    /// Behind the log, synced per batch, or both.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
+    pub modes: Vec<Mode>,
+    /// Samples of each cell, after one that warms up.
+    #[arg(long, default_value_t = 10)]
+    pub samples: u64,
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 100)]
+    pub value_bytes: usize,
+    /// Cache of each store, MiB.
+    #[arg(long, default_value_t = 64)]
+    pub cache_mib: u64,
+    /// Leave out row A's groups: for sweeps alone.
+    #[arg(long)]
+    pub no_groups: bool,
+    /// Also random reads over stores of 100 entries up to this many, in steps of ten times (1000000: all).
+    #[arg(long, value_name = "ENTRIES")]
+    pub sweep_size: Option<u64>,
+    /// Also reads by 1, 2, 4 ... up to this many threads (16: all).
+    #[arg(long, value_name = "THREADS")]
+    pub sweep_readers: Option<u64>,
+    /// Write plots as SVG files to this directory.
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+    /// Directory below which the stores are made; decides which disk is measured.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Feeds values and orders.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+fn backend(text: &str) -> Result<BackendKind, String> {
+    let names = BackendKind::ALL.map(BackendKind::name).join(", ");
+    match BackendKind::from_name(text) {
+        Some(kind) if kind.is_built() => Ok(kind),
+        Some(kind) => Err(format!("this build has no {} backend", kind.name())),
+        None => Err(format!("one of {names}")),
+    }
+}
+
+impl BackendsOptions {
+    fn check(&self) -> Result<(), BenchError> {
+        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
+        if self.samples == 0 || self.samples > 10_000 {
+            return wrong("--samples", "must be from 1 to 10000");
+        }
+        if self.backends.is_empty() || self.modes.is_empty() {
+            return wrong("--backends, --modes", "must name at least one");
+        }
+        if self.value_bytes > 1 << 20 {
+            return wrong("--value-bytes", "must be at most 1 MiB");
+        }
+        if self.sweep_size.is_some_and(|entries| !(100..=10_000_000).contains(&entries)) {
+            return wrong("--sweep-size", "must be from 100 to 10000000");
+        }
+        if self.sweep_readers.is_some_and(|threads| !(1..=256).contains(&threads)) {
+            return wrong("--sweep-readers", "must be from 1 to 256");
+        }
+        if self.no_groups && self.sweep_size.is_none() && self.sweep_readers.is_none() {
+            return wrong("--no-groups", "leaves nothing: add --sweep-size or --sweep-readers");
+        }
+        Ok(())
+    }
+}
+
+/// Runs the suite.
+pub fn run(options: &BackendsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    run_beside(options, &[], progress)
+}
+
+/// Runs the suite with other stores, which sync each write, beside the backends.
+pub fn run_beside(
+    options: &BackendsOptions,
+    peers: &[&dyn Contender],
+    progress: &mut dyn Progress,
+) -> Result<Report, BenchError> {
+    options.check()?;
+    let begun = Instant::now();
+    let scratch = Scratch::below(options.dir.as_deref())?;
+    let mut report = Report::begin("backends", scratch.path());
+    let usage = Usage::read(Whose::Own);
+    let subjects: Vec<Subject<'_>> = options
+        .modes
+        .iter()
+        .flat_map(|mode| options.backends.iter().map(|backend| Subject::own(*backend, *mode)))
+        .chain(peers.iter().map(|peer| Subject::peer(*peer)))
+        .collect();
+    describe(options, &subjects, &mut report);
+    let suite = Suite {
+        subjects: &subjects,
+        workload: Workload { values: Values::new(options.value_bytes, options.seed), seed: options.seed },
+        effort: Effort { samples: options.samples, cache_bytes: options.cache_mib << 20 },
+        scratch: &scratch,
+        plots: options.plots.as_deref(),
+    };
+    if !options.no_groups {
+        suite.groups(&mut report, progress)?;
+    }
+    if let Some(entries) = options.sweep_size {
+        suite.sweep_size(entries, &mut report, progress)?;
+    }
+    if let Some(threads) = options.sweep_readers {
+        suite.sweep_readers(threads, &mut report, progress)?;
+    }
+    report.cost = Usage::read(Whose::Own).since(&usage);
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn describe(options: &BackendsOptions, subjects: &[Subject<'_>], report: &mut Report) {
+    report.condition("durability", "disk: every write is on disk when it is acknowledged, in both modes");
+    for mode in &options.modes {
+        let of_mode = subjects.iter().filter(|subject| subject.mode == *mode);
+        report.condition(mode.name(), of_mode.map(Subject::describe).collect::<Vec<_>>().join("; "));
+    }
+    let payload = format!("keys of {KEY_BYTES} bytes, values of {}, one client unless said", options.value_bytes);
+    report.condition("payload", payload);
+    report.condition("samples", format!("{} of each cell in turns, after one that warms up", options.samples));
+}
+
+struct Suite<'a> {
+    subjects: &'a [Subject<'a>],
+    workload: Workload,
+    effort: Effort,
+    scratch: &'a Scratch,
+    plots: Option<&'a Path>,
+}
+
+/// Row A, with what the row's targets need beside it.
+const GROUPS: [Group; 10] = [
+    Group::Writes(1000),
+    Group::Writers(50),
+    Group::Reads(100),
+    Group::Copy(100),
+    Group::Copy(1000),
+    Group::Copy(10_000),
+    Group::Mixed(1000),
+    Group::Transaction(1),
+    Group::Transaction(10),
+    Group::Transaction(100),
+];
+
+impl Suite<'_> {
+    fn groups(&self, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
+        let probe = self.probe(progress)?;
+        let mut all = Vec::new();
+        for group in GROUPS {
+            let cells = self.measure(group, self.subjects.iter().collect(), progress)?;
+            self.plot_bars(group, &cells)?;
+            all.extend(cells);
+        }
+        report.condition(
+            "raw disk probe",
+            format!("{} × (pwrite of {PROBE_WRITE_BYTES} B + fdatasync)/s", crate::report::number(median(&probe))),
+        );
+        report.tables.push(overview(&all, self.subjects));
+        report.tables.push(details(&all));
+        report.checks.extend(conclusions::checks(&all, &probe));
+        report.notes.extend(conclusions::conclusions(&all, &probe));
+        Ok(())
+    }
+
+    /// As many rounds as a cell has samples, so that ratios can be taken round by round.
+    fn probe(&self, progress: &mut dyn Progress) -> Result<Vec<f64>, BenchError> {
+        progress.step("raw disk probe");
+        let mut probe = Probe::create(self.scratch.path(), PROBE_BYTES)?;
+        let data = [7; PROBE_WRITE_BYTES];
+        probe.run(&data, Sync::Each, Duration::from_millis(50))?;
+        let round = |_| Ok(probe.run(&data, Sync::Each, Duration::from_millis(100))?.rate);
+        (0..self.effort.samples).map(round).collect()
+    }
+
+    fn measure(
+        &self,
+        group: Group,
+        subjects: Vec<&Subject<'_>>,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<Cell>, BenchError> {
+        measure(group, &subjects, &self.workload, self.effort, self.scratch, progress)
+    }
+
+    fn plot_bars(&self, group: Group, cells: &[Cell]) -> Result<(), BenchError> {
+        let Some(dir) = self.plots else { return Ok(()) };
+        let what = group.what();
+        let words = what.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+        let name = format!("{}-{}", group.name(), words.collect::<Vec<_>>().join("-"));
+        let title = format!("{}: {what} (durable writes; bar: mean, line: 95 % interval)", group.name());
+        plots::bars(dir, &name, &title, &cells.iter().collect::<Vec<_>>()).map(drop)
+    }
+
+    fn sweep_size(&self, most: u64, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
+        let sizes: Vec<u64> =
+            std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most).collect();
+        let cells = self.sweep(sizes.iter().map(|size| Group::ReadsOf(*size, 1000)), progress)?;
+        report.tables.push(sweep_table("sweep over data size: random reads, µs", &cells));
+        self.plot_lines("sweep-data-size", ("entries, log scale", "µs per read, log scale"), &cells, &|cell| {
+            let Group::ReadsOf(entries, _) = cell.group else { return (f64::NAN, f64::NAN) };
+            (entries as f64, cell.statistics.mean)
+        })
+    }
+
+    fn sweep_readers(&self, most: u64, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
+        let threads =
+            std::iter::successors(Some(1), |threads| Some(threads * 2)).take_while(|threads| *threads <= most);
+        let cells = self.sweep(threads.map(Group::Readers), progress)?;
+        report
+            .tables
+            .push(sweep_table("sweep over readers: random reads of 10,000 entries, µs of wall time per read", &cells));
+        self.plot_lines("sweep-readers", ("threads, log scale", "reads/s of all, log scale"), &cells, &|cell| {
+            let Group::Readers(threads) = cell.group else { return (f64::NAN, f64::NAN) };
+            (threads as f64, cell.rate())
+        })
+    }
+
+    /// Sweeps read: how writes are synced doesn't matter to them, so one mode of each store is enough.
+    fn sweep(&self, groups: impl Iterator<Item = Group>, progress: &mut dyn Progress) -> Result<Vec<Cell>, BenchError> {
+        let mut seen = Vec::new();
+        let subjects: Vec<&Subject<'_>> = self
+            .subjects
+            .iter()
+            .filter(|subject| {
+                let is_new = !seen.contains(&&subject.name);
+                seen.push(&subject.name);
+                is_new
+            })
+            .collect();
+        let mut cells = Vec::new();
+        for group in groups {
+            cells.extend(self.measure(group, subjects.clone(), progress)?);
+        }
+        Ok(cells)
+    }
+
+    fn plot_lines(
+        &self,
+        name: &str,
+        axes: (&str, &str),
+        cells: &[Cell],
+        point: &dyn Fn(&Cell) -> (f64, f64),
+    ) -> Result<(), BenchError> {
+        let Some(dir) = self.plots else { return Ok(()) };
+        let mut lines: Vec<plots::Line> = Vec::new();
+        for cell in cells {
+            match lines.iter_mut().find(|(store, _)| *store == cell.store) {
+                Some((_, points)) => points.push(point(cell)),
+                None => lines.push((cell.store.clone(), vec![point(cell)])),
+            }
+        }
+        plots::lines(dir, name, name, axes, &lines).map(drop)
+    }
+}
+
+/// Rates at a glance: a row per group, a column per store would not fit, so a row per group and mode.
+fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
+    let columns = ["group", "what", "store", "mode", "per s", "mean µs", "± 95 %"];
+    let mut table = Table::new(format!("every cell ({} stores)", subjects.len()), &columns);
+    for cell in cells {
+        let statistics = &cell.statistics;
+        let half = (statistics.high - statistics.low) / 2.0;
+        table.row(vec![
+            cell.group.name().into(),
+            cell.group.what().into(),
+            cell.store.as_str().into(),
+            cell.mode.name().into(),
+            cell.rate().into(),
+            statistics.mean.into(),
+            half.into(),
+        ]);
+    }
+    table
+}
+
+fn details(cells: &[Cell]) -> Table {
+    let columns = [
+        "what",
+        "store",
+        "mode",
+        "unit",
+        "samples",
+        "median µs",
+        "std dev",
+        "95 % low",
+        "95 % high",
+        "mild outliers",
+        "severe outliers",
+        "disk flushes",
+        "bytes written",
+    ];
+    let mut table = Table::new("statistics, flushes of the disk and bytes written per operation", &columns);
+    for cell in cells {
+        let statistics = &cell.statistics;
+        table.row(vec![
+            cell.group.what().into(),
+            cell.store.as_str().into(),
+            cell.mode.name().into(),
+            cell.group.unit().into(),
+            statistics.samples.into(),
+            statistics.median.into(),
+            statistics.deviation.into(),
+            statistics.low.into(),
+            statistics.high.into(),
+            statistics.mild_outliers.into(),
+            statistics.severe_outliers.into(),
+            cell.flushes.into(),
+            cell.written_bytes.into(),
+        ]);
+    }
+    table
+}
+
+fn sweep_table(title: &str, cells: &[Cell]) -> Table {
+    let mut table = Table::new(title, &["what", "store", "mean µs", "std dev", "95 % low", "95 % high", "per s"]);
+    for cell in cells {
+        let statistics = &cell.statistics;
+        table.row(vec![
+            cell.group.what().into(),
+            cell.store.as_str().into(),
+            statistics.mean.into(),
+            statistics.deviation.into(),
+            statistics.low.into(),
+            statistics.high.into(),
+            cell.rate().into(),
+        ]);
+    }
+    table
+}

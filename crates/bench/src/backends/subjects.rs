@@ -1,0 +1,96 @@
+//! Who is compared: each backend behind the log, each backend alone, and whoever else comes along.
+
+use std::path::Path;
+
+use serde::Serialize;
+use thalweg_engine::{BackendKind, Options};
+
+use super::alone::Alone;
+use crate::{
+    BenchError,
+    engine::{self, Contender, KvSubject, Level, StoreOptions},
+};
+
+/// What a write costs before it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// An fsync of the log, shared by those who wait; the backend is not synced, and replayed after a crash.
+    BehindLog,
+    /// The backend alone, which syncs each batch; nothing is shared.
+    PerBatch,
+}
+
+impl Mode {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
+
+    /// As reports have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BehindLog => "behind the log",
+            Self::PerBatch => "synced per batch",
+        }
+    }
+}
+
+/// A store to be measured.
+pub struct Subject<'a> {
+    /// The backend's name, or the peer's.
+    pub name: String,
+    /// What its writes cost.
+    pub mode: Mode,
+    contender: Maker<'a>,
+}
+
+enum Maker<'a> {
+    Engine(BackendKind),
+    Alone(Alone),
+    Peer(&'a dyn Contender),
+}
+
+/// Small segments: a fresh store is prepared quickly, and its zeroes don't run into the timed part.
+const SEGMENT_BYTES: u32 = 16 << 20;
+
+impl<'a> Subject<'a> {
+    /// One of ours.
+    #[must_use]
+    pub fn own(backend: BackendKind, mode: Mode) -> Self {
+        let contender = match mode {
+            Mode::BehindLog => Maker::Engine(backend),
+            Mode::PerBatch => Maker::Alone(Alone { backend }),
+        };
+        Self { name: backend.name().to_owned(), mode, contender }
+    }
+
+    /// Another store, which syncs each write.
+    #[must_use]
+    pub fn peer(contender: &'a dyn Contender) -> Self {
+        Self { name: contender.name().to_owned(), mode: Mode::PerBatch, contender: Maker::Peer(contender) }
+    }
+
+    /// What it is made of.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.contender {
+            Maker::Engine(backend) => format!("{}: the engine, durability disk", backend.name()),
+            Maker::Alone(alone) => alone.describe(),
+            Maker::Peer(peer) => peer.describe(),
+        }
+    }
+
+    /// Opens a new store in an empty directory.
+    pub fn open(&self, dir: &Path, cache_bytes: u64) -> Result<Box<dyn KvSubject>, BenchError> {
+        let options = StoreOptions { level: Level::Disk, cache_bytes, memtable_bytes: None };
+        match &self.contender {
+            Maker::Engine(backend) => {
+                let options = engine::engine_options(*backend, &options);
+                let options = Options { segment_bytes: SEGMENT_BYTES, spare_segments: 2, ..options };
+                engine::open(dir, options)
+            }
+            Maker::Alone(alone) => alone.open(dir, &options),
+            Maker::Peer(peer) => peer.open(dir, &options),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+use clap::Parser as _;
+
+use super::*;
+use crate::{Quiet, report::Verdict};
+
+#[derive(clap::Parser)]
+struct Cli {
+    #[command(flatten)]
+    options: BackendsOptions,
+}
+
+fn options(flags: &str) -> BackendsOptions {
+    Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
+}
+
+#[test]
+fn every_cell_is_filled_and_plotted() {
+    let plots = tempfile::tempdir().unwrap();
+    let flags = format!("--samples 1 --plots {} --sweep-size 1000 --sweep-readers 2", plots.path().display());
+    let report = run(&options(&flags), &mut Quiet).unwrap();
+    assert_eq!(report.tables[0].rows.len(), GROUPS.len() * 4 * 2, "ten groups, four backends, two modes");
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    for row in json["tables"][0]["rows"].as_array().unwrap() {
+        assert!(row["per s"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert!(report.checks.len() >= 12 && report.checks.iter().all(|check| check.verdict != Verdict::Void));
+    let text = report.to_text();
+    for part in ["behind the log", "synced per batch", "of the raw disk probe's rate", "95 % intervals overlap"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    let mut files: Vec<_> = std::fs::read_dir(plots.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort();
+    assert_eq!(files.len(), GROUPS.len() + 2, "{files:?}");
+    let svg = std::fs::read_to_string(plots.path().join("sweep-readers.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("sqlite"), "{svg}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for flags in ["--samples 0", "--no-groups", "--sweep-size 5", "--sweep-readers 0 --no-groups"] {
+        let error = run(&options(flags), &mut Quiet).unwrap_err();
+        assert!(matches!(error, BenchError::Option { .. }), "{flags}: {error}");
+    }
+    assert!(Cli::try_parse_from(["bench", "--backends", "tape"]).is_err());
+}
