@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use thalweg_bench::{
     BenchError, Progress, Report, Stderr,
+    backends::{self, BackendsOptions},
     engine::{self, Contender, EngineOptions, Mode, Thalweg},
     report::Verdict,
 };
@@ -43,6 +44,9 @@ struct Cli {
     /// Whom to compare with.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Peer::Fjall, Peer::Redb])]
     peers: Vec<Peer>,
+    /// The backends suite instead: Thalweg's backends with fjall beside them, synced per put.
+    #[arg(long)]
+    backends: bool,
     /// JSON instead of text.
     #[arg(long)]
     json: bool,
@@ -63,6 +67,11 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    if cli.backends {
+        let options = &cli.options;
+        let options = BackendsOptions { dir: options.dir.clone(), seed: options.seed, ..BackendsOptions::default() };
+        return backends::run_beside(&options, &[&fjall_store::Fjall], progress);
+    }
     let own = Thalweg { backend: thalweg_engine::BackendKind::Lsm };
     let mut contenders: Vec<&dyn Contender> = vec![&own];
     for peer in &cli.peers {

@@ -3,7 +3,11 @@
 //! Each backend has a directory of its own below `state/default/`, so that a migration can fill one while
 //! the other is still what the directory says it has.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use thalweg_disk::Disk;
 #[cfg(feature = "redb")]
@@ -24,6 +28,29 @@ use crate::{
 /// Where a backend keeps the state of the default space.
 pub(crate) fn dir(kind: BackendKind) -> String {
     format!("state/default/{}", kind.name())
+}
+
+/// The directory in messages.
+pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
+    disk.os_path().map_or_else(|| PathBuf::from("the simulated disk"), Path::to_owned)
+}
+
+/// Removes what other backends have: a migration that did not finish, before its switch or after it.
+pub(crate) fn remove_all_but(disk: &Arc<dyn Disk>, kept: BackendKind) -> io::Result<()> {
+    for other in BackendKind::ALL.into_iter().filter(|kind| *kind != kept) {
+        let dir = dir(other);
+        let removed = match disk.os_path() {
+            Some(root) => fs::remove_dir_all(root.join(&dir)),
+            None => disk
+                .list(&dir)
+                .and_then(|files| files.iter().try_for_each(|file| disk.remove(&format!("{dir}/{file}")))),
+        };
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Opens the state that a backend keeps; an empty one if there is none.

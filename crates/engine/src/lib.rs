@@ -28,6 +28,7 @@ mod identity;
 mod keyspace;
 mod keyspace_admin;
 mod maintenance;
+pub mod migrate;
 mod mover;
 mod open;
 mod optimistic;

@@ -7,7 +7,7 @@
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -108,12 +108,11 @@ pub(crate) fn on(
     options: &Options,
 ) -> Result<Opened, OpenError> {
     let started = clock.monotonic();
-    let path = disk.os_path().map_or_else(|| PathBuf::from("the simulated disk"), Path::to_owned);
-    let lock = disk.lock(LOCK).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => OpenError::Locked { path: path.clone() },
-        _ => io_error(&path, "taking the lock", &error),
-    })?;
+    let path = backends::shown_path(&disk);
+    let lock = lock(&disk, &path)?;
     let (identity, created) = identify(&disk, &path, seed, options)?;
+    let swept = backends::remove_all_but(&disk, identity.backend);
+    swept.map_err(|error| io_error(&path, "removing what a migration left behind", &error))?;
     let (log, recovery) = Log::open(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
     let backend = backends::open(&disk, identity.backend, Arc::new(Barrier(log.clone())), options)?;
     let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES) };
@@ -140,13 +139,26 @@ pub(crate) fn on(
     Ok(Opened { disk, log, backend, machine, solo, tails, watches, report, _lock: lock })
 }
 
-fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> Result<(Identity, bool), OpenError> {
-    let read = Identity::read(disk).map_err(|error| match error.kind() {
+/// Takes the directory for this process.
+pub(crate) fn lock(disk: &Arc<dyn Disk>, path: &Path) -> Result<Box<dyn LockGuard>, OpenError> {
+    disk.lock(LOCK).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => OpenError::Locked { path: path.to_owned() },
+        _ => io_error(path, "taking the lock", &error),
+    })
+}
+
+/// The identity, if the directory has one.
+pub(crate) fn read_identity(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Identity>, OpenError> {
+    Identity::read(disk).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
             OpenError::Identity { path: path.to_owned(), message: error.to_string() }
         }
         _ => io_error(path, "reading the identity", &error),
-    })?;
+    })
+}
+
+fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> Result<(Identity, bool), OpenError> {
+    let read = read_identity(disk, path)?;
     if let Some(identity) = read {
         return match options.backend {
             Some(wanted) if wanted != identity.backend => Err(OpenError::OtherBackend {
@@ -173,6 +185,6 @@ fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> 
     Ok((identity, true))
 }
 
-fn io_error(path: &Path, operation: &'static str, error: &io::Error) -> OpenError {
+pub(crate) fn io_error(path: &Path, operation: &'static str, error: &io::Error) -> OpenError {
     OpenError::Io { path: path.to_owned(), operation, message: error.to_string() }
 }

@@ -72,6 +72,8 @@ pub enum Command {
     /// Look into the log of a stopped node
     #[command(subcommand)]
     Log(LogCommand),
+    /// Move a stopped node's state to another backend
+    Migrate(crate::commands::migrate::Migrate),
     /// Measure: the log, the engine, or a server
     #[command(subcommand)]
     Bench(crate::commands::bench::Bench),
@@ -100,6 +102,7 @@ impl Command {
             Self::Export(args) => args.place.json,
             Self::Log(LogCommand::Verify(args) | LogCommand::Stats(args)) => args.json,
             Self::Log(LogCommand::Dump(args)) => args.log.json,
+            Self::Migrate(args) => args.json,
             Self::Bench(bench) => bench.wants_json(),
             Self::Serve(_) | Self::Completions { .. } => false,
         }

@@ -191,3 +191,23 @@ fn the_http_suite_runs() {
     let load = ["--rate", "200", "--connections", "2", "--duration", "500ms", "--warmup", "100ms", "--rounds", "1"];
     bench(&[&["http", "--keys", "100", "--mix", "mixed", "--max-lag", "1s"][..], &load].concat());
 }
+
+#[test]
+fn a_directory_moves_from_backend_to_backend() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    thalweg(&["put", "users", "ada", "1815", "--data", data]).ok();
+    let moved: Value =
+        serde_json::from_str(&thalweg(&["migrate", "--data", data, "--to", "sqlite", "--json"]).ok()).unwrap();
+    assert_eq!((moved["from"].as_str(), moved["to"].as_str()), (Some("lsm"), Some("sqlite")));
+    assert_eq!(moved["verified"], true);
+    assert_eq!(thalweg(&["get", "users", "ada", "--data", data]).ok(), "1815");
+    let said = thalweg(&["migrate", "--data", data, "--from", "sqlite", "--to", "redb"]).ok();
+    assert!(said.contains("moved from sqlite to redb"), "{said}");
+    assert!(thalweg(&["migrate", "--data", data, "--to", "redb"]).fails(2).contains("already"));
+    assert!(thalweg(&["migrate", "--data", data, "--from", "lsm", "--to", "memory"]).fails(2).contains("redb"));
+    let refused = thalweg(&["serve", "--data", data, "--backend", "lsm", "--http", "127.0.0.1:0"]);
+    assert!(refused.fails(2).contains("thalweg migrate --data"), "it says how to move");
+    assert_eq!(thalweg(&["get", "users", "ada", "--data", data]).ok(), "1815");
+}

@@ -3,7 +3,7 @@
 //! The stores take turns sample by sample, in an order that moves on by one each time, so that drift of the
 //! machine falls on all of them alike. The first turn warms up and is not counted.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -18,6 +18,10 @@ use crate::{
     engine::KvSubject,
     usage::{Usage, Whose},
 };
+
+/// Nothing is written for so long before a group begins.
+const QUIET: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// A measured cell.
 #[derive(Clone, Debug)]
@@ -84,6 +88,7 @@ pub fn measure(
         let (flushes, written_bytes) = counts;
         running.push(Running { subject, store, micros: Vec::new(), operations: 0, flushes, written_bytes });
     }
+    wait_until_quiet();
     for sample in 0..=effort.samples {
         for turn in 0..running.len() {
             let number = (turn + sample as usize) % running.len();
@@ -92,6 +97,21 @@ pub fn measure(
     }
     let cells = running.into_iter().map(|running| running.finish(group, workload.seed)).collect();
     Ok(cells)
+}
+
+/// Waits until this process writes nothing any more: stores zero-fill what they will need next in the background,
+/// which is setup.
+fn wait_until_quiet() {
+    let written = || Usage::read(Whose::Own).written_bytes;
+    let (begun, mut last) = (Instant::now(), written());
+    while begun.elapsed() < LONGEST_WAIT {
+        std::thread::sleep(QUIET);
+        let now = written();
+        if now == last {
+            return;
+        }
+        last = now;
+    }
 }
 
 impl Running<'_> {

@@ -92,9 +92,9 @@ pub fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
         let what = format!("1000 sequential durable sets, lsm behind the log: of {} synced per put", peer.store);
         checks.push(Check::at_least(what, ratio(&rates(lsm), &rates(peer)), 1.0, " ×"));
     }
-    for cell in behind(|group| group == Group::Writers(50)) {
+    for cell in behind(|group| group == Group::Tasks(50)) {
         if let Some(one) = writes.iter().find(|one| one.store == cell.store) {
-            let what = format!("50 concurrent writers, {}: of one writer", cell.store);
+            let what = format!("50 concurrent writers (tasks), {}: of one writer", cell.store);
             checks.push(Check::at_least(what, ratio(&rates(cell), &rates(one)), 20.0, " ×"));
         }
     }

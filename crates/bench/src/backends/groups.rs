@@ -16,6 +16,8 @@ use crate::{
 const LOAD_BATCH: u64 = 1000;
 /// What row A's reads choose from.
 const LOADED: u64 = 10_000;
+/// A hundred reads are over before a clock says much: they are repeated within a sample.
+const REPEATS: u64 = 50;
 /// Transactions of one sample.
 const TRANSACTIONS: u64 = 20;
 
@@ -26,6 +28,8 @@ pub enum Group {
     Writes(u64),
     /// So many threads set at once.
     Writers(u64),
+    /// So many tasks of one thread set at once.
+    Tasks(u64),
     /// So many random reads of 10,000 entries.
     Reads(u64),
     /// A consistent copy of so many entries.
@@ -55,7 +59,7 @@ impl Group {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Writes(_) => "write_throughput",
-            Self::Writers(_) => "concurrent_writers",
+            Self::Writers(_) | Self::Tasks(_) => "concurrent_writers",
             Self::Reads(_) => "read_latency",
             Self::Copy(_) => "snapshot_speed",
             Self::Mixed(_) => "mixed_workload",
@@ -70,7 +74,8 @@ impl Group {
     pub fn what(self) -> String {
         match self {
             Self::Writes(count) => format!("{count} sequential sets"),
-            Self::Writers(threads) => format!("{threads} writers at once"),
+            Self::Writers(threads) => format!("{threads} threads set at once"),
+            Self::Tasks(tasks) => format!("{tasks} tasks set at once"),
             Self::Reads(count) => format!("{count} random reads of {LOADED}"),
             Self::Copy(entries) => format!("copy of {entries} entries"),
             Self::Mixed(count) => format!("{count} operations, 70 % reads"),
@@ -84,7 +89,7 @@ impl Group {
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
-            Self::Writes(_) | Self::Writers(_) | Self::Transaction(_) => "set",
+            Self::Writes(_) | Self::Writers(_) | Self::Tasks(_) | Self::Transaction(_) => "set",
             Self::Reads(_) | Self::ReadsOf(..) | Self::Readers(_) => "read",
             Self::Copy(_) => "entry",
             Self::Mixed(_) => "operation",
@@ -95,7 +100,7 @@ impl Group {
         match self {
             Self::Reads(_) | Self::Mixed(_) | Self::Readers(_) => LOADED,
             Self::Copy(entries) | Self::ReadsOf(entries, _) => entries,
-            Self::Writes(_) | Self::Writers(_) | Self::Transaction(_) => 0,
+            Self::Writes(_) | Self::Writers(_) | Self::Tasks(_) | Self::Transaction(_) => 0,
         }
     }
 
@@ -124,7 +129,18 @@ impl Group {
                 Ok(count)
             }
             Self::Writers(threads) => writers(store, workload, sample, threads),
-            Self::Reads(count) | Self::ReadsOf(_, count) => {
+            Self::Tasks(tasks) => {
+                let count = tasks * SETS_OF_A_WRITER;
+                let indices = sample * count..(sample + 1) * count;
+                let put = store.put_by_tasks(tasks as usize, indices, &workload.values);
+                put.unwrap_or_else(|| Err(wrong("setting from tasks", "it can only block".to_owned())))?;
+                Ok(count)
+            }
+            Self::Reads(count) => {
+                (0..count * REPEATS).try_for_each(|_| get(store, workload, rng.below(LOADED)))?;
+                Ok(count * REPEATS)
+            }
+            Self::ReadsOf(_, count) => {
                 (0..count).try_for_each(|_| get(store, workload, rng.below(self.loaded())))?;
                 Ok(count)
             }
@@ -151,7 +167,7 @@ impl Group {
     pub fn verify(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
         let written = match self {
             Self::Writes(count) => sample * count..(sample + 1) * count,
-            Self::Writers(threads) => {
+            Self::Writers(threads) | Self::Tasks(threads) => {
                 let count = threads * SETS_OF_A_WRITER;
                 sample * count..(sample + 1) * count
             }
@@ -165,7 +181,7 @@ impl Group {
     }
 }
 
-const SETS_OF_A_WRITER: u64 = 40;
+const SETS_OF_A_WRITER: u64 = 200;
 const READS_OF_A_READER: u64 = 2000;
 
 /// Runs one closure per thread; the first error wins.

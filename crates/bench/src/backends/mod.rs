@@ -43,7 +43,7 @@ const PROBE_WRITE_BYTES: usize = 256;
 const PROBE_BYTES: u64 = 16 << 20;
 
 /// Options of the backends suite.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct BackendsOptions {
     /// Which backends.
     #[arg(long, value_delimiter = ',', default_values = ["memory", "lsm", "redb", "sqlite"], value_parser = backend)]
@@ -86,6 +86,24 @@ fn backend(text: &str) -> Result<BackendKind, String> {
         Some(kind) if kind.is_built() => Ok(kind),
         Some(kind) => Err(format!("this build has no {} backend", kind.name())),
         None => Err(format!("one of {names}")),
+    }
+}
+
+impl Default for BackendsOptions {
+    fn default() -> Self {
+        Self {
+            backends: vec![BackendKind::Memory, BackendKind::Lsm, BackendKind::Redb, BackendKind::Sqlite],
+            modes: Mode::ALL.to_vec(),
+            samples: 10,
+            value_bytes: 100,
+            cache_mib: 64,
+            no_groups: false,
+            sweep_size: None,
+            sweep_readers: None,
+            plots: None,
+            dir: None,
+            seed: 1,
+        }
     }
 }
 
@@ -178,9 +196,10 @@ struct Suite<'a> {
 }
 
 /// Row A, with what the row's targets need beside it.
-const GROUPS: [Group; 10] = [
+const GROUPS: [Group; 11] = [
     Group::Writes(1000),
     Group::Writers(50),
+    Group::Tasks(50),
     Group::Reads(100),
     Group::Copy(100),
     Group::Copy(1000),
@@ -196,7 +215,10 @@ impl Suite<'_> {
         let probe = self.probe(progress)?;
         let mut all = Vec::new();
         for group in GROUPS {
-            let cells = self.measure(group, self.subjects.iter().collect(), progress)?;
+            // Alone, a store blocks: it has no tasks to wait together.
+            let takes_part =
+                |subject: &&Subject<'_>| subject.mode == Mode::BehindLog || !matches!(group, Group::Tasks(_));
+            let cells = self.measure(group, self.subjects.iter().filter(takes_part).collect(), progress)?;
             self.plot_bars(group, &cells)?;
             all.extend(cells);
         }

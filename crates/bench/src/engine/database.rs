@@ -1,7 +1,7 @@
 //! Our own engine as a contender.
 
 use std::{
-    ops::{Bound, ControlFlow},
+    ops::{Bound, ControlFlow, Range},
     path::Path,
     time::{Duration, Instant},
 };
@@ -10,7 +10,11 @@ use thalweg_engine::{BackendKind, Database, Keyspace, Options, ScanRange};
 use thalweg_types::{Durability, command::CommitBuilder};
 
 use super::subject::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Visit};
-use crate::BenchError;
+use super::tasks;
+use crate::{
+    BenchError,
+    data::{self, Values},
+};
 
 /// The engine with one of its backends.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +87,17 @@ impl KvSubject for Store {
             commit.put(self.keyspace.id(), key, value).map_err(BenchError::subject(NAME, "building a batch"))?;
         }
         self.database.commit(&commit).map(drop).map_err(BenchError::subject(NAME, "committing a batch"))
+    }
+
+    fn put_by_tasks(&self, tasks: usize, indices: Range<u64>, values: &Values) -> Option<Result<(), BenchError>> {
+        let (database, keyspace, level) = (self.database.to_async(), self.keyspace.id(), self.database.durability());
+        let mut indices = indices;
+        let next = || {
+            let index = indices.next()?;
+            let put = database.put(keyspace, &data::key(index), values.of(index), level);
+            Some(async move { put.await.map(drop).map_err(BenchError::subject(NAME, "putting")) })
+        };
+        Some(tasks::run(tasks, next))
     }
 
     fn delete(&self, key: &[u8]) -> Result<(), BenchError> {

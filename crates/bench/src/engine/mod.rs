@@ -10,6 +10,7 @@ mod database;
 mod results;
 mod stream;
 mod subject;
+mod tasks;
 mod timing;
 mod workloads;
 

@@ -1,10 +1,10 @@
 //! What the engine suite needs of a key-value store, so that others can run the very same workloads.
 
-use std::{fmt, path::Path};
+use std::{fmt, ops::Range, path::Path};
 
 use serde::Serialize;
 
-use crate::BenchError;
+use crate::{BenchError, data::Values};
 
 /// When a put is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -69,6 +69,11 @@ pub trait KvSubject: Send + Sync {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<(), BenchError>;
     /// Writes pairs atomically.
     fn put_batch(&self, pairs: &[Pair<'_>]) -> Result<(), BenchError>;
+    /// Writes the pairs of the indices from so many concurrent tasks on this thread. `None` if the store can
+    /// only block.
+    fn put_by_tasks(&self, _tasks: usize, _indices: Range<u64>, _values: &Values) -> Option<Result<(), BenchError>> {
+        None
+    }
     /// Removes a key.
     fn delete(&self, key: &[u8]) -> Result<(), BenchError>;
     /// Reads a key and compares its value.

@@ -5,6 +5,7 @@ mod export;
 mod import;
 mod kv;
 mod log;
+pub mod migrate;
 mod node;
 pub mod serve;
 mod stream;
@@ -35,6 +36,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Import(args) => import::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Log(args) => log::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -1,0 +1,264 @@
+//! Moving a directory's state from one backend to another.
+//!
+//! Owns: [`migrate`]: copy, compare, switch, clean up. Does not own: the log, which stays as it is. What the old
+//! backend had persisted is copied with how far it was applied; the rest is in the log and replayed by the
+//! next open, as after a crash.
+//!
+//! ```text
+//! IDENTITY: old   copy into state/default/NEW -> flush -> open again, compare with the old
+//! IDENTITY: new   remove state/default/OLD
+//! ```
+//! Invariant: the identity names a backend whose state is whole. It is replaced in one rename, after the new
+//! state is on disk and compared; a migration that ends before leaves the old one as it was, and what it
+//! leaves behind is removed by the next open or migration.
+
+use std::{
+    ops::{Bound, ControlFlow},
+    path::Path,
+    sync::Arc,
+};
+
+use thalweg_disk::{Disk, RealDisk};
+use thalweg_state::backend::{Applied, Backend, BackendError, BarrierFailed, Direction, LogBarrier, View, WriteBatch};
+use thalweg_types::{Action, Classified, Index, Lsn};
+
+use crate::{
+    backends,
+    error::OpenError,
+    identity::Identity,
+    open::{io_error, lock, read_identity},
+    options::{BackendKind, Options},
+};
+
+/// Bytes of keys and values per batch.
+const BATCH_BYTES: usize = 1 << 20;
+/// Pairs per batch, and per step of comparing.
+const BATCH_PAIRS: usize = 10_000;
+
+/// What to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Migration {
+    /// The backend that must have the state now; `None`: whichever has.
+    pub from: Option<BackendKind>,
+    /// The backend that shall have it.
+    pub to: BackendKind,
+}
+
+/// What a migration is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Pairs are copied.
+    Copying,
+    /// Both states are read and compared.
+    Comparing,
+    /// The new state counts now; the old one is removed.
+    CleaningUp,
+}
+
+/// How far a migration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigrationProgress {
+    /// What it is doing.
+    pub phase: Phase,
+    /// Pairs done in this phase.
+    pub pairs: u64,
+    /// About how many there are; 0 if the old backend doesn't know.
+    pub estimated_pairs: u64,
+}
+
+/// What a migration did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Migrated {
+    /// The backend that had the state.
+    pub from: BackendKind,
+    /// The backend that has it now.
+    pub to: BackendKind,
+    /// Pairs copied and compared, the state machine's own rows included.
+    pub pairs: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+}
+
+/// The state could not be moved; the old one is as it was.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum MigrateError {
+    /// The directory or one of the states could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The state is there already.
+    #[error("the state is kept by the {backend} backend already")]
+    Already {
+        /// Which.
+        backend: &'static str,
+    },
+    /// A state could not be read or written.
+    #[error("{0}; the old state is as it was")]
+    Backend(#[from] BackendError),
+    /// The copy is not what was copied.
+    #[error("the copy differs from the state {what}: the old state is as it was; report this")]
+    Differs {
+        /// Where.
+        what: String,
+    },
+}
+
+impl Classified for MigrateError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Open(error) => error.code(),
+            Self::Already { .. } => "same_backend",
+            Self::Backend(error) => error.code(),
+            Self::Differs { .. } => "copy_differs",
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Open(error) => error.action(),
+            Self::Already { .. } => Action::Fix,
+            Self::Backend(error) => error.action(),
+            Self::Differs { .. } => Action::Stop,
+        }
+    }
+}
+
+/// What a state persisted, the log had on disk before; the copy reaches no further.
+struct PersistedBefore;
+
+impl LogBarrier for PersistedBefore {
+    fn sync_through(&self, _: Lsn) -> Result<(), BarrierFailed> {
+        Ok(())
+    }
+}
+
+/// Moves the state of the directory at `path`, which nobody may have open.
+pub fn migrate(
+    path: impl AsRef<Path>,
+    migration: Migration,
+    options: &Options,
+    progress: &mut dyn FnMut(MigrationProgress),
+) -> Result<Migrated, MigrateError> {
+    let path = path.as_ref();
+    if !path.join("IDENTITY").exists() {
+        return Err(OpenError::Missing { path: path.to_owned() }.into());
+    }
+    let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
+    migrate_on(&(Arc::new(disk) as _), migration, options, progress)
+}
+
+/// As [`migrate`], on any disk.
+pub fn migrate_on(
+    disk: &Arc<dyn Disk>,
+    migration: Migration,
+    options: &Options,
+    progress: &mut dyn FnMut(MigrationProgress),
+) -> Result<Migrated, MigrateError> {
+    let path = backends::shown_path(disk);
+    let _lock = lock(disk, &path)?;
+    let identity = read_identity(disk, &path)?.ok_or_else(|| OpenError::Missing { path: path.clone() })?;
+    let (from, to) = (identity.backend, migration.to);
+    if let Some(wanted) = migration.from.filter(|wanted| *wanted != from) {
+        return Err(OpenError::OtherBackend { path: path.clone(), found: from.name(), wanted: wanted.name() }.into());
+    }
+    if from == to {
+        return Err(MigrateError::Already { backend: to.name() });
+    }
+    let io = |doing| {
+        let path = path.clone();
+        move |error: std::io::Error| io_error(&path, doing, &error)
+    };
+    backends::remove_all_but(disk, from).map_err(io("removing an unfinished migration"))?;
+    let old = backends::open(disk, from, Arc::new(PersistedBefore), options)?;
+    let estimated_pairs = old.stats().estimated_keys;
+    let mut tell = |phase, pairs| progress(MigrationProgress { phase, pairs, estimated_pairs });
+    let view = old.view();
+    let applied = old.applied();
+    tell(Phase::Copying, 0);
+    {
+        let new = backends::open(disk, to, Arc::new(PersistedBefore), options)?;
+        copy(&*view, &*new, applied, &mut |pairs| tell(Phase::Copying, pairs))?;
+    }
+    tell(Phase::Comparing, 0);
+    let new = backends::open(disk, to, Arc::new(PersistedBefore), options)?;
+    if new.persisted() != applied {
+        return Err(MigrateError::Differs { what: "in how far it is applied".to_owned() });
+    }
+    let (pairs, bytes) = compare(&*view, &*new.view(), &mut |pairs| tell(Phase::Comparing, pairs))?;
+    drop((view, old, new));
+    let switched = Identity { backend: to, ..identity };
+    switched.write(disk).map_err(io("writing the identity"))?;
+    tell(Phase::CleaningUp, pairs);
+    backends::remove_all_but(disk, to).map_err(io("removing the old state"))?;
+    Ok(Migrated { from, to, pairs, bytes })
+}
+
+/// Copies all pairs and persists them together with `applied`.
+fn copy(
+    view: &dyn View,
+    new: &dyn Backend,
+    applied: Option<Applied>,
+    tell: &mut dyn FnMut(u64),
+) -> Result<(), MigrateError> {
+    // A state that had nothing persisted is empty, and so is a new one.
+    let Some(applied) = applied else { return Ok(()) };
+    let mut batch = WriteBatch::new();
+    let (mut pairs, mut batches) = (0, 0);
+    let mut after: Option<Vec<u8>> = None;
+    loop {
+        batch.clear();
+        let last = page(view, after.as_deref(), &mut |key, value| batch.put(&[key], &[value]))?;
+        let Some(last) = last else { break };
+        batches += 1;
+        pairs += batch.len() as u64;
+        // Backends tell states apart by this; none of the log's entries is claimed before all pairs are there.
+        let unfinished = Applied { index: Index(batches), ..Applied::default() };
+        new.apply(&batch, unfinished)?;
+        tell(pairs);
+        after = Some(last);
+    }
+    new.apply(&WriteBatch::new(), applied)?;
+    new.flush()?;
+    Ok(())
+}
+
+/// Compares all pairs; says how many there are, and their bytes.
+fn compare(old: &dyn View, new: &dyn View, tell: &mut dyn FnMut(u64)) -> Result<(u64, u64), MigrateError> {
+    let (mut pairs, mut bytes) = (0, 0);
+    let mut after: Option<Vec<u8>> = None;
+    loop {
+        let (mut expected, mut found) = (Vec::new(), Vec::new());
+        let last = page(old, after.as_deref(), &mut |key, value| expected.push((key.to_vec(), value.to_vec())))?;
+        let same = page(new, after.as_deref(), &mut |key, value| found.push((key.to_vec(), value.to_vec())))?;
+        if expected != found || last != same {
+            let differing = expected.iter().zip(&found).find(|(expected, found)| expected != found);
+            let key = differing.map(|((key, _), _)| key).or(after.as_ref()).cloned().unwrap_or_default();
+            return Err(MigrateError::Differs {
+                what: format!("at or after the key {:02x?}", &key[..key.len().min(32)]),
+            });
+        }
+        let Some(last) = last else { return Ok((pairs, bytes)) };
+        pairs += expected.len() as u64;
+        bytes += expected.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>();
+        tell(pairs);
+        after = Some(last);
+    }
+}
+
+/// Visits the pairs after a key until enough are together; returns the last key, or `None` if there were none.
+fn page(
+    view: &dyn View,
+    after: Option<&[u8]>,
+    visit: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<Option<Vec<u8>>, BackendError> {
+    let lower = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let (mut last, mut pairs, mut bytes) = (Vec::new(), 0, 0);
+    view.scan(lower, Bound::Unbounded, Direction::Forward, &mut |key, value| {
+        visit(key, value);
+        pairs += 1;
+        bytes += key.len() + value.len();
+        last.clear();
+        last.extend_from_slice(key);
+        if pairs == BATCH_PAIRS || bytes >= BATCH_BYTES { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok((pairs > 0).then_some(last))
+}
