@@ -37,7 +37,7 @@ use crate::{
     producers, records,
     reply::{DURABILITY, REQUEST_ID},
     routes::Operation,
-    scan, status, streams, transaction,
+    scan, status, streams, transaction, watch as watch_keys,
 };
 
 /// What handlers answer.
@@ -161,6 +161,7 @@ impl App {
         match operation {
             Operation::KvHead => kv::head(self, call),
             Operation::KvScan => scan::keyspace(self, call).await,
+            Operation::KvWatch => watch_keys::keyspace(self, call).await,
             Operation::KvList => kv::list(self, call),
             Operation::KvAdd => transaction::add_to(self, call).await,
             Operation::KvDeletePrefix => transaction::delete_prefix(self, call).await,

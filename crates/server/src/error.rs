@@ -13,7 +13,7 @@ use axum::{
     http::{HeaderValue, Response, StatusCode, header},
 };
 use serde_json::{Map, Value};
-use thalweg_engine::{ReadError, WriteError};
+use thalweg_engine::{ReadError, WatchError, WriteError};
 use thalweg_types::{
     Action, Classified, Durability,
     command::{CommandError, OperationError, ProducerRefusal},
@@ -180,6 +180,24 @@ impl From<WriteError> for ApiError {
                 ProducerRefusal::Unknown | ProducerRefusal::Mixed => api,
             },
             WriteError::DiskFull { free_bytes } => api.with("free_bytes", free_bytes),
+            _ => api,
+        }
+    }
+}
+
+impl From<WatchError> for ApiError {
+    fn from(error: WatchError) -> Self {
+        let status = match &error {
+            WatchError::Read(error) => return error.clone().into(),
+            WatchError::Compacted { .. } => StatusCode::GONE,
+            WatchError::BeyondEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
+            WatchError::NoSuchKeyspace(_) => StatusCode::NOT_FOUND,
+            WatchError::TooMany | WatchError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let api = Self::classified(status, &error);
+        match error {
+            WatchError::Compacted { oldest, .. } => api.with("oldest", oldest.0),
+            WatchError::BeyondEnd { next, .. } => api.with("next", next.0),
             _ => api,
         }
     }

@@ -33,6 +33,7 @@ mod status;
 mod streams;
 mod tail;
 mod transaction;
+mod watch;
 
 pub use config::{Config, ConfigError, Given, Layers, Resolved};
 pub use server::{Server, ServerError};

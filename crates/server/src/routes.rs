@@ -73,6 +73,8 @@ operations! {
     KvDeletePrefix = "kv_delete_prefix", DELETE "/v1/kv/{keyspace}";
     /// Pairs of a keyspace.
     KvScan = "kv_scan", GET "/v1/kv/{keyspace}";
+    /// Changes of keys.
+    KvWatch = "kv_watch", GET "/v1/watch/{keyspace}";
     /// Names of the keyspaces.
     KvList = "kv_list", GET "/v1/kv";
     /// Keyspaces and their configurations.

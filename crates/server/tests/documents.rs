@@ -58,7 +58,9 @@ fn every_reference_in_the_document_leads_somewhere() {
 async fn every_route_is_served_and_refuses_other_methods_with_allow() {
     let node = Node::start().await;
     for route in ROUTES {
-        let target = route.path.replace("{keyspace}", "a").replace("{*key}", "k").replace("{stream}", "s");
+        // A watch of a keyspace that is there never ends.
+        let keyspace = if route.path.starts_with("/v1/watch/") { "none" } else { "a" };
+        let target = route.path.replace("{keyspace}", keyspace).replace("{*key}", "k").replace("{stream}", "s");
         let status = node.call(route.method, &target, &[], b"").await.status;
         assert_ne!(status, 405, "{} {target}", route.method);
         let refused = node.call("OPTIONS", &target, &[], b"").await;

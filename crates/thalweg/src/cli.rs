@@ -19,6 +19,7 @@ Examples:
   thalweg serve --data ./data
   thalweg put users ada '{\"born\": 1815}'
   thalweg get users ada
+  thalweg watch users --from 1
   thalweg append events 'started' 'stopped'
   thalweg tail events --from 0
   thalweg import flights.ndjson --stream flights --format ndjson
@@ -53,6 +54,8 @@ pub enum Command {
     Del(Del),
     /// List pairs in key order
     Scan(Scan),
+    /// Print changes of keys as they happen, or since a revision
+    Watch(crate::commands::watch::Watch),
     /// Append records to a stream: arguments, a file, or the lines of stdin
     Append(Append),
     /// Print a stream's records
@@ -93,6 +96,7 @@ impl Command {
             Self::Get(args) => args.place.json,
             Self::Del(args) => args.place.json,
             Self::Scan(args) => args.place.json,
+            Self::Watch(args) => args.place.json,
             Self::Append(args) => args.place.json,
             Self::Read(args) => args.place.json,
             Self::Tail(args) => args.place.json,

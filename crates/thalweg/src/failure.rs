@@ -101,7 +101,7 @@ impl Failure {
 
 /// The exit for an error of the engine or the API, by its code where that says more than the action.
 pub fn exit_of(code: &str, action: Action) -> Exit {
-    let missing = ["not_found", "no_log", "missing_directory", "trimmed", "beyond_end"];
+    let missing = ["not_found", "no_log", "missing_directory", "trimmed", "beyond_end", "compacted"];
     if code.starts_with("no_such") || missing.contains(&code) {
         return Exit::NotFound;
     }

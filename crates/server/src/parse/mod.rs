@@ -9,6 +9,7 @@ mod headers;
 mod percent;
 mod query;
 mod time;
+mod watch;
 
 use std::borrow::Cow;
 
@@ -20,6 +21,7 @@ pub use query::{
     AppendQuery, Key, PairRange, Params, RecordsQuery, ScanQuery, Since, decode_cursor, encode_cursor, pair_range,
 };
 pub use time::{parse_time, rfc3339};
+pub use watch::WatchQuery;
 
 /// Something in a path, query or header that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

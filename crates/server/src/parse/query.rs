@@ -52,19 +52,19 @@ fn decode_pair(pair: &str) -> Result<(Cow<'_, str>, Cow<'_, [u8]>), ParseError> 
     Ok((text(decode_query(name.as_bytes())?, "a query parameter's name")?, decode_query(value.as_bytes())?))
 }
 
-fn unknown<T>(name: &str) -> Result<T, ParseError> {
+pub(super) fn unknown<T>(name: &str) -> Result<T, ParseError> {
     Err(ParseError::UnknownParameter { name: name.chars().take(64).collect() })
 }
 
 /// Stores a parameter that may come once.
-fn once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), ParseError> {
+pub(super) fn once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), ParseError> {
     if slot.replace(value).is_some() {
         return Err(ParseError::Repeated { name });
     }
     Ok(())
 }
 
-fn number(name: &'static str, value: &[u8]) -> Result<u64, ParseError> {
+pub(super) fn number(name: &'static str, value: &[u8]) -> Result<u64, ParseError> {
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let parsed = digits.then(|| std::str::from_utf8(value).ok()?.parse().ok()).flatten();
     parsed.ok_or(ParseError::BadParameter { name, expected: "a whole number" })

@@ -9,6 +9,7 @@ pub mod migrate;
 mod node;
 pub mod serve;
 mod stream;
+pub mod watch;
 
 use clap::CommandFactory;
 
@@ -27,6 +28,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Get(args) => kv::get(&args),
         Command::Del(args) => kv::del(&args),
         Command::Scan(args) => kv::scan(&args),
+        Command::Watch(args) => watch::run(&args),
         Command::Append(args) => stream::append(&args),
         Command::Read(args) => stream::read(&args),
         Command::Tail(args) => stream::tail(&args),

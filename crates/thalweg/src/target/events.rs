@@ -2,9 +2,10 @@
 
 use std::io::{BufRead, Read};
 
-/// An event: its name (`message` if it has none) and its data, lines joined.
+/// An event: its id if it has one, its name (`message` if it has none) and its data, lines joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
+    pub id: Option<String>,
     pub name: String,
     pub data: String,
 }
@@ -24,7 +25,7 @@ impl<R: BufRead> Events<R> {
 
     /// The next event; `None` when the connection ends, cleanly or not, with whatever it was in the middle of.
     pub fn next_event(&mut self) -> Option<Event> {
-        let (mut name, mut data): (Option<String>, Option<String>) = (None, None);
+        let (mut id, mut name, mut data): (Option<String>, Option<String>, Option<String>) = (None, None, None);
         let mut line = Vec::new();
         loop {
             line.clear();
@@ -33,14 +34,15 @@ impl<R: BufRead> Events<R> {
             let text = text.trim_end_matches(['\r', '\n']);
             if text.is_empty() {
                 match data.take() {
-                    Some(data) => return Some(Event { name: name.unwrap_or_else(|| "message".to_owned()), data }),
-                    None => name = None,
+                    Some(data) => return Some(Event { id, name: name.unwrap_or_else(|| "message".to_owned()), data }),
+                    None => (id, name) = (None, None),
                 }
                 continue;
             }
             let (field, value) = text.split_once(':').unwrap_or((text, ""));
             let value = value.strip_prefix(' ').unwrap_or(value);
             match field {
+                "id" => id = Some(value.to_owned()),
                 "event" => name = Some(value.to_owned()),
                 "data" => data = Some(data.map_or_else(|| value.to_owned(), |data| format!("{data}\n{value}"))),
                 _ => {}
@@ -69,6 +71,13 @@ mod tests {
         let text = ": hello\n\nid: 7\nevent: record\ndata: {\"a\":1}\n\ndata:x\ndata: y\r\n\r\n: still here\n\n";
         let wanted = [("record", "{\"a\":1}"), ("message", "x\ny")];
         assert_eq!(events(text), wanted.map(|(name, data)| (name.to_owned(), data.to_owned())));
+    }
+
+    #[test]
+    fn an_id_is_of_its_event_alone() {
+        let mut events = Events::new("id: 7\ndata: a\n\ndata: b\n\nid: 8\n\ndata: c\n\n".as_bytes());
+        let ids: Vec<_> = std::iter::from_fn(|| events.next_event()).map(|event| event.id).collect();
+        assert_eq!(ids, [Some("7".to_owned()), None, None]);
     }
 
     #[test]

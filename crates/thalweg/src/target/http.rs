@@ -148,6 +148,9 @@ impl Http {
         if failure.code == "no_such_stream" {
             return failure.then(super::STREAMS_HINT);
         }
+        if let Some(oldest) = number("oldest") {
+            return failure.then(format!("go on with `--from {oldest}`, or look at what there is now"));
+        }
         match (status, number("start"), number("next")) {
             (410, Some(start), _) => failure.then(format!("read with `--from {start}`")),
             (416, _, Some(next)) => {

@@ -19,6 +19,7 @@ use thalweg_types::{
 use super::{
     Access, Appended, Found, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs,
     VisitRecords, Written, holds_for_absent, no_such_stream,
+    watch::{self, VisitChanges, WatchQuery},
 };
 use crate::{
     failure::{Exit, Failure},
@@ -101,6 +102,10 @@ impl Target for Local {
             flow(&mut outcome, visit(Pair { key: item.key, value, revision: item.revision.get() }))
         });
         outcome.and(scanned.map_err(of_read))
+    }
+
+    fn watch(&self, keyspace: &str, query: &WatchQuery, visit: VisitChanges<'_>) -> Result<(), Failure> {
+        watch::local(&self.database, keyspace, query, visit)
     }
 
     fn keyspaces(&self) -> Result<Vec<String>, Failure> {

@@ -7,6 +7,7 @@ pub mod events;
 pub mod http;
 pub mod local;
 pub mod remote;
+pub mod watch;
 
 use std::{ops::ControlFlow, path::PathBuf, time::Duration};
 
@@ -168,6 +169,8 @@ pub trait Target {
     /// A keyspace that does not exist holds nothing.
     fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<(), Failure>;
     fn keyspaces(&self) -> Result<Vec<String>, Failure>;
+    /// Changes from a revision on, and then as they happen, until told to stop.
+    fn watch(&self, keyspace: &str, query: &watch::WatchQuery, visit: watch::VisitChanges<'_>) -> Result<(), Failure>;
 
     /// Appends all or none; creates the stream if needed.
     fn append(&self, stream: &str, records: &[NewRecord], terms: &AppendTerms<'_>) -> Result<Appended, Failure>;

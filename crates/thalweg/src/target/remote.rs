@@ -23,6 +23,7 @@ use super::{
     events::Events,
     holds_for_absent,
     http::{Ask, Http, Reply},
+    watch::{self, VisitChanges, WatchQuery},
 };
 use crate::{
     failure::{Exit, Failure},
@@ -176,6 +177,10 @@ impl Target for Remote {
             Ok(()) if !whole => Err(self.http.not_ours("the reply broke off before its last line")),
             scanned => scanned,
         }
+    }
+
+    fn watch(&self, keyspace: &str, query: &WatchQuery, visit: VisitChanges<'_>) -> Result<(), Failure> {
+        watch::remote(&self.http, keyspace, query, visit)
     }
 
     fn keyspaces(&self) -> Result<Vec<String>, Failure> {

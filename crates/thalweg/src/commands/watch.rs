@@ -1,0 +1,99 @@
+//! `watch`: changes of keys, as they happen or from a revision on.
+
+use std::ops::ControlFlow;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::{parse_key, with_target};
+use crate::{
+    cli::KeyFormat,
+    failure::Failure,
+    render::{self, Lines},
+    target::{
+        Access, Place,
+        watch::{Change, WatchKeys, WatchQuery},
+    },
+};
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Prints revision, what happened (put, delete, expire, delete_prefix), key, value. Goes on after a \
+                  server restarts.\n\nExamples:\n  thalweg watch users\n  thalweg watch users --prefix a --from 17 \
+                  --json\n  thalweg watch config --key feature --limit 1    # until it changes"
+)]
+pub struct Watch {
+    /// The keyspace
+    pub keyspace: String,
+    /// Only this key
+    #[arg(long, conflicts_with_all = ["prefix", "start", "end"])]
+    pub key: Option<String>,
+    /// Only keys that start with this
+    #[arg(long, conflicts_with_all = ["start", "end"])]
+    pub prefix: Option<String>,
+    /// Only keys from this one on
+    #[arg(long, value_name = "KEY")]
+    pub start: Option<String>,
+    /// Only keys up to, and without, this one
+    #[arg(long, value_name = "KEY")]
+    pub end: Option<String>,
+    /// From this revision on [default: what happens from now on]
+    #[arg(long, value_name = "REVISION")]
+    pub from: Option<u64>,
+    /// End after so many changes
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// How keys are typed and shown
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub key_format: KeyFormat,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+pub fn run(args: &Watch) -> Result<(), Failure> {
+    if args.limit == Some(0) {
+        return Ok(());
+    }
+    let key = |text: &Option<String>| text.as_ref().map(|text| parse_key(text, args.key_format)).transpose();
+    let keys = match (key(&args.key)?, key(&args.prefix)?, key(&args.start)?, key(&args.end)?) {
+        (Some(key), ..) => WatchKeys::Key(key),
+        (_, Some(prefix), ..) => WatchKeys::Prefix(prefix),
+        (.., None, None) => WatchKeys::Prefix(Vec::new()),
+        (.., start, end) => WatchKeys::Range(start, end),
+    };
+    let query = WatchQuery { keys, from: args.from };
+    with_target(&args.place, Access::Read, |target| {
+        let (mut lines, mut left) = (Lines::new(), args.limit);
+        target.watch(&args.keyspace, &query, &mut |change| {
+            let text = if args.place.json { change_json(change) } else { change_text(change, args.key_format) };
+            lines.line(&text)?;
+            lines.flush()?;
+            left = left.map(|left| left - 1);
+            Ok(if left == Some(0) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })
+    })
+}
+
+/// A change as one JSON object, as the API writes it.
+fn change_json(change: &Change) -> String {
+    let mut object = Map::new();
+    object.insert("revision".into(), json!(change.revision));
+    object.insert("time_micros".into(), json!(change.time));
+    object.insert("change".into(), json!(change.what));
+    render::insert_bytes(&mut object, if change.is_prefix() { "prefix" } else { "key" }, &change.key);
+    if let Some(value) = &change.value {
+        render::insert_bytes(&mut object, "value", value);
+    }
+    Value::Object(object).to_string()
+}
+
+fn change_text(change: &Change, format: KeyFormat) -> String {
+    let key = match format {
+        KeyFormat::Text => render::one_line(&change.key),
+        KeyFormat::Hex => change.key.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    match &change.value {
+        Some(value) => format!("{}\t{}\t{key}\t{}", change.revision, change.what, render::one_line(value)),
+        None => format!("{}\t{}\t{key}", change.revision, change.what),
+    }
+}
