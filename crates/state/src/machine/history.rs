@@ -28,7 +28,6 @@ use crate::{
 
 impl Applying<'_> {
     /// The current command's changes cannot be derived from its bytes: keeps those that follow.
-    #[allow(dead_code, reason = "commits tell by their bytes; expiries and counters will not")]
     pub(crate) fn tell_changes(&mut self) {
         self.applier.verdict.tell();
     }
