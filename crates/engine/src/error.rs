@@ -72,6 +72,12 @@ pub enum OpenError {
         /// What the system said.
         message: String,
     },
+    /// The log was repaired, but what goes with it could not be written.
+    #[error("the repair could not be finished: {reason}; start it again")]
+    Repair {
+        /// Why.
+        reason: String,
+    },
     /// The log could not be opened.
     #[error(transparent)]
     Log(#[from] thalweg_log::OpenError),
@@ -96,6 +102,7 @@ impl Classified for OpenError {
             Self::NotBuilt { .. } => "backend_not_built",
             Self::Identity { .. } => "bad_identity",
             Self::Io { .. } => "io",
+            Self::Repair { .. } => "repair_failed",
             Self::Log(error) => error.code(),
             Self::Backend(error) => error.code(),
             Self::Machine(error) => error.code(),
@@ -109,7 +116,7 @@ impl Classified for OpenError {
             Self::Missing { .. } | Self::OtherBackend { .. } | Self::NoOsPath { .. } | Self::NotBuilt { .. } => {
                 Action::Fix
             }
-            Self::Identity { .. } | Self::Io { .. } => Action::Stop,
+            Self::Identity { .. } | Self::Io { .. } | Self::Repair { .. } => Action::Stop,
             Self::Log(error) => error.action(),
             Self::Backend(error) => error.action(),
             Self::Machine(error) => error.action(),

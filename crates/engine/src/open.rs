@@ -14,26 +14,32 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_disk::{Disk, LockGuard, RealDisk};
-use thalweg_log::Log;
-use thalweg_replica::{Solo, SoloOptions, replay};
+use thalweg_log::{Log, Purpose};
+use thalweg_replica::{Solo, SoloOptions, bridge, replay};
 use thalweg_state::{
     backend::{Backend, BarrierFailed, LogBarrier},
     blobs::{BlobUnreadable, Blobs},
     machine::{Machine, MachineOptions},
 };
-use thalweg_types::{BlobRef, Clock, Lsn, NodeId, SpaceId, SystemClock, limits::MIN_INLINE_VALUE_BYTES};
+use thalweg_types::{
+    BlobRef, Clock, Durability, Index, Lsn, NodeId, Revision, SpaceId, SystemClock,
+    command::{CommandError, Framed, HistoryFloor, encode_raise_history_floor},
+    limits::MIN_INLINE_VALUE_BYTES,
+};
 
 use crate::{
     backends,
     error::OpenError,
     identity::Identity,
-    options::{BackendKind, Create, Options},
+    options::{BackendKind, Create, Options, Repair},
     tails::Tails,
     watch::{Hub, Observers, Source},
 };
 
 const LOCK: &str = "LOCK";
 const LOG_DIR: &str = "log";
+/// Rows of history that a repair forgets at once; maintenance forgets the rest.
+const HISTORY_ROWS: u32 = 1000;
 
 /// What opening found and did.
 #[derive(Clone, Debug)]
@@ -119,9 +125,18 @@ pub(crate) fn on(
     let machine = Machine::open(backend.clone(), machine_options)?.with_blobs(Arc::new(LogBlobs(log.clone())));
     let machine = Arc::new(machine);
     let space = SpaceId::ZERO;
+    let bridged = match (options.repair, backend.applied()) {
+        (Repair::CutAtCorruption, Some(applied)) => bridge(&log, space, applied)?,
+        _ => 0,
+    };
     let replayed = replay(&log, &machine, space, &mut |_| {})?;
     let solo_options = SoloOptions { space, node: identity.node, max_queue_bytes: options.max_queue_bytes };
     let solo = Solo::open(log.clone(), machine.clone(), clock.clone(), &solo_options)?;
+    // Also when the open before it was the one that bridged, and ended in between.
+    let purged = machine.purged()?.map_or(Index::ZERO, |purged| purged.index);
+    if purged > machine.history_floor()?.index {
+        forget_history(&solo)?;
+    }
     let tails = Arc::new(Tails::default());
     let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space });
     solo.observe(Arc::new(Observers { tails: tails.clone(), watches: watches.clone() }));
@@ -134,9 +149,41 @@ pub(crate) fn on(
         replayed_records: replayed.records,
         replayed_bytes: replayed.bytes,
         took: clock.monotonic().saturating_sub(started),
-        repaired: recovery.repaired,
+        repaired: repaired(recovery.repaired, bridged),
     };
     Ok(Opened { disk, log, backend, machine, solo, tails, watches, report, _lock: lock })
+}
+
+/// What a repair gave up, in words.
+fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
+    let bridged = (bridged > 0).then(|| {
+        format!(
+            "the state had applied {bridged} records more than the log has left: what it holds is kept; long values and \
+             stream records that were only in those can't be read any more"
+        )
+    });
+    match (cut, bridged) {
+        (Some(cut), Some(bridged)) => Some(format!("{cut}; {bridged}")),
+        (cut, bridged) => cut.or(bridged),
+    }
+}
+
+/// The log can't tell what lies before a bridge: watches from there are told so. The floor goes no higher than
+/// what is applied, so the second entry puts it above the first, which is above the bridge.
+fn forget_history(solo: &Solo) -> Result<(), OpenError> {
+    let everything = HistoryFloor { revision: Revision(u64::MAX), index: Index(u64::MAX) };
+    for _ in 0..2 {
+        let mut command = Framed::default();
+        let encoded = command.encode(|out| {
+            encode_raise_history_floor(out, everything, HISTORY_ROWS);
+            Ok::<_, CommandError>(())
+        });
+        let proposed = encoded.map_err(|error| error.to_string()).and_then(|()| {
+            solo.propose(&command, Durability::Disk, Purpose::Reclaim).map_err(|error| error.to_string())
+        });
+        proposed.map_err(|reason| OpenError::Repair { reason })?;
+    }
+    Ok(())
 }
 
 /// Takes the directory for this process.

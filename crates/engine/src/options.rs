@@ -67,7 +67,8 @@ pub enum Repair {
     /// Refuse to open.
     #[default]
     Refuse,
-    /// Cut the log where the corruption begins. Everything behind it is lost.
+    /// Cut the log where the corruption begins. What is behind it is lost, but for what the state had persisted
+    /// of it: that is kept, and the log goes on from there.
     CutAtCorruption,
 }
 

@@ -9,7 +9,7 @@ use thalweg_types::{Action, Classified, Index, Lsn, NodeId, Term};
 pub enum OpenError {
     /// The state holds entries that the log has lost. Serving it would show writes that never happened.
     #[error(
-        "the state is ahead of the log: it has applied up to LSN {applied}, the log ends at {end}; restore the log, or remove the state directory to rebuild it from the log"
+        "the state is ahead of the log: it has applied up to LSN {applied}, the log ends at {end}; restore the log, or keep the state with `thalweg serve --repair`"
     )]
     StateAhead {
         /// Exclusive bound of what the state applied.

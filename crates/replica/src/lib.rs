@@ -11,6 +11,7 @@
 //! - entries of a space have indexes without gaps from 1 on, in terms that never go back;
 //! - space time never goes back.
 
+mod bridge;
 mod clock;
 mod error;
 mod group;
@@ -20,6 +21,7 @@ mod replay;
 mod slot;
 mod solo;
 
+pub use bridge::{MAX_BRIDGED_RECORDS, bridge};
 pub use clock::SpaceClock;
 pub use error::{OpenError, ProposeError};
 pub use group::{MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, Membership, MembershipError, Vote};

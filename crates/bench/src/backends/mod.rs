@@ -215,9 +215,10 @@ impl Suite<'_> {
         let probe = self.probe(progress)?;
         let mut all = Vec::new();
         for group in GROUPS {
-            // Alone, a store blocks: it has no tasks to wait together.
-            let takes_part =
-                |subject: &&Subject<'_>| subject.mode == Mode::BehindLog || !matches!(group, Group::Tasks(_));
+            // Alone, a store takes one batch at a time: many writers are as fast as one.
+            let takes_part = |subject: &&Subject<'_>| {
+                subject.mode == Mode::BehindLog || !matches!(group, Group::Writers(_) | Group::Tasks(_))
+            };
             let cells = self.measure(group, self.subjects.iter().filter(takes_part).collect(), progress)?;
             self.plot_bars(group, &cells)?;
             all.extend(cells);

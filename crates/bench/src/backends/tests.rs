@@ -18,7 +18,11 @@ fn every_cell_is_filled_and_plotted() {
     let plots = tempfile::tempdir().unwrap();
     let flags = format!("--samples 1 --plots {} --sweep-size 1000 --sweep-readers 2", plots.path().display());
     let report = run(&options(&flags), &mut Quiet).unwrap();
-    assert_eq!(report.tables[0].rows.len(), (GROUPS.len() - 1) * 4 * 2 + 4, "four backends, two modes; tasks in one");
+    assert_eq!(
+        report.tables[0].rows.len(),
+        (GROUPS.len() - 2) * 4 * 2 + 2 * 4,
+        "four backends, two modes; many writers in one"
+    );
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
     for row in json["tables"][0]["rows"].as_array().unwrap() {
         assert!(row["per s"].as_f64().unwrap() > 0.0, "{row}");

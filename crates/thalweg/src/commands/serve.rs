@@ -75,7 +75,7 @@ impl Args for Serve {
             Arg::new("repair")
                 .long("repair")
                 .action(ArgAction::SetTrue)
-                .help("Where the log is corrupt, cut it there and say what is lost, instead of refusing to start"),
+                .help("Where the log is corrupt, cut it there, keep what the state has, and say what is lost, instead of refusing to start"),
         ];
         let command = command.after_help(AFTER_HELP).args(own).next_help_heading("Configuration");
         KNOBS.iter().fold(command, |command, knob| command.arg(flag(knob.name, knob.help)))
