@@ -151,6 +151,26 @@ pub struct Names {
 }
 
 impl Names {
+    /// Notes a keyspace's id.
+    pub fn add_keyspace(&mut self, name: &str, id: KeyspaceId) {
+        self.keyspaces.insert(name.to_owned(), id);
+    }
+
+    /// Notes a stream's id.
+    pub fn add_stream(&mut self, name: &str, id: StreamId) {
+        self.streams.insert(name.to_owned(), id);
+    }
+
+    /// The id of a keyspace that has been looked up.
+    pub fn known_keyspace(&self, name: &str) -> Result<KeyspaceId, ApiError> {
+        self.keyspaces.get(name).copied().ok_or_else(|| crate::error::no_such_keyspace(name))
+    }
+
+    /// The id of a stream that has been looked up.
+    pub fn known_stream(&self, name: &str) -> Result<StreamId, ApiError> {
+        self.streams.get(name).copied().ok_or_else(|| crate::error::no_such_stream(name))
+    }
+
     /// A keyspace's id.
     pub async fn keyspace(&mut self, app: &App, name: &str) -> Result<KeyspaceId, ApiError> {
         if let Some(id) = self.keyspaces.get(name) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo};
+use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, KeyspaceStats};
 use thalweg_types::command::KeyspaceConfig;
 
 use crate::{
@@ -35,10 +35,18 @@ fn config_json(config: &KeyspaceConfig) -> Value {
     json!({ "exact_counts": config.exact_counts })
 }
 
-fn info_json(info: &KeyspaceInfo) -> Value {
+/// A keyspace, without statistics.
+#[must_use]
+pub fn info_json(info: &KeyspaceInfo) -> Value {
     json!({
         "name": info.name, "id": info.id.0, "created_micros": info.created.0, "config": config_json(&info.config),
     })
+}
+
+/// What a keyspace holds.
+#[must_use]
+pub fn stats_json(stats: &KeyspaceStats) -> Value {
+    json!({ "keys": stats.keys, "bytes": stats.bytes, "exact": stats.exact, "sweeping": stats.sweeping })
 }
 
 async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiError> {
@@ -77,8 +85,7 @@ pub async fn get(app: &Arc<App>, call: &Call) -> Answer {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", action, "counting failed: see the server's log")
     })??;
     let mut object = info_json(&info);
-    object["stats"] =
-        json!({ "keys": stats.keys, "bytes": stats.bytes, "exact": stats.exact, "sweeping": stats.sweeping });
+    object["stats"] = stats_json(&stats);
     Ok(reply::json(StatusCode::OK, &object))
 }
 

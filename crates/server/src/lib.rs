@@ -36,8 +36,10 @@ mod transaction;
 mod watch;
 
 pub use config::{Config, ConfigError, Given, Layers, Resolved};
+pub use keyspaces::{info_json, stats_json};
 pub use server::{Server, ServerError};
 pub use status::{OPENAPI, node_status};
+pub use transaction::transact_json;
 
 /// Bodies without a request around them, for the fuzz target. No part of the API.
 #[doc(hidden)]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use thalweg_engine::TransactionAck;
+use thalweg_engine::{Database, TransactionAck};
 use thalweg_types::{
     Durability, Revision,
-    command::{OperationResult, Operations, ScanOperation, TransactionBuilder},
+    command::{OperationResult, Operations, ScanOperation, ScannedItem, TransactionBuilder},
     limits::MAX_TRANSACTION_SCAN_ITEMS,
     record::RecordBatch,
 };
@@ -89,6 +89,33 @@ enum JsonOperation {
     },
 }
 
+impl JsonTransaction {
+    fn operations(&self) -> impl Iterator<Item = &JsonOperation> {
+        self.then.iter().chain(&self.otherwise)
+    }
+
+    /// The transaction, by the ids of all that it names.
+    fn build(&self, names: &Names) -> Result<TransactionBuilder, ApiError> {
+        let mut builder = TransactionBuilder::new();
+        for condition in &self.conditions {
+            let id = names.known_keyspace(&condition.keyspace)?;
+            condition.with(|key, expect| Ok(builder.expect(id, key, expect).map(|_| ())?))?;
+        }
+        self.then.iter().try_for_each(|operation| operation.add(builder.then(), names))?;
+        self.otherwise.iter().try_for_each(|operation| operation.add(builder.otherwise(), names))?;
+        Ok(builder)
+    }
+
+    fn level(&self, asked: Durability) -> Result<Durability, ApiError> {
+        let Some(name) = &self.durability else { return Ok(asked) };
+        name.parse::<Durability>().map_err(|error| ApiError::bad_request("bad_json", error.to_string()))
+    }
+
+    fn answer(&self, ack: &TransactionAck) -> Value {
+        answer(ack, if ack.succeeded() { &self.then } else { &self.otherwise })
+    }
+}
+
 /// `POST /v1/txn`
 pub async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
@@ -96,104 +123,135 @@ pub async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     let asked = app.level(call)?;
     let body = body::read(app, call.body.get_mut()).await?;
     let sent: JsonTransaction = json::parse(&body)?;
-    let level = match &sent.durability {
-        None => asked,
-        Some(name) => {
-            name.parse::<Durability>().map_err(|error| ApiError::bad_request("bad_json", error.to_string()))?
-        }
-    };
+    let level = sent.level(asked)?;
     let mut names = Names::default();
-    let mut builder = TransactionBuilder::new();
     for condition in &sent.conditions {
-        let id = names.keyspace(app, &condition.keyspace).await?;
-        condition.with(|key, expect| Ok(builder.expect(id, key, expect).map(|_| ())?))?;
+        names.keyspace(app, &condition.keyspace).await?;
     }
-    for operation in &sent.then {
-        add(app, &mut names, builder.then(), operation).await?;
+    for operation in sent.operations() {
+        match operation.target() {
+            Target::Keyspace(name) => drop(names.keyspace(app, name).await?),
+            Target::Stream(name) => drop(names.stream(app, name).await?),
+        }
     }
-    for operation in &sent.otherwise {
-        add(app, &mut names, builder.otherwise(), operation).await?;
-    }
-    let transacted = app.db.transact(&builder, level);
-    drop((builder, body));
+    let transacted = app.db.transact(&sent.build(&names)?, level);
+    drop(body);
     let ack = transacted.await?;
-    let operations = if ack.succeeded() { &sent.then } else { &sent.otherwise };
-    Ok(answer(&ack, operations))
+    Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)))
 }
 
-async fn add(app: &App, names: &mut Names, list: &mut Operations, operation: &JsonOperation) -> Result<(), ApiError> {
-    match operation {
-        JsonOperation::Put { keyspace, key, key_base64, value, value_base64 } => {
-            let id = names.keyspace(app, keyspace).await?;
-            let key = required_bytes("key", key.as_ref(), key_base64.as_ref())?;
-            let value = required_bytes("value", value.as_ref(), value_base64.as_ref())?;
-            list.put(id, &key, &value)?;
-        }
-        JsonOperation::Delete { keyspace, key, key_base64 } => {
-            let id = names.keyspace(app, keyspace).await?;
-            list.delete(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
-        }
-        JsonOperation::Append { stream, expected, records } => {
-            let id = names.stream(app, stream).await?;
-            let mut batch = RecordBatch::new();
-            push_records(&mut batch, records)?;
-            if batch.is_empty() {
-                return Err(ApiError::bad_request("no_records", "an append has at least one record"));
-            }
-            list.append(id, expected_offset(expected.as_ref())?, &batch)?;
-        }
-        JsonOperation::Add { keyspace, key, key_base64, delta } => {
-            let id = names.keyspace(app, keyspace).await?;
-            list.add(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?, *delta)?;
-        }
-        JsonOperation::DeletePrefix { keyspace, prefix, prefix_base64 } => {
-            let id = names.keyspace(app, keyspace).await?;
-            list.delete_prefix(id, &required_bytes("prefix", prefix.as_ref(), prefix_base64.as_ref())?)?;
-        }
-        JsonOperation::Get { keyspace, key, key_base64 } => {
-            let id = names.keyspace(app, keyspace).await?;
-            list.get(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
-        }
-        JsonOperation::Scan {
-            keyspace,
-            prefix,
-            prefix_base64,
-            start,
-            start_base64,
-            end,
-            end_base64,
-            reverse,
-            keys_only,
-            limit,
-        } => {
-            let id = names.keyspace(app, keyspace).await?;
-            let prefix = bytes_of("prefix", prefix.as_ref(), prefix_base64.as_ref())?.unwrap_or_default();
-            let start = bytes_of("start", start.as_ref(), start_base64.as_ref())?;
-            let end = bytes_of("end", end.as_ref(), end_base64.as_ref())?;
-            let limit = limit.unwrap_or(MAX_TRANSACTION_SCAN_ITEMS as u32);
-            let (start, end) = (start.as_deref(), end.as_deref());
-            let scan = ScanOperation { prefix: &prefix, start, end, reverse: *reverse, keys_only: *keys_only, limit };
-            list.scan(id, &scan)?;
+/// Carries out a transaction that is written as `POST /v1/txn` takes it, and answers as that does. For
+/// whoever has the database open in his own process.
+pub fn transact_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
+    let sent: JsonTransaction = json::parse(body)?;
+    let db = db.with_durability(sent.level(db.durability())?);
+    let mut names = Names::default();
+    for condition in &sent.conditions {
+        names.add_keyspace(&condition.keyspace, db.keyspace(&condition.keyspace)?.id());
+    }
+    for operation in sent.operations() {
+        match operation.target() {
+            Target::Keyspace(name) => names.add_keyspace(name, db.keyspace(name)?.id()),
+            Target::Stream(name) => names.add_stream(name, db.stream(name)?.id()),
         }
     }
-    Ok(())
+    let ack = db.transact(&sent.build(&names)?)?;
+    Ok(sent.answer(&ack))
 }
 
-fn answer(ack: &TransactionAck, operations: &[JsonOperation]) -> axum::http::Response<axum::body::Body> {
+/// What an operation is about.
+enum Target<'a> {
+    Keyspace(&'a str),
+    Stream(&'a str),
+}
+
+impl JsonOperation {
+    fn target(&self) -> Target<'_> {
+        match self {
+            Self::Append { stream, .. } => Target::Stream(stream),
+            Self::Put { keyspace, .. }
+            | Self::Delete { keyspace, .. }
+            | Self::Add { keyspace, .. }
+            | Self::DeletePrefix { keyspace, .. }
+            | Self::Get { keyspace, .. }
+            | Self::Scan { keyspace, .. } => Target::Keyspace(keyspace),
+        }
+    }
+
+    fn add(&self, list: &mut Operations, names: &Names) -> Result<(), ApiError> {
+        match self {
+            Self::Put { keyspace, key, key_base64, value, value_base64 } => {
+                let id = names.known_keyspace(keyspace)?;
+                let key = required_bytes("key", key.as_ref(), key_base64.as_ref())?;
+                let value = required_bytes("value", value.as_ref(), value_base64.as_ref())?;
+                list.put(id, &key, &value)?;
+            }
+            Self::Delete { keyspace, key, key_base64 } => {
+                let id = names.known_keyspace(keyspace)?;
+                list.delete(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
+            }
+            Self::Append { stream, expected, records } => {
+                let id = names.known_stream(stream)?;
+                let mut batch = RecordBatch::new();
+                push_records(&mut batch, records)?;
+                if batch.is_empty() {
+                    return Err(ApiError::bad_request("no_records", "an append has at least one record"));
+                }
+                list.append(id, expected_offset(expected.as_ref())?, &batch)?;
+            }
+            Self::Add { keyspace, key, key_base64, delta } => {
+                let id = names.known_keyspace(keyspace)?;
+                list.add(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?, *delta)?;
+            }
+            Self::DeletePrefix { keyspace, prefix, prefix_base64 } => {
+                let id = names.known_keyspace(keyspace)?;
+                list.delete_prefix(id, &required_bytes("prefix", prefix.as_ref(), prefix_base64.as_ref())?)?;
+            }
+            Self::Get { keyspace, key, key_base64 } => {
+                let id = names.known_keyspace(keyspace)?;
+                list.get(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
+            }
+            Self::Scan {
+                keyspace,
+                prefix,
+                prefix_base64,
+                start,
+                start_base64,
+                end,
+                end_base64,
+                reverse,
+                keys_only,
+                limit,
+            } => {
+                let id = names.known_keyspace(keyspace)?;
+                let prefix = bytes_of("prefix", prefix.as_ref(), prefix_base64.as_ref())?.unwrap_or_default();
+                let start = bytes_of("start", start.as_ref(), start_base64.as_ref())?;
+                let end = bytes_of("end", end.as_ref(), end_base64.as_ref())?;
+                let limit = limit.unwrap_or(MAX_TRANSACTION_SCAN_ITEMS as u32);
+                let (start, end) = (start.as_deref(), end.as_deref());
+                let scan =
+                    ScanOperation { prefix: &prefix, start, end, reverse: *reverse, keys_only: *keys_only, limit };
+                list.scan(id, &scan)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn answer(ack: &TransactionAck, operations: &[JsonOperation]) -> Value {
     let results = operations.iter().zip(&ack.outcome.results);
     let failed = ack
         .outcome
         .failed
         .map(|failed| json!({ "condition": failed.condition, "revision": failed.actual.map(Revision::get) }));
-    let object = json!({
+    json!({
         "succeeded": ack.succeeded(),
         "failed": failed,
         "wrote": ack.outcome.wrote,
         "revision": ack.outcome.revision.0,
         "durability": ack.durability.name(),
         "results": results.map(|(operation, result)| result_json(operation, result)).collect::<Vec<_>>(),
-    });
-    done(ack.durability, ack.outcome.revision, &object)
+    })
 }
 
 fn done(durability: Durability, revision: Revision, object: &Value) -> axum::http::Response<axum::body::Body> {
@@ -205,42 +263,50 @@ fn done(durability: Durability, revision: Revision, object: &Value) -> axum::htt
 }
 
 fn result_json(operation: &JsonOperation, result: &OperationResult) -> Value {
-    let mut object = Map::new();
-    let (name, fields) = match result {
-        OperationResult::Put => ("put", json!({})),
-        OperationResult::Deleted { existed } => ("delete", json!({ "existed": existed })),
+    let named = |op: &str| Map::from_iter([("op".to_owned(), Value::from(op))]);
+    let with = |op: &str, fields: Value| {
+        let mut object = named(op);
+        if let Value::Object(fields) = fields {
+            object.extend(fields);
+        }
+        Value::Object(object)
+    };
+    match result {
+        OperationResult::Put => Value::Object(named("put")),
+        OperationResult::Deleted { existed } => with("delete", json!({ "existed": existed })),
         OperationResult::Appended(at) => {
             let stream = if let JsonOperation::Append { stream, .. } = operation { stream.as_str() } else { "" };
             let last = streams::last(at.first, at.count);
-            ("append", json!({ "stream": stream, "first": at.first.0, "last": last, "count": at.count }))
+            with("append", json!({ "stream": stream, "first": at.first.0, "last": last, "count": at.count }))
         }
-        OperationResult::Added { value } => ("add", json!({ "value": value })),
-        OperationResult::PrefixDeleted { keys } => ("delete_prefix", json!({ "keys": keys })),
-        OperationResult::Got(None) => ("get", json!({ "found": false })),
+        OperationResult::Added { value } => with("add", json!({ "value": value })),
+        OperationResult::PrefixDeleted { keys } => with("delete_prefix", json!({ "keys": keys })),
+        OperationResult::Got(None) => with("get", json!({ "found": false })),
         OperationResult::Got(Some(got)) => {
+            let mut object = named("get");
+            object.insert("found".into(), true.into());
             json::insert_bytes(&mut object, "value", &got.value);
-            ("get", json!({ "found": true, "revision": got.revision.0 }))
+            object.insert("revision".into(), got.revision.0.into());
+            Value::Object(object)
         }
         OperationResult::Scanned(page) => {
+            let mut object = named("scan");
+            object.insert("items".into(), page.items.iter().map(item_json).collect());
             if let Some(after) = &page.after {
                 json::insert_bytes(&mut object, "after", after);
             }
-            let item = |item: &thalweg_types::command::ScannedItem| {
-                let mut object = Map::new();
-                json::insert_bytes(&mut object, "key", &item.key);
-                if let Some(value) = &item.value {
-                    json::insert_bytes(&mut object, "value", value);
-                }
-                object.insert("revision".into(), item.revision.0.into());
-                Value::Object(object)
-            };
-            ("scan", json!({ "items": page.items.iter().map(item).collect::<Vec<_>>() }))
+            Value::Object(object)
         }
-    };
-    object.insert("op".into(), name.into());
-    if let Value::Object(fields) = fields {
-        object.extend(fields);
     }
+}
+
+fn item_json(item: &ScannedItem) -> Value {
+    let mut object = Map::new();
+    json::insert_bytes(&mut object, "key", &item.key);
+    if let Some(value) = &item.value {
+        json::insert_bytes(&mut object, "value", value);
+    }
+    object.insert("revision".into(), item.revision.0.into());
     Value::Object(object)
 }
 

@@ -56,6 +56,10 @@ pub enum Command {
     Scan(Scan),
     /// Print changes of keys as they happen, or since a revision
     Watch(crate::commands::watch::Watch),
+    /// Add to a counter, and print what it is then
+    Incr(Incr),
+    /// Carry out a transaction: conditions that choose one of two lists of operations
+    Txn(Txn),
     /// Append records to a stream: arguments, a file, or the lines of stdin
     Append(Append),
     /// Print a stream's records
@@ -64,8 +68,8 @@ pub enum Command {
     Tail(Tail),
     /// List streams, or look after one
     Streams(Streams),
-    /// List keyspaces
-    Keyspaces(Plain),
+    /// List keyspaces, or look after one
+    Keyspaces(Keyspaces),
     /// Show what a node holds and how it is
     Status(Plain),
     /// Load a file into a stream or a keyspace
@@ -100,8 +104,11 @@ impl Command {
             Self::Append(args) => args.place.json,
             Self::Read(args) => args.place.json,
             Self::Tail(args) => args.place.json,
-            Self::Streams(args) => args.place.json,
-            Self::Keyspaces(args) | Self::Status(args) => args.place.json,
+            Self::Streams(args) => args.place().json,
+            Self::Incr(args) => args.place.json,
+            Self::Txn(args) => args.place.json,
+            Self::Keyspaces(args) => args.place().json,
+            Self::Status(args) => args.place.json,
             Self::Import(args) => args.place.json,
             Self::Export(args) => args.place.json,
             Self::Log(LogCommand::Verify(args) | LogCommand::Stats(args)) => args.json,
@@ -174,10 +181,20 @@ pub struct Get {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  thalweg del users ada\n  thalweg del users ada --if-revision 17")]
+#[command(after_help = "Examples:\n  thalweg del users ada\n  thalweg del users ada --if-revision 17\n  \
+                        thalweg del sessions --prefix 'ada/'\n  thalweg del sessions --prefix ''    # clears the keyspace")]
 pub struct Del {
-    #[command(flatten)]
-    pub key: KeyArgs,
+    /// The keyspace
+    pub keyspace: String,
+    /// The key
+    #[arg(required_unless_present = "prefix")]
+    pub key: Option<String>,
+    /// Remove all keys that start with this, at once and whatever their number
+    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["key", "condition"])]
+    pub prefix: Option<String>,
+    /// How the key is typed
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub key_format: KeyFormat,
     /// Only if the key has a value
     #[arg(long, group = "condition")]
     pub if_present: bool,
@@ -189,6 +206,107 @@ pub struct Del {
     pub if_value: Option<String>,
     #[command(flatten)]
     pub place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "A counter is a value in decimal digits; a missing key counts as 0.\n\n\
+                        Examples:\n  thalweg incr stats visits\n  thalweg incr stats stock --by -3")]
+pub struct Incr {
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// How much
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
+    pub by: i64,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "The transaction is JSON, as POST /v1/txn takes it. Operations: put, delete, append, add,\n\
+                        delete_prefix, get, scan. Conditions expect absent, present, or a revision, before, after, value.\n\n\
+                        Example:\n  thalweg txn '{\"conditions\": [{\"keyspace\": \"locks\", \"key\": \"job\", \"expect\": \"absent\"}],\n    \
+                        \"then\": [{\"op\": \"put\", \"keyspace\": \"locks\", \"key\": \"job\", \"value\": \"me\"}],\n    \
+                        \"else\": [{\"op\": \"get\", \"keyspace\": \"locks\", \"key\": \"job\"}]}'\n\n\
+                        Ends with 4 if a condition did not hold and there is nothing in `else`.")]
+pub struct Txn {
+    /// The transaction; `-` or nothing reads stdin
+    pub transaction: Option<String>,
+    /// Take it from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "transaction")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// What a keyspace does beyond storing.
+#[derive(Args, Clone, Debug)]
+pub struct KeyspaceSettings {
+    /// Count keys and bytes with every write, which then reads what it replaces [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub exact_counts: Option<bool>,
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Keyspaces {
+    #[command(subcommand)]
+    pub action: Option<KeyspaceAction>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum KeyspaceAction {
+    /// List all
+    List(Plain),
+    /// Create a keyspace; one that exists is left as it is
+    Create {
+        /// The keyspace
+        keyspace: String,
+        #[command(flatten)]
+        settings: KeyspaceSettings,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Change what a keyspace does; what is not named stays
+    Config {
+        /// The keyspace
+        keyspace: String,
+        #[command(flatten)]
+        settings: KeyspaceSettings,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Drop a keyspace and everything in it
+    Drop {
+        /// The keyspace
+        keyspace: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Show how much a keyspace holds
+    Stats {
+        /// The keyspace
+        keyspace: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+impl Keyspaces {
+    /// Where, whichever way it was typed.
+    pub fn place(&self) -> &Place {
+        match &self.action {
+            None => &self.place,
+            Some(KeyspaceAction::List(plain)) => &plain.place,
+            Some(
+                KeyspaceAction::Create { place, .. }
+                | KeyspaceAction::Config { place, .. }
+                | KeyspaceAction::Drop { place, .. }
+                | KeyspaceAction::Stats { place, .. },
+            ) => place,
+        }
+    }
 }
 
 #[derive(Args, Debug)]

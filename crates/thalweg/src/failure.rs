@@ -106,7 +106,9 @@ pub fn exit_of(code: &str, action: Action) -> Exit {
         return Exit::NotFound;
     }
     let producer = ["duplicate_too_old", "sequence_gap", "producer_fenced", "unknown_producer", "mixed_duplicates"];
-    if code.contains("condition") || code.contains("conflict") || producer.contains(&code) {
+    // What a counter holds now is not what adding to it expects.
+    let counter = ["not_a_number", "overflow"];
+    if code.contains("condition") || code.contains("conflict") || producer.contains(&code) || counter.contains(&code) {
         return Exit::Conflict;
     }
     match action {

@@ -244,3 +244,67 @@ fn nobody_at_the_address_ends_with_5() {
     let missing = node::run(node::command().args(["get", "a", "b", "--data", "/nowhere/at/all"]), b"");
     missing.fails(3);
 }
+
+#[test]
+fn values_decide_as_revisions_do() {
+    each_place(|place| {
+        place.cli(&["put", "users", "ada", "1"]).ok();
+        place.cli(&["put", "users", "ada", "2", "--if-value", "0"]).fails(4);
+        place.cli(&["put", "users", "ada", "2", "--if-value", "1"]).ok();
+        place.cli(&["del", "users", "ada", "--if-value", "1"]).fails(4);
+        place.cli(&["del", "users", "ada", "--if-value", "2"]).ok();
+        place.cli(&["get", "users", "ada"]).fails(3);
+    });
+}
+
+#[test]
+fn counters_say_what_they_are() {
+    each_place(|place| {
+        assert_eq!(place.cli(&["incr", "stats", "n"]).ok(), "1\n");
+        assert_eq!(place.cli(&["incr", "stats", "n", "--by", "-5"]).ok(), "-4\n");
+        assert_eq!(json(&place.cli(&["incr", "stats", "n", "--json"]).ok())["value"].as_i64(), Some(-3));
+        assert_eq!(place.cli(&["get", "stats", "n"]).ok(), "-3");
+        place.cli(&["put", "stats", "text", "one"]).ok();
+        assert!(place.cli(&["incr", "stats", "text"]).fails(4).contains("whole number"));
+    });
+}
+
+#[test]
+fn transactions_answer_the_same_from_a_server_and_a_directory() {
+    let transaction = r#"{"conditions": [{"keyspace": "a", "key": "k", "expect": "absent"}],
+        "then": [{"op": "put", "keyspace": "a", "key": "k", "value": "v"}, {"op": "append", "stream": "s", "records": [{"payload": "r"}]}],
+        "else": [{"op": "scan", "keyspace": "a"}, {"op": "get", "keyspace": "a", "key_base64": "/w=="}]}"#;
+    each_place(|place| {
+        let first = json(&place.cli(&["txn", transaction, "--json"]).ok());
+        assert_eq!((first["succeeded"].as_bool(), first["revision"].as_u64()), (Some(true), Some(1)));
+        let second = json(&place.cli_with(&["txn", "--json"], transaction.as_bytes()).ok());
+        assert_eq!(second["results"][0]["items"][0]["value"], "v");
+        assert_eq!(second["results"][1], serde_json::json!({"op": "get", "found": false}));
+        let alone = r#"{"conditions": [{"keyspace": "a", "key": "k", "expect": "absent"}], "then": []}"#;
+        assert!(place.cli(&["txn", alone]).fails(4).contains("condition 0"));
+        place.cli(&["txn", "{\"then\": [{}]}"]).fails(2);
+    });
+}
+
+#[test]
+fn prefixes_and_keyspaces_go_whole() {
+    each_place(|place| {
+        for key in ["a/1", "a/2", "b"] {
+            place.cli(&["put", "ks", key, "v"]).ok();
+        }
+        assert!(place.cli(&["del", "ks", "--prefix", "a/"]).ok().contains("2 keys are gone"));
+        assert_eq!(place.cli(&["scan", "ks", "--keys-only"]).ok(), "b\n");
+        place.cli(&["del", "ks"]).fails(2);
+        place.cli(&["del", "ks", "b", "--prefix", "a"]).fails(2);
+        place.cli(&["del", "nowhere", "--prefix", ""]).fails(3);
+        place.cli(&["keyspaces", "create", "exact", "--exact-counts"]).ok();
+        place.cli(&["put", "exact", "k", "v"]).ok();
+        let stats = json(&place.cli(&["keyspaces", "stats", "exact", "--json"]).ok());
+        assert_eq!((stats["stats"]["keys"].as_u64(), stats["config"]["exact_counts"].as_bool()), (Some(1), Some(true)));
+        place.cli(&["keyspaces", "config", "ks", "--exact-counts"]).fails(2);
+        place.cli(&["keyspaces", "config", "exact", "--exact-counts=false"]).ok();
+        place.cli(&["keyspaces", "drop", "exact"]).ok();
+        place.cli(&["keyspaces", "stats", "exact"]).fails(3);
+        assert_eq!(place.cli(&["keyspaces"]).ok(), "ks\n");
+    });
+}

@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Map, Value, json};
 use thalweg_types::{Revision, command::Expect, limits::MAX_VALUE_BYTES};
 
-use super::{parse_key, with_target};
+use super::{parse_key, transaction, with_target};
 use crate::{
     cli::{Del, Get, KeyFormat, Put, Scan},
     failure::{Exit, Failure},
@@ -51,10 +51,13 @@ pub fn get(args: &Get) -> Result<(), Failure> {
 }
 
 pub fn del(args: &Del) -> Result<(), Failure> {
-    let key = parse_key(&args.key.key, args.key.key_format)?;
+    if let Some(prefix) = &args.prefix {
+        return transaction::del_prefix(args, prefix);
+    }
+    let key = parse_key(args.key.as_deref().unwrap_or_default(), args.key_format)?;
     let expect = expectation(false, args.if_present, args.if_revision, args.if_value.as_deref());
     with_target(&args.place, Access::Read, |target| {
-        let written = target.delete(&args.key.keyspace, &key, expect)?;
+        let written = target.delete(&args.keyspace, &key, expect)?;
         show_written(&written, args.place.json)
     })
 }

@@ -10,6 +10,7 @@ mod node;
 pub mod serve;
 mod stream;
 pub mod watch;
+mod transaction;
 
 use clap::CommandFactory;
 
@@ -33,7 +34,9 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Read(args) => stream::read(&args),
         Command::Tail(args) => stream::tail(&args),
         Command::Streams(args) => node::streams(&args),
-        Command::Keyspaces(args) => node::keyspaces(&args.place),
+        Command::Keyspaces(args) => transaction::keyspaces(&args),
+        Command::Incr(args) => transaction::incr(&args),
+        Command::Txn(args) => transaction::txn(&args),
         Command::Status(args) => node::status(&args.place),
         Command::Import(args) => import::run(&args),
         Command::Export(args) => export::run(&args),

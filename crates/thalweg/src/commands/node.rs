@@ -1,4 +1,4 @@
-//! `streams`, `keyspaces`, `status`: what a node holds and how it is.
+//! `streams`, `status`: what a node holds and how it is.
 
 use serde_json::{Value, json};
 use thalweg_types::command::StreamConfig;
@@ -49,17 +49,6 @@ pub fn streams(args: &Streams) -> Result<(), Failure> {
             })
         }
     }
-}
-
-pub fn keyspaces(place: &Place) -> Result<(), Failure> {
-    let names = with_target(place, Access::Read, |target| target.keyspaces())?;
-    if names.is_empty() && !place.json {
-        render::note("no keyspaces yet: `thalweg put KEYSPACE KEY VALUE` creates one");
-    }
-    for name in names {
-        render::line(&if place.json { json!({ "name": name }).to_string() } else { name })?;
-    }
-    Ok(())
 }
 
 pub fn status(place: &Place) -> Result<(), Failure> {

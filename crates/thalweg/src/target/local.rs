@@ -7,22 +7,23 @@ use std::{
 
 use serde_json::Value;
 use thalweg_engine::{
-    Create, Database, Options, Order, ProducerInfo, ReadError, ScanRange, Stream, StreamInfo, Values, WriteError,
+    Create, DEFAULT_STATS_KEYS, Database, Keyspace, Options, Order, ProducerInfo, ReadError, ScanRange, Stream,
+    StreamInfo, Values, WriteError,
 };
-use thalweg_server::node_status;
+use thalweg_server::{info_json, node_status, stats_json, transact_json};
 use thalweg_types::{
     Durability, Offset, SpaceTime,
-    command::{AppendTerms, CommandError, CommitBuilder, Expect, StreamConfig},
+    command::{AppendTerms, CommandError, CommitBuilder, Expect, KeyspaceConfig, StreamConfig},
     record::{Record, RecordBatch},
 };
 
 use super::{
-    Access, Appended, Found, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs,
+    Access, Appended, Found, KeyspaceChange, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs,
     VisitRecords, Written, holds_for_absent, no_such_stream,
     watch::{self, VisitChanges, WatchQuery},
 };
 use crate::{
-    failure::{Exit, Failure},
+    failure::{Exit, Failure, exit_of},
     render,
 };
 
@@ -46,6 +47,10 @@ impl Local {
         }
         let database = Database::open(path, options).map_err(|error| Failure::of(&error))?;
         Ok(Self { database })
+    }
+
+    fn find_keyspace(&self, name: &str) -> Result<Keyspace, Failure> {
+        self.database.find_keyspace(name).ok_or_else(|| no_such_keyspace(name))
     }
 
     fn find_stream(&self, name: &str) -> Result<Stream, Failure> {
@@ -110,6 +115,47 @@ impl Target for Local {
 
     fn keyspaces(&self) -> Result<Vec<String>, Failure> {
         Ok(self.database.keyspaces().into_iter().map(|info| info.name).collect())
+    }
+
+    fn add(&self, keyspace: &str, key: &[u8], delta: i64) -> Result<(i64, Written), Failure> {
+        let keyspace = self.database.keyspace(keyspace).map_err(of_write)?;
+        let added = keyspace.add(key, delta).map_err(of_write)?;
+        Ok((added.value, Written { durability: added.durability, revision: Some(added.revision.get()) }))
+    }
+
+    fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure> {
+        let deleted = self.find_keyspace(keyspace)?.delete_prefix(prefix).map_err(of_write)?;
+        Ok((deleted.keys, Written { durability: deleted.durability, revision: Some(deleted.revision.get()) }))
+    }
+
+    fn transact(&self, transaction: &[u8]) -> Result<Value, Failure> {
+        transact_json(&self.database, transaction)
+            .map_err(|error| Failure::new(exit_of(error.code, error.action), error.code, error.message))
+    }
+
+    fn keyspace(&self, name: &str) -> Result<Value, Failure> {
+        let keyspace = self.find_keyspace(name)?;
+        let info = keyspace.info().ok_or_else(|| no_such_keyspace(name))?;
+        let mut object = info_json(&info);
+        object["stats"] = stats_json(&keyspace.stats(DEFAULT_STATS_KEYS).map_err(of_read)?);
+        Ok(object)
+    }
+
+    fn create_keyspace(&self, name: &str, change: &KeyspaceChange) -> Result<Value, Failure> {
+        let config = changed(KeyspaceConfig::default(), change);
+        self.database.create_keyspace(name, &config).map_err(of_write)?;
+        self.keyspace(name)
+    }
+
+    fn configure_keyspace(&self, name: &str, change: &KeyspaceChange) -> Result<Value, Failure> {
+        let keyspace = self.find_keyspace(name)?;
+        let info = keyspace.info().ok_or_else(|| no_such_keyspace(name))?;
+        keyspace.configure(&changed(info.config, change)).map_err(of_write)?;
+        self.keyspace(name)
+    }
+
+    fn drop_keyspace(&self, name: &str) -> Result<(), Failure> {
+        self.find_keyspace(name)?.drop_all().map(|_| ()).map_err(of_write)
     }
 
     fn append(&self, stream: &str, records: &[NewRecord], terms: &AppendTerms<'_>) -> Result<Appended, Failure> {
@@ -199,6 +245,15 @@ impl Target for Local {
     fn close(self: Box<Self>) -> Result<(), Failure> {
         self.database.close().map_err(of_write)
     }
+}
+
+fn changed(config: KeyspaceConfig, change: &KeyspaceChange) -> KeyspaceConfig {
+    KeyspaceConfig { exact_counts: change.exact_counts.unwrap_or(config.exact_counts) }
+}
+
+fn no_such_keyspace(name: &str) -> Failure {
+    Failure::new(Exit::NotFound, "no_such_keyspace", format!("there is no keyspace {name:?}"))
+        .then("`thalweg keyspaces` lists what is there")
 }
 
 /// Turns a visitor's answer into the engine's, and keeps its failure.

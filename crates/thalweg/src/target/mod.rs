@@ -153,6 +153,12 @@ pub struct StreamRow {
     pub config: StreamConfig,
 }
 
+/// What of a keyspace's configuration is asked for; `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyspaceChange {
+    pub exact_counts: Option<bool>,
+}
+
 /// Called with each pair; `Break` ends the scan early.
 pub type VisitPairs<'v> = &'v mut dyn FnMut(Pair<'_>) -> Result<ControlFlow<()>, Failure>;
 /// Called with each record; `Break` ends the read early.
@@ -171,6 +177,18 @@ pub trait Target {
     fn keyspaces(&self) -> Result<Vec<String>, Failure>;
     /// Changes from a revision on, and then as they happen, until told to stop.
     fn watch(&self, keyspace: &str, query: &watch::WatchQuery, visit: watch::VisitChanges<'_>) -> Result<(), Failure>;
+    /// Adds to a counter: what it is then.
+    fn add(&self, keyspace: &str, key: &[u8], delta: i64) -> Result<(i64, Written), Failure>;
+    /// Removes all keys with a prefix: how many, unless they were too many to count.
+    fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure>;
+    /// Carries out a transaction, written and answered as the API does.
+    fn transact(&self, transaction: &[u8]) -> Result<Value, Failure>;
+    /// A keyspace and its statistics, as the API shows it.
+    fn keyspace(&self, name: &str) -> Result<Value, Failure>;
+    /// Creates a keyspace; one that exists is left as it is.
+    fn create_keyspace(&self, name: &str, change: &KeyspaceChange) -> Result<Value, Failure>;
+    fn configure_keyspace(&self, name: &str, change: &KeyspaceChange) -> Result<Value, Failure>;
+    fn drop_keyspace(&self, name: &str) -> Result<(), Failure>;
 
     /// Appends all or none; creates the stream if needed.
     fn append(&self, stream: &str, records: &[NewRecord], terms: &AppendTerms<'_>) -> Result<Appended, Failure>;

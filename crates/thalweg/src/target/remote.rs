@@ -18,8 +18,8 @@ use thalweg_types::{
 use ureq::http::{HeaderMap, Method};
 
 use super::{
-    Appended, Found, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs,
-    VisitRecords, Written,
+    Appended, Found, KeyspaceChange, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target,
+    VisitPairs, VisitRecords, Written,
     events::Events,
     holds_for_absent,
     http::{Ask, Http, Reply},
@@ -63,6 +63,16 @@ impl Remote {
             Some(Expect::Value(_) | Expect::Before(_) | Expect::After(_)) | None => {}
         }
         self.http.ask(ask)
+    }
+
+    fn change_keyspace(&self, method: Method, name: &str, change: &KeyspaceChange) -> Result<Reply, Failure> {
+        let mut object = Map::new();
+        if let Some(exact) = change.exact_counts {
+            object.insert("exact_counts".into(), json!(exact));
+        }
+        let body = Value::Object(object).to_string();
+        let ask = Ask::send(method, keyspace_path(name), body.as_bytes()).header("content-type", "application/json");
+        self.write(ask, None)
     }
 
     /// A write whose condition no header can say.
@@ -187,6 +197,41 @@ impl Target for Remote {
         let list = self.http.json(Ask::get("/v1/kv"))?;
         let items = list["keyspaces"].as_array().ok_or_else(|| self.http.not_ours("no list of keyspaces"))?;
         Ok(items.iter().filter_map(|item| item["name"].as_str().map(str::to_owned)).collect())
+    }
+
+    fn add(&self, keyspace: &str, key: &[u8], delta: i64) -> Result<(i64, Written), Failure> {
+        let path = format!("{}?add={delta}", key_path(keyspace, key));
+        let reply = self.write(Ask::send(Method::POST, path, b""), None)?;
+        let value = self.json_of(&reply)?["value"].as_i64().ok_or_else(|| self.http.not_ours("no counter"))?;
+        Ok((value, self.written(&reply)?))
+    }
+
+    fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure> {
+        let path = format!("/v1/kv/{}?prefix={}", encode(keyspace.as_bytes()), encode(prefix));
+        let reply = self.write(Ask { method: Method::DELETE, ..Ask::get(path) }, None)?;
+        Ok((self.json_of(&reply)?["keys"].as_u64(), self.written(&reply)?))
+    }
+
+    fn transact(&self, transaction: &[u8]) -> Result<Value, Failure> {
+        let ask = Ask::send(Method::POST, "/v1/txn", transaction).header("content-type", "application/json");
+        self.json_of(&self.write(ask, None)?)
+    }
+
+    fn keyspace(&self, name: &str) -> Result<Value, Failure> {
+        self.http.json(Ask::get(keyspace_path(name)))
+    }
+
+    fn create_keyspace(&self, name: &str, change: &KeyspaceChange) -> Result<Value, Failure> {
+        self.json_of(&self.change_keyspace(Method::PUT, name, change)?)
+    }
+
+    fn configure_keyspace(&self, name: &str, change: &KeyspaceChange) -> Result<Value, Failure> {
+        self.change_keyspace(Method::PATCH, name, change)?;
+        self.keyspace(name)
+    }
+
+    fn drop_keyspace(&self, name: &str) -> Result<(), Failure> {
+        self.write(Ask { method: Method::DELETE, ..Ask::get(keyspace_path(name)) }, None).map(|_| ())
     }
 
     fn append(&self, stream: &str, records: &[NewRecord], terms: &AppendTerms<'_>) -> Result<Appended, Failure> {
@@ -408,6 +453,10 @@ fn follow(
 
 fn key_path(keyspace: &str, key: &[u8]) -> String {
     format!("/v1/kv/{}/{}", encode(keyspace.as_bytes()), encode(key))
+}
+
+fn keyspace_path(keyspace: &str) -> String {
+    format!("/v1/keyspaces/{}", encode(keyspace.as_bytes()))
 }
 
 fn stream_path(stream: &str) -> String {
