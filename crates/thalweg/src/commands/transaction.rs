@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use thalweg_types::limits::MAX_COMMAND_BYTES;
 
 use super::{parse_key, with_target};
@@ -73,12 +73,10 @@ fn show_transaction(answer: &Value) -> Result<(), Failure> {
     let level = answer["durability"].as_str().unwrap_or_default();
     render::line(&format!("ok, {branch}, revision {}, durability {level}", answer["revision"]))?;
     for result in answer["results"].as_array().into_iter().flatten() {
-        let mut result = result.clone();
-        let op = result["op"].as_str().unwrap_or_default().to_owned();
-        if let Some(fields) = result.as_object_mut() {
-            fields.remove("op");
-        }
-        let fields = if result == json!({}) { String::new() } else { format!("\t{result}") };
+        let op = result["op"].as_str().unwrap_or_default();
+        let fields = result.as_object().into_iter().flatten().filter(|(name, _)| *name != "op");
+        let fields: Map<String, Value> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let fields = if fields.is_empty() { String::new() } else { format!("\t{}", Value::Object(fields)) };
         render::line(&format!("{op}{fields}"))?;
     }
     Ok(())
@@ -139,5 +137,5 @@ fn show(found: &Value, json: bool) -> Result<(), Failure> {
         if found["config"]["exact_counts"] == json!(true) { "with every write" } else { "when asked" }.to_owned(),
         found["created_micros"].as_u64().map_or("-".to_owned(), show_time),
     ];
-    render::line(&render::table(&["keyspace", "keys", "bytes", "counted", "created"], [row].into_iter()))
+    render::line(&render::table(&["keyspace", "keys", "bytes", "counted", "created"], [row]))
 }
