@@ -9,8 +9,8 @@ pub mod migrate;
 mod node;
 pub mod serve;
 mod stream;
-pub mod watch;
 mod transaction;
+pub mod watch;
 
 use clap::CommandFactory;
 

@@ -18,8 +18,8 @@ use thalweg_types::{
 };
 
 use super::{
-    Access, Appended, Found, KeyspaceChange, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target, VisitPairs,
-    VisitRecords, Written, holds_for_absent, no_such_stream,
+    Access, Appended, Found, KeyspaceChange, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target,
+    VisitPairs, VisitRecords, Written, holds_for_absent, no_such_stream,
     watch::{self, VisitChanges, WatchQuery},
 };
 use crate::{
