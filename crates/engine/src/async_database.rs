@@ -174,11 +174,9 @@ impl AsyncDatabase {
     /// closes (then false). Has no timer of its own: race it against the caller's. Dropping it is fine.
     pub fn wait_for(&self, stream: StreamId, offset: Offset) -> impl Future<Output = bool> + Send + use<> {
         let stream = self.db.stream_with_id(stream);
-        let registration =
-            Registration { db: self.db.clone(), stream: stream.id(), ticket: self.db.inner.open.tails.ticket() };
+        let registration = Registration::new(&self.db, stream.id());
         future::poll_fn(move |context| {
-            let tails = &registration.db.inner.open.tails;
-            tails.register(registration.stream, registration.ticket, Waiter::Task(context.waker().clone()));
+            registration.register(Waiter::Task(context.waker().clone()));
             match stream.reached(offset) {
                 Some(reached) => Poll::Ready(reached),
                 None => Poll::Pending,
@@ -214,10 +212,20 @@ impl AsyncDatabase {
 }
 
 /// Takes the waiter out of the table when its future is dropped.
-struct Registration {
+pub(crate) struct Registration {
     db: Database,
     stream: StreamId,
     ticket: u64,
+}
+
+impl Registration {
+    pub(crate) fn new(db: &Database, stream: StreamId) -> Self {
+        Self { db: db.clone(), stream, ticket: db.inner.open.tails.ticket() }
+    }
+
+    pub(crate) fn register(&self, waiter: Waiter) {
+        self.db.inner.open.tails.register(self.stream, self.ticket, waiter);
+    }
 }
 
 impl Drop for Registration {

@@ -9,8 +9,8 @@ use thalweg_state::{
     machine::{MachineError, StreamReadError},
 };
 use thalweg_types::{
-    Action, Classified, KeyspaceId, Offset, Revision, StreamId,
-    command::{CommandError, OperationError, Outcome, ProducerRefusal},
+    Action, Attempt, Classified, GroupId, KeyspaceId, Offset, Revision, StreamId,
+    command::{CommandError, OperationError, Outcome, ProducerRefusal, groups::GroupOutcome},
     record::{Malformed, RecordError},
 };
 
@@ -167,6 +167,25 @@ pub enum WriteError {
     /// The stream does not exist; it may have been deleted.
     #[error("no stream with id {0}")]
     NoSuchStream(StreamId),
+    /// The consumer group does not exist; it may have been deleted.
+    #[error("no consumer group with id {0}")]
+    NoSuchGroup(GroupId),
+    /// A commit names an attempt that has lapsed, or records that it does not hold; nothing happened.
+    #[error(
+        "attempt {attempt} of consumer group {group} has lapsed, or what is acked of it was settled before: undo the work, its records are delivered again"
+    )]
+    AttemptLapsed {
+        /// Of this group.
+        group: GroupId,
+        /// Which.
+        attempt: Attempt,
+    },
+    /// A consumer group can't be configured like that; nothing happened.
+    #[error("{what}")]
+    BadGroup {
+        /// What is wrong.
+        what: &'static str,
+    },
     /// A table is full.
     #[error("too many {what}: the limit is {limit}")]
     TooMany {
@@ -253,6 +272,10 @@ impl Classified for WriteError {
             },
             Self::NoSuchKeyspace(_) => "no_such_keyspace",
             Self::NoSuchStream(_) => "no_such_stream",
+            Self::NoSuchGroup(_) => "no_such_group",
+            Self::AttemptLapsed { .. } => "attempt_lapsed",
+            Self::BadGroup { .. } | Self::Command(CommandError::BadGroup { .. }) => "bad_group",
+            Self::Command(CommandError::TooManyRanges) => "too_many_ranges",
             Self::TooMany { .. } => "too_many",
             Self::OperationFailed { error: OperationError::NotANumber, .. } => "not_a_number",
             Self::OperationFailed { error: OperationError::Overflow { .. }, .. } => "overflow",
@@ -342,6 +365,11 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         Outcome::NoSuchStream(id) => Err(WriteError::NoSuchStream(id)),
         Outcome::TooMany { what, limit } => Err(WriteError::TooMany { what, limit }),
         Outcome::CannotConfigure { what } => Err(WriteError::CannotConfigure { what }),
+        Outcome::Group(GroupOutcome::NoSuchGroup(id)) => Err(WriteError::NoSuchGroup(id)),
+        Outcome::Group(GroupOutcome::AttemptLapsed { group, attempt }) => {
+            Err(WriteError::AttemptLapsed { group, attempt })
+        }
+        Outcome::Group(GroupOutcome::BadConfig { what }) => Err(WriteError::BadGroup { what }),
         Outcome::Malformed(malformed) => Err(WriteError::Malformed(malformed)),
         Outcome::OperationFailed { operation, error } => Err(WriteError::OperationFailed { operation, error }),
         Outcome::Committed { .. }
@@ -352,6 +380,7 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         | Outcome::Keyspace { .. }
         | Outcome::Stream { .. }
         | Outcome::Done
+        | Outcome::Group(_)
         | Outcome::Reclaimed { .. } => Ok(outcome),
     }
 }

@@ -24,6 +24,7 @@ mod async_database;
 mod backends;
 mod database;
 mod error;
+mod group;
 mod identity;
 mod keyspace;
 mod keyspace_admin;
@@ -43,6 +44,9 @@ mod watch;
 pub use async_database::AsyncDatabase;
 pub use database::{Ack, Database, Health};
 pub use error::{OpenError, ReadError, WriteError};
+pub use group::{
+    Delivery, Extended, FetchRequest, Group, GroupError, GroupInfo, GroupMember, GroupStart, Message, Ready, Settled,
+};
 pub use keyspace::{Entry, Head, Keyspace, KeyspaceInfo, KeyspaceIter, Order, ScanItem, ScanRange, Values};
 pub use keyspace_admin::{DEFAULT_STATS_KEYS, KeyspaceStats};
 pub use maintenance::Maintenance;

@@ -1,4 +1,4 @@
-//! What goes on in the background: retention, reclaiming, flushing, moving, freeing.
+//! What goes on in the background: retention, reclaiming, dead letters of consumer groups, flushing, moving, freeing.
 //!
 //! Owns the thread and the order of a round. What is due is asked of the layers below; what changes the
 //! state is proposed as commands like anyone's, so replicas and replay agree on it.
@@ -47,6 +47,8 @@ pub struct Maintenance {
     pub reclaimed_entries: u64,
     /// Rows of deleted prefixes and dropped keyspaces looked at.
     pub swept_rows: u64,
+    /// Records moved to the streams of dead letters.
+    pub dead_letters: u64,
     /// Bytes copied forward.
     pub moved_bytes: u64,
     /// Segments freed.
@@ -58,6 +60,7 @@ impl Maintenance {
         self.trimmed_streams += other.trimmed_streams;
         self.reclaimed_entries += other.reclaimed_entries;
         self.swept_rows += other.swept_rows;
+        self.dead_letters += other.dead_letters;
         self.moved_bytes += other.moved_bytes;
         self.freed_segments += other.freed_segments;
     }
@@ -75,6 +78,7 @@ impl Inner {
         let mut done = Maintenance { trimmed_streams: self.enforce_retention()?, ..Maintenance::default() };
         done.reclaimed_entries = self.reclaim()?;
         done.swept_rows = self.sweep()?;
+        done.dead_letters = self.bury_dead()?;
         // A full disk may refuse the flush; what can be freed all the same is what it needs.
         let persisted = self.persist(rounds.mover.waits_for_state());
         rounds.mover.round(self, &mut done)?;

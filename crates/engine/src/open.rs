@@ -30,6 +30,7 @@ use thalweg_types::{
 use crate::{
     backends,
     error::OpenError,
+    group::Waits,
     identity::Identity,
     options::{BackendKind, Create, Options, Repair},
     tails::Tails,
@@ -74,6 +75,7 @@ pub(crate) struct Opened {
     pub(crate) solo: Solo,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
+    pub(crate) waits: Waits,
     pub(crate) report: OpenReport,
     /// Last, so that it is given back when nothing of the above is open any more.
     pub(crate) _lock: Box<dyn LockGuard>,
@@ -137,7 +139,7 @@ pub(crate) fn on(
     if purged > machine.history_floor()?.index {
         forget_history(&solo)?;
     }
-    let tails = Arc::new(Tails::default());
+    let tails = Arc::new(Tails::new(machine.clone()));
     let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space });
     solo.observe(Arc::new(Observers { tails: tails.clone(), watches: watches.clone() }));
     let report = OpenReport {
@@ -151,7 +153,8 @@ pub(crate) fn on(
         took: clock.monotonic().saturating_sub(started),
         repaired: repaired(recovery.repaired, bridged),
     };
-    Ok(Opened { disk, log, backend, machine, solo, tails, watches, report, _lock: lock })
+    let waits = Waits::default();
+    Ok(Opened { disk, log, backend, machine, solo, tails, watches, waits, report, _lock: lock })
 }
 
 /// What a repair gave up, in words.

@@ -19,7 +19,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Ack, Database, ack, check_outcome_known},
+    database::{Ack, Database, Inner, ack, check_outcome_known},
     error::{ReadError, WriteError},
     tails::Waiter,
 };
@@ -120,54 +120,7 @@ impl Stream {
     /// # Errors
     /// `Trimmed` if `from` is below the start, `BeyondEnd` if it is above the end.
     pub fn read(&self, from: Offset, max_records: u64, max_bytes: u64) -> Result<StreamPage, ReadError> {
-        let mut gone = None;
-        loop {
-            match self.read_once(from, max_records, max_bytes, &mut gone) {
-                // A batch was moved or trimmed between the lookup and the read: look again. It ends,
-                // because a moved batch is found at its new place, a trimmed one answers `Trimmed`, and one
-                // that is found where it was is lost.
-                Err(ReadError::ViewExpired) => {}
-                other => return other,
-            }
-        }
-    }
-
-    /// Notes in `gone` which batch was no longer where the state said.
-    fn read_once(
-        &self,
-        from: Offset,
-        max_records: u64,
-        max_bytes: u64,
-        gone: &mut Option<BlobRef>,
-    ) -> Result<StreamPage, ReadError> {
-        let open = &self.db.inner.open;
-        let max_batches = usize::try_from(max_records.min(MAX_BATCHES_PER_READ)).unwrap_or(usize::MAX);
-        let found = open
-            .machine
-            .batches_from(self.id, from, max_batches, max_bytes)
-            .map_err(|error| ReadError::of_stream(error, from))?;
-        let mut page =
-            StreamPage { batches: Vec::with_capacity(found.batches.len()), next: from, high_watermark: found.next };
-        let mut left = max_records;
-        for batch in found.batches {
-            if left == 0 {
-                break;
-            }
-            let bytes = match open.log.read_blob(&batch.blob) {
-                Err(thalweg_log::ReadError::Gone { generation }) => {
-                    if gone.replace(batch.blob) == Some(batch.blob) {
-                        return Err(ReadError::Corrupt(format!("the log has lost segment {generation}")));
-                    }
-                    return Err(ReadError::ViewExpired);
-                }
-                read => read?,
-            };
-            let cut = cut(&batch, page.next, left, bytes);
-            left -= u64::from(cut.count);
-            page.next = cut.first.plus(u64::from(cut.count));
-            page.batches.push(cut);
-        }
-        Ok(page)
+        self.db.inner.read_stream(self.id, from, max_records, max_bytes)
     }
 
     /// The first offset whose record is not older than `time`; the next offset if all are older.
@@ -229,6 +182,67 @@ impl Stream {
             Ok::<_, CommandError>(())
         };
         ack(self.db.inner.propose(self.db.durability(), purpose, encode)?)
+    }
+}
+
+impl Inner {
+    /// See [`Stream::read`].
+    pub(crate) fn read_stream(
+        &self,
+        id: StreamId,
+        from: Offset,
+        max_records: u64,
+        max_bytes: u64,
+    ) -> Result<StreamPage, ReadError> {
+        let mut gone = None;
+        loop {
+            match self.read_stream_once(id, from, max_records, max_bytes, &mut gone) {
+                // A batch was moved or trimmed between the lookup and the read: look again. It ends,
+                // because a moved batch is found at its new place, a trimmed one answers `Trimmed`, and one
+                // that is found where it was is lost.
+                Err(ReadError::ViewExpired) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Notes in `gone` which batch was no longer where the state said.
+    fn read_stream_once(
+        &self,
+        id: StreamId,
+        from: Offset,
+        max_records: u64,
+        max_bytes: u64,
+        gone: &mut Option<BlobRef>,
+    ) -> Result<StreamPage, ReadError> {
+        let open = &self.open;
+        let max_batches = usize::try_from(max_records.min(MAX_BATCHES_PER_READ)).unwrap_or(usize::MAX);
+        let found = open
+            .machine
+            .batches_from(id, from, max_batches, max_bytes)
+            .map_err(|error| ReadError::of_stream(error, from))?;
+        let mut page =
+            StreamPage { batches: Vec::with_capacity(found.batches.len()), next: from, high_watermark: found.next };
+        let mut left = max_records;
+        for batch in found.batches {
+            if left == 0 {
+                break;
+            }
+            let bytes = match open.log.read_blob(&batch.blob) {
+                Err(thalweg_log::ReadError::Gone { generation }) => {
+                    if gone.replace(batch.blob) == Some(batch.blob) {
+                        return Err(ReadError::Corrupt(format!("the log has lost segment {generation}")));
+                    }
+                    return Err(ReadError::ViewExpired);
+                }
+                read => read?,
+            };
+            let cut = cut(&batch, page.next, left, bytes);
+            left -= u64::from(cut.count);
+            page.next = cut.first.plus(u64::from(cut.count));
+            page.batches.push(cut);
+        }
+        Ok(page)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who waits for a stream to grow.
+//! Who waits for a stream to grow, or for one of its groups to have something to deliver.
 //!
 //! Owns a table of waiters per stream. The applier pays one atomic load when nobody waits.
 //! Bound: one row per waiting caller; callers bound themselves (the server by its admission).
@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
@@ -14,6 +14,7 @@ use std::{
 };
 
 use thalweg_replica::Observer;
+use thalweg_state::machine::Machine;
 use thalweg_types::{
     StreamId,
     command::{OperationResult, Outcome},
@@ -36,8 +37,10 @@ impl Waiter {
 
 /// The table. A waiter is woken at least once after any change to its stream that follows its
 /// registration; it then looks for itself and registers again if it still wants to wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tails {
+    /// Tells which streams have groups with something to deliver that was delivered before.
+    machine: Arc<Machine>,
     waiting: AtomicUsize,
     tickets: AtomicU64,
     closed: AtomicBool,
@@ -45,6 +48,16 @@ pub(crate) struct Tails {
 }
 
 impl Tails {
+    pub(crate) fn new(machine: Arc<Machine>) -> Self {
+        Self {
+            machine,
+            waiting: AtomicUsize::new(0),
+            tickets: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            by_stream: Mutex::default(),
+        }
+    }
+
     pub(crate) fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Ordering::Relaxed)
     }
@@ -122,5 +135,6 @@ impl Observer for Tails {
                 _ => {}
             }
         }
+        self.machine.take_woken_groups().into_iter().for_each(|stream| self.wake(stream));
     }
 }

@@ -13,7 +13,7 @@ use axum::{
     http::{HeaderValue, Response, StatusCode, header},
 };
 use serde_json::{Map, Value};
-use thalweg_engine::{ReadError, WatchError, WriteError};
+use thalweg_engine::{GroupError, ReadError, WatchError, WriteError};
 use thalweg_types::{
     Action, Classified, Durability,
     command::{CommandError, OperationError, ProducerRefusal},
@@ -120,10 +120,13 @@ impl From<ParseError> for ApiError {
 
 fn command_status(error: &CommandError) -> StatusCode {
     match error {
-        CommandError::ValueTooLong { .. } | CommandError::CommitTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        CommandError::KeyTooLong { .. } | CommandError::BadName { .. } | CommandError::BadProducerId { .. } => {
-            StatusCode::BAD_REQUEST
+        CommandError::ValueTooLong { .. } | CommandError::CommitTooLarge | CommandError::TooManyRanges => {
+            StatusCode::PAYLOAD_TOO_LARGE
         }
+        CommandError::KeyTooLong { .. }
+        | CommandError::BadName { .. }
+        | CommandError::BadGroup { .. }
+        | CommandError::BadProducerId { .. } => StatusCode::BAD_REQUEST,
     }
 }
 
@@ -155,12 +158,16 @@ impl From<WriteError> for ApiError {
             WriteError::OffsetConflict { .. }
             | WriteError::ProducerRefused { .. }
             | WriteError::TooMany { .. }
-            | WriteError::CannotConfigure { .. } => StatusCode::CONFLICT,
+            | WriteError::CannotConfigure { .. }
+            | WriteError::BadGroup { .. }
+            | WriteError::AttemptLapsed { .. } => StatusCode::CONFLICT,
             WriteError::OperationFailed { error: OperationError::ResultTooLarge { .. }, .. } => {
                 StatusCode::PAYLOAD_TOO_LARGE
             }
             WriteError::OperationFailed { .. } => StatusCode::CONFLICT,
-            WriteError::NoSuchKeyspace(_) | WriteError::NoSuchStream(_) => StatusCode::NOT_FOUND,
+            WriteError::NoSuchKeyspace(_) | WriteError::NoSuchStream(_) | WriteError::NoSuchGroup(_) => {
+                StatusCode::NOT_FOUND
+            }
             WriteError::OutcomeUnknown | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
             WriteError::DiskFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
             WriteError::Overloaded { .. }
@@ -179,6 +186,7 @@ impl From<WriteError> for ApiError {
                 ProducerRefusal::Fenced { epoch } => api.with("epoch", epoch.into()),
                 ProducerRefusal::Unknown | ProducerRefusal::Mixed => api,
             },
+            WriteError::AttemptLapsed { attempt, .. } => api.with("attempt", attempt.0),
             WriteError::DiskFull { free_bytes } => api.with("free_bytes", free_bytes),
             _ => api,
         }
@@ -199,6 +207,17 @@ impl From<WatchError> for ApiError {
             WatchError::Compacted { oldest, .. } => api.with("oldest", oldest.0),
             WatchError::BeyondEnd { next, .. } => api.with("next", next.0),
             _ => api,
+        }
+    }
+}
+
+impl From<GroupError> for ApiError {
+    fn from(error: GroupError) -> Self {
+        match error {
+            GroupError::Write(error) => error.into(),
+            GroupError::Read(error) => error.into(),
+            GroupError::NoSuchGroup(_) => Self::classified(StatusCode::NOT_FOUND, &error),
+            GroupError::TooManyWaiting => Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error),
         }
     }
 }

@@ -146,7 +146,7 @@ impl<'a> EntryCommit<'a> {
                     match write? {
                         Write::Put { keyspace, key, value, .. } => visit(KeyChange::Put { keyspace, key, value }),
                         Write::Delete { keyspace, key } => visit(KeyChange::Delete { keyspace, key }),
-                        Write::Append { .. } => {}
+                        Write::Append { .. } | Write::Settle(_) => {}
                         // Refused in a commit: transactions tell what they change.
                         Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {}
                     }

@@ -17,15 +17,21 @@
 //! 0c | revision u64 BE                     a mark: where a revision is in the log
 //! 0d | stream u32 BE | 0 | producer id     what a stream knows of a producer
 //! 0d | stream u32 BE | 1 | id_len | id | slot   what came of one of its appends
+//! 0e                                       the next consumer group
+//! 0e | group u32 BE                        a consumer group's head
+//! 0f | group u32 BE | member u32 BE        a member of a consumer group
 //! 10 | keyspace u32 BE | user key          a key's value
 //! 11 | stream u32 BE | first offset u64 BE a batch's index entry
+//! 14 | group u32 BE | attempt u64 BE       pending records of a consumer group
 //! f0 - ff                                  backends' own keys
 //! ```
 //! Invariant: no key is empty, and none is longer than a backend takes.
 
 use std::ops::Bound;
 
-use thalweg_types::{Generation, Index, KeyspaceId, Offset, Revision, StreamId, limits::MAX_KEY_BYTES};
+use thalweg_types::{
+    Attempt, Generation, GroupId, Index, KeyspaceId, Offset, Revision, StreamId, limits::MAX_KEY_BYTES,
+};
 
 pub(crate) const TAG_META: u8 = 0x01;
 pub(crate) const TAG_KEYSPACE: u8 = 0x02;
@@ -37,8 +43,11 @@ pub(crate) const TAG_COUNTS: u8 = 0x07;
 pub(crate) const TAG_VERDICT: u8 = 0x0b;
 pub(crate) const TAG_MARK: u8 = 0x0c;
 pub(crate) const TAG_PRODUCER: u8 = 0x0d;
+pub(crate) const TAG_CONSUMERS: u8 = 0x0e;
+pub(crate) const TAG_MEMBER: u8 = 0x0f;
 pub(crate) const TAG_DATA: u8 = 0x10;
 pub(crate) const TAG_INDEX: u8 = 0x11;
+pub(crate) const TAG_PARCEL: u8 = 0x14;
 
 /// Longest key that a backend takes.
 const MAX_BACKEND_KEY_BYTES: usize = 65_535;
@@ -152,6 +161,33 @@ pub(crate) fn producer_head(stream: StreamId, id: &str) -> Vec<u8> {
 /// among those of another that it begins with.
 pub(crate) fn producer_result(stream: StreamId, id: &str, slot: u8) -> Vec<u8> {
     [&producers(stream), [1, id.len() as u8].as_slice(), id.as_bytes(), &[slot]].concat()
+}
+
+/// A consumer group's head.
+pub(crate) fn group_head(group: GroupId) -> [u8; 5] {
+    tag_and_id(TAG_CONSUMERS, group.0)
+}
+
+/// A member of a consumer group.
+pub(crate) fn group_member(group: GroupId, member: u32) -> [u8; 9] {
+    let mut key = [TAG_MEMBER; 9];
+    key[1..5].copy_from_slice(&group.0.to_be_bytes());
+    key[5..].copy_from_slice(&member.to_be_bytes());
+    key
+}
+
+/// What is pending of an attempt of a consumer group.
+pub(crate) fn group_parcel(group: GroupId, attempt: Attempt) -> [u8; 13] {
+    let mut key = [TAG_PARCEL; 13];
+    key[1..5].copy_from_slice(&group.0.to_be_bytes());
+    key[5..].copy_from_slice(&attempt.0.to_be_bytes());
+    key
+}
+
+/// The group of a member's or an attempt's key, and what follows it.
+pub(crate) fn group_and_rest(key: &[u8]) -> Option<(GroupId, &[u8])> {
+    let (group, rest) = key.get(1..)?.split_first_chunk()?;
+    Some((GroupId(u32::from_be_bytes(*group)), rest))
 }
 
 #[inline]
@@ -288,6 +324,9 @@ mod tests {
         assert_eq!(history_mark(Revision(258)), [0x0c, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(producer_head(StreamId(7), "p1"), b"\x0d\0\0\0\x07\0p1");
         assert_eq!(producer_result(StreamId(7), "p1", 5), b"\x0d\0\0\0\x07\x01\x02p1\x05");
+        assert_eq!(group_head(GroupId(7)), [0x0e, 0, 0, 0, 7]);
+        assert_eq!(group_member(GroupId(7), 258), [0x0f, 0, 0, 0, 7, 0, 0, 1, 2]);
+        assert_eq!(group_parcel(GroupId(7), Attempt(258)), [0x14, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 1, 2]);
         with_data_key(KeyspaceId(9), b"key", |key| assert_eq!(key, b"\x10\0\0\0\x09key"));
         with_data_key(KeyspaceId(9), b"", |key| assert_eq!(key, b"\x10\0\0\0\x09"));
         let long = vec![b'x'; 500];

@@ -1,7 +1,7 @@
 //! The ordered state behind the log.
 //!
 //! Owns: the [`Backend`](backend::Backend) trait (an ordered byte map with atomic batches), its
-//! implementations, and the deterministic state machine over it: keyspaces, streams, and what their
+//! implementations, and the deterministic state machine over it: keyspaces, streams, consumer groups, and what their
 //! encodings in the map are.
 //! Does not own: the log, ordering, time, I/O scheduling of entries. Knows no sockets, tasks or Raft.
 
@@ -13,6 +13,7 @@ pub mod catalog;
 mod clears;
 pub mod counts;
 mod files;
+pub mod groups;
 pub mod history;
 pub mod journal;
 mod keys;

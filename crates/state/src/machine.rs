@@ -1,11 +1,11 @@
 //! The deterministic state machine: entries in, outcomes out, over any backend.
 //!
-//! Owns: applying entries in log order (`entry`, `commit`, `admin`, `keyspace_admin`), what a key is at the
-//! entry's time (`live`, `overlay`), transactions (`transaction`), deletes by prefix and their sweep (`clearing`), moves of bytes (`moves`),
+//! Owns: applying entries in log order (`entry`, `commit`, `admin`, `keyspace_admin`, `consumers`), what a
+//! key is at the entry's time (`live`, `overlay`), transactions (`transaction`), deletes by prefix and their
+//! sweep (`clearing`), moves of bytes (`moves`),
 //! what the space's group must find again when the log has been freed (`group`), what readers of the log
 //! need to tell what its entries changed (`history`), and reads of what is applied (`reads`). Does not own the
-//! log, the order of entries, time, or the bytes of streams and
-//! large values.
+//! log, the order of entries, time, or the bytes of streams and large values.
 //!
 //! Invariants:
 //! * The same entries at the same log positions, applied from the same map, give the same map, byte for
@@ -20,6 +20,7 @@
 mod admin;
 mod clearing;
 mod commit;
+mod consumers;
 mod entry;
 mod error;
 mod group;
@@ -57,6 +58,7 @@ use crate::{
     catalog::{KeyspaceTable, Meta},
     clears::ClearTable,
     counts::Counts,
+    groups::GroupTable,
     keys::KeyRange,
     liveness::{Liveness, LivenessTable},
     machine::entry::{Applier, Applying, Position},
@@ -116,6 +118,11 @@ pub struct Machine {
     forgotten: Mutex<Vec<Generation>>,
     /// Whether there may be some: a record mostly finds none, without the lock.
     has_forgotten: AtomicBool,
+    /// Held by the applier from the first command about a group until its record is applied, so readers see
+    /// only what is. Whoever holds it takes no lock of `published`, other than the applier.
+    groups: Mutex<GroupTable>,
+    /// Whether `groups` names streams to be woken.
+    groups_woken: AtomicBool,
 }
 
 /// What readers see beside the backend, as of the last applied entry. Held for short copies only.
@@ -150,6 +157,7 @@ impl Machine {
         let streams = StreamTable::load(&*view, &meta)?;
         let clears = Arc::new(ClearTable::load(&*view)?);
         let counts = crate::counts::load(&*view)?;
+        let groups = GroupTable::load(&*view)?;
         let published = Published {
             keyspaces: RwLock::new(KeyspaceTable::load(&*view, &meta)?),
             liveness: RwLock::new(LivenessTable::load(&*view)?),
@@ -175,6 +183,8 @@ impl Machine {
             published,
             forgotten: Mutex::default(),
             has_forgotten: AtomicBool::new(false),
+            groups: Mutex::new(groups),
+            groups_woken: AtomicBool::new(false),
         })
     }
 

@@ -18,6 +18,7 @@
 //!            | 11 | max u32                                                 sweep rows of deleted prefixes
 //!            | 24 | revision u64 | index u64 | max u32                      raise the history floor
 //!            | 32 | stream u32 | producer id                                open a producer
+//!            | 48 to 63                                                     consumer groups, see `groups`
 //! condition := keyspace u32 | key_len u32 | key | 0                         key is absent
 //!            | keyspace u32 | key_len u32 | key | 1                         key is present
 //!            | keyspace u32 | key_len u32 | key | 2 | revision u64          key is at the revision
@@ -33,6 +34,7 @@
 //!            | 8 | keyspace u32 | flags u8 | limit u32 | (len u32 | key)*   scan: prefix, and by flag start, end
 //! settings  := see keyspace_config.rs
 //!            | 32 | stream u32 | expected u64 | stamp | count u32 | len u32 | batch     append of a producer
+//!            | 48 or 49                                                     ack or nack, see `groups`
 //! config    := max_age_micros u64 | max_bytes u64 | max_records u64         u64::MAX: no limit
 //! name      := len u16 | UTF-8
 //! move      := from (20 bytes) | 0 | keyspace u32 | key_len u32 | key | value
@@ -42,6 +44,7 @@
 
 mod append;
 mod commit;
+pub mod groups;
 mod history;
 mod keyspace_config;
 mod moves;
@@ -56,6 +59,7 @@ pub use commit::{
     Commit, CommitBuilder, Condition, Expect, Write, Writes, check_key, check_value, encode_append, encode_append_with,
     encode_delete, encode_put,
 };
+pub use groups::GroupCommand;
 pub use history::{HistoryFloor, encode_raise_history_floor};
 pub use keyspace_config::KeyspaceConfig;
 pub use moves::{Move, MoveTarget};
@@ -68,7 +72,9 @@ pub use transaction::{
 
 use crate::{
     ids::{KeyspaceId, Offset, StreamId},
-    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES},
+    limits::{
+        MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_SETTLED_RANGES, MAX_VALUE_BYTES,
+    },
     record::{Malformed, Reader, put_u16},
 };
 
@@ -104,6 +110,15 @@ pub enum CommandError {
     /// More than [`MAX_COMMIT_WRITES`] conditions and writes, or [`MAX_COMMAND_BYTES`] bytes.
     #[error("commit is above the limit of {MAX_COMMIT_WRITES} writes or {MAX_COMMAND_BYTES} bytes: split it")]
     CommitTooLarge,
+    /// More than [`MAX_SETTLED_RANGES`] ranges of offsets in one ack or nack.
+    #[error("more than {MAX_SETTLED_RANGES} ranges of offsets in one request: split it")]
+    TooManyRanges,
+    /// A group's configuration or member's name outside its limits.
+    #[error("bad consumer group request: {what}")]
+    BadGroup {
+        /// What is asked of it.
+        what: &'static str,
+    },
     /// Empty, longer than [`MAX_NAME_BYTES`], or with other characters than names may have.
     #[error("bad name {name:?}: 1 to {MAX_NAME_BYTES} of the characters A-Z a-z 0-9 . _ -, not starting with a dot")]
     BadName {
@@ -358,6 +373,8 @@ pub enum Command<'a> {
         /// Which.
         id: &'a str,
     },
+    /// About a consumer group.
+    Group(GroupCommand<'a>),
 }
 
 impl<'a> Command<'a> {
@@ -413,6 +430,7 @@ impl<'a> Command<'a> {
                 stream: StreamId(reader.u32("stream id")?),
                 id: append::decode_producer_id(reader)?,
             }),
+            kind @ groups::FIRST_KIND..=groups::LAST_KIND => Ok(Self::Group(GroupCommand::decode(kind, reader)?)),
             _ => Err(Malformed { at: 0, expected: "known command kind" }),
         }
     }

@@ -77,6 +77,15 @@ id!(
     StreamId(u32)
 );
 id!(
+    /// A consumer group. Never reused within a directory.
+    GroupId(u32)
+);
+id!(
+    /// A delivery of records to a member of a consumer group. Rises within the group, never reused. As
+    /// large as the delivery's time in microseconds, so that no restore brings back a number.
+    Attempt(u64)
+);
+id!(
     /// A node, drawn when its directory is created.
     NodeId(u64)
 );

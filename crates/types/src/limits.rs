@@ -46,6 +46,28 @@ pub const MAX_STREAM_PRODUCERS: u32 = 1000;
 pub const PRODUCER_EVICTIONS: usize = 64;
 /// A producer that was silent for longer, in the time of the entries, is forgotten.
 pub const PRODUCER_MEMORY: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Most consumer groups in a space. More: typed error.
+pub const MAX_GROUPS: usize = 10_000;
+/// Most members of a consumer group. A new one takes the place of those that hold nothing and have not
+/// fetched for [`MEMBER_IDLE_SECONDS`]; if there are none: typed error.
+pub const MAX_GROUP_MEMBERS: usize = 1024;
+/// A member that holds nothing may be forgotten after so long without a fetch.
+pub const MEMBER_IDLE_SECONDS: u64 = 3600;
+/// Longest name of a member, in bytes. Longer: typed error.
+pub const MAX_MEMBER_NAME_BYTES: usize = 255;
+/// Most records of a consumer group that wait for an ack; a group's own bound may be lower. Each costs up
+/// to about 100 bytes of memory. At the bound nothing new is delivered until some are acked.
+pub const MAX_GROUP_PENDING: u32 = 100_000;
+/// Most records that one fetch delivers. A larger wish is cut to it.
+pub const MAX_FETCH_RECORDS: u32 = 1000;
+/// Most key hashes that a fetch carries: how far a group in order per key looks ahead at a time.
+pub const MAX_FETCH_KEYS: usize = 4096;
+/// Most ranges of offsets in one ack, nack or extension. More: typed error.
+pub const MAX_SETTLED_RANGES: usize = 10_000;
+/// Longest reason of a nack, in bytes. Longer ones are cut.
+pub const MAX_NACK_REASON_BYTES: usize = 1024;
+/// Most fetches that wait for records at a time, over all consumer groups. More: typed error, retry.
+pub const MAX_WAITING_FETCHES: usize = 10_000;
 /// Commands that one log entry may carry; a longer queue makes more entries.
 pub const MAX_ENTRY_COMMANDS: usize = 4096;
 /// Bytes after which an entry takes no further command.
@@ -70,3 +92,4 @@ const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(PRODUCER_RESULTS <= 128 && PRODUCER_RESULTS.is_power_of_two());
 const _: () = assert!(PRODUCER_EVICTIONS > 0 && PRODUCER_EVICTIONS < MAX_STREAM_PRODUCERS as usize);
+const _: () = assert!(MAX_FETCH_RECORDS as usize <= MAX_FETCH_KEYS && MAX_FETCH_RECORDS <= MAX_GROUP_PENDING);

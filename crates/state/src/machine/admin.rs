@@ -69,6 +69,7 @@ pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Re
     if is_empty {
         remove_head(applying, stream);
     }
+    applying.groups().stream_deleted(stream);
     Ok(Outcome::Done)
 }
 
@@ -95,6 +96,7 @@ pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before:
         head.start_time = entry.time;
     }
     applying.live_head(stream).expect("looked up above").start = before;
+    applying.groups().trimmed(stream, before);
     Ok(Outcome::Done)
 }
 

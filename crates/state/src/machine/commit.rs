@@ -14,7 +14,7 @@ use crate::{
     keyspaces::{FORM_BLOB, FORM_INLINE, value_head},
     liveness::BlobKind,
     machine::{
-        MachineError,
+        MachineError, consumers,
         entry::{Applying, Refused},
         live::{LiveKey, LiveValue, count_change, live_key},
         overlay::Overlay,
@@ -114,6 +114,9 @@ fn perform<'a>(
         Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {
             unreachable!("refused when it was checked")
         }
+        Write::Settle(settle) => {
+            consumers::perform_settle(applying, &settle);
+        }
     }
     Ok(())
 }
@@ -162,6 +165,7 @@ pub(super) fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8
 #[inline]
 pub(super) fn begin_checks(applying: &mut Applying<'_>) {
     applying.applier.pending.next_offsets.clear();
+    applying.applier.pending.claims.clear();
     applying.applier.pending.producers.begin_commit();
 }
 
@@ -184,6 +188,7 @@ fn check_write(applying: &mut Applying<'_>, write: &Write<'_>) -> Result<(), Ref
         Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {
             Err(Malformed { at: 0, expected: "transaction, for an operation that reads" }.into())
         }
+        Write::Settle(settle) => consumers::check_settle(applying, settle),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
+    sync::{Arc, MutexGuard, atomic::Ordering},
 };
 
 use thalweg_types::{
@@ -21,11 +21,14 @@ use crate::{
     catalog::{KeyspaceKinds, KeyspaceRow, KeyspaceTable, Meta},
     clears::{ClearChanges, ClearTable},
     counts::Counts,
+    groups::GroupTable,
     history::VerdictBuilder,
     keyspaces::Sight,
     liveness::{BlobKind, LivenessChanges},
     machine::{
-        Entry, Machine, MachineError, admin, clearing, commit, history, keyspace_admin,
+        Entry, Machine, MachineError, admin, clearing, commit,
+        consumers::{self, Claims},
+        history, keyspace_admin, lock,
         overlay::Overlay,
         producers::{self, PendingProducers},
         read, transaction, write,
@@ -97,6 +100,8 @@ pub(crate) struct Pending {
     pub(crate) appended: Vec<(StreamId, Offset, IndexEntry)>,
     /// Next offsets while a commit is checked.
     pub(crate) next_offsets: HashMap<StreamId, Offset>,
+    /// What the current commit acks and nacks.
+    pub(crate) claims: Claims,
     pub(crate) reclaimed: u32,
     pub(crate) producers: PendingProducers,
     pub(crate) clears: ClearChanges,
@@ -149,6 +154,8 @@ pub(crate) struct Applying<'m> {
     pub(crate) machine: &'m Machine,
     /// What will be applied when it is done.
     pub(crate) applied: Applied,
+    /// Locked by the first command that is about consumer groups.
+    groups: Option<MutexGuard<'m, GroupTable>>,
 }
 
 impl<'m> Applying<'m> {
@@ -164,7 +171,7 @@ impl<'m> Applying<'m> {
         for generation in machine.take_forgotten() {
             applier.liveness.forget(generation);
         }
-        Self { applier, machine, applied }
+        Self { applier, machine, applied, groups: None }
     }
 
     /// A stream's head as earlier commands left it, deleted markers included.
@@ -178,6 +185,25 @@ impl<'m> Applying<'m> {
 
     pub(crate) fn live_head(&mut self, stream: StreamId) -> Option<&mut Head> {
         self.head(stream).filter(|head| head.is_live())
+    }
+
+    /// A live stream's name, start and next offset, for those who do not change it.
+    pub(crate) fn stream_bounds(&self, stream: StreamId) -> Option<(Arc<str>, Offset, Offset)> {
+        let bounds = |head: &Head| head.is_live().then(|| (head.name.clone(), head.start, head.next));
+        match self.applier.pending.heads.get(&stream) {
+            Some(head) => head.as_ref().and_then(bounds),
+            None => read(&self.machine.published.streams).get(stream).and_then(bounds),
+        }
+    }
+
+    /// The consumer groups as earlier commands left them.
+    pub(crate) fn groups(&mut self) -> &mut GroupTable {
+        let machine = self.machine;
+        self.groups.get_or_insert_with(|| {
+            let mut table = lock(&machine.groups);
+            table.applying = true;
+            table
+        })
     }
 
     pub(crate) fn raise(&mut self, kind: BlobKind, blob: &thalweg_types::BlobRef) {
@@ -201,7 +227,7 @@ impl<'m> Applying<'m> {
 
     /// Hands everything to the backend as one batch, then shows it to readers. Deleted prefixes are shown
     /// before it: a reader goes by them once its view has the revision.
-    pub(crate) fn finish(self) -> Result<(), MachineError> {
+    pub(crate) fn finish(mut self) -> Result<(), MachineError> {
         let Applier { batch, pending, liveness, meta, meta_is_stored, applied, scratch, clears, counts, .. } =
             self.applier;
         if !*meta_is_stored || !pending.keyspaces.is_empty() || !pending.stream_names.is_empty() {
@@ -218,6 +244,9 @@ impl<'m> Applying<'m> {
                 Some(counts) => counts.write(*id, batch),
                 None => batch.delete(&[&crate::keys::counts_row(*id)]),
             }
+        }
+        if let Some(groups) = &mut self.groups {
+            groups.write(batch);
         }
         liveness.write(batch);
         let published = &self.machine.published;
@@ -251,6 +280,12 @@ impl<'m> Applying<'m> {
         pending.appended.clear();
         pending.producers.clear();
         *write(&published.applied) = self.applied;
+        if let Some(mut groups) = self.groups {
+            groups.applying = false;
+            if !groups.woken.is_empty() {
+                self.machine.groups_woken.store(true, Ordering::Release);
+            }
+        }
         Ok(())
     }
 }
@@ -304,6 +339,7 @@ fn run<'a>(
         Ok(Command::ReclaimStream { stream, max }) => admin::reclaim_stream(applying, stream, max),
         Ok(Command::RaiseHistoryFloor { floor, max }) => history::raise_floor(applying, floor, max),
         Ok(Command::OpenProducer { stream, id }) => producers::open(applying, stream, id),
+        Ok(Command::Group(command)) => consumers::apply(applying, command),
         Err(malformed) => Ok(Outcome::Malformed(malformed)),
     };
     match refused {

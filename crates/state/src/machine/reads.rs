@@ -101,6 +101,12 @@ impl Machine {
         read(&self.published.streams).get(id).filter(|head| head.is_live()).map(|head| StreamInfo::of(id, head))
     }
 
+    /// A stream's next offset.
+    #[must_use]
+    pub(crate) fn stream_next(&self, id: StreamId) -> Option<Offset> {
+        read(&self.published.streams).get(id).filter(|head| head.is_live()).map(|head| head.next)
+    }
+
     /// How many streams there are.
     #[must_use]
     pub fn stream_count(&self) -> usize {

@@ -142,6 +142,9 @@ impl Plan {
                 self.writes = true;
                 OperationResult::Appended(AppendedAt { stream, first, count })
             }
+            Write::Settle(_) => {
+                return Err(Malformed { at: 0, expected: "commit, for acks and nacks" }.into());
+            }
             Write::DeletePrefix { keyspace, prefix } => {
                 check_key(applying, keyspace, prefix)?;
                 self.delete_prefix(applying, overlay, keyspace, prefix)?
@@ -291,7 +294,7 @@ fn perform(applying: &mut Applying<'_>, operation: &Write<'_>, plan: &mut Plan, 
             let (emptying, written) = plan.emptied.pop_front().expect("planned");
             applying.empty(keyspace, prefix, &emptying, &written, revision);
         }
-        Write::Get { .. } | Write::Scan { .. } => {}
+        Write::Get { .. } | Write::Scan { .. } | Write::Settle(_) => {}
     }
 }
 

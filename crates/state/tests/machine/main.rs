@@ -6,6 +6,8 @@ mod concurrent;
 mod garbage;
 mod golden;
 mod group;
+mod groups;
+mod groups_model;
 mod history;
 mod model;
 mod producers;

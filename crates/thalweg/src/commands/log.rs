@@ -13,7 +13,7 @@ use thalweg_log::{
 };
 use thalweg_types::{
     Lsn,
-    command::{Command, Commands, Write},
+    command::{Command, Commands, GroupCommand, Write},
     record::Malformed,
 };
 
@@ -230,6 +230,18 @@ fn contents(record: &LogRecord) -> Option<String> {
     Some(summary(&record.payload).unwrap_or_else(|malformed| malformed.to_string()))
 }
 
+fn group_summary(command: &GroupCommand<'_>) -> String {
+    match command {
+        GroupCommand::Create { stream, name, .. } => format!("create group {name} of stream {stream}"),
+        GroupCommand::Configure { group, .. } => format!("configure group {group}"),
+        GroupCommand::Delete { group } => format!("delete group {group}"),
+        GroupCommand::Fetch(fetch) => format!("fetch {} of group {} for {:?}", fetch.max, fetch.group, fetch.member),
+        GroupCommand::Settle(settle) => format!("settle for group {}", settle.group),
+        GroupCommand::Extend { group, .. } => format!("extend for group {group}"),
+        GroupCommand::Seek { group, .. } => format!("seek group {group}"),
+    }
+}
+
 fn summary(entry: &[u8]) -> Result<String, Malformed> {
     let (mut puts, mut deletes, mut appends, mut records, mut others) = (0_u64, 0_u64, 0_u64, 0_u64, Vec::new());
     for framed in Commands::new(entry) {
@@ -240,6 +252,7 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
                         Write::Put { .. } => puts += 1,
                         Write::Delete { .. } => deletes += 1,
                         Write::Append { count, .. } => (appends, records) = (appends + 1, records + u64::from(count)),
+                        Write::Settle(settle) => others.push(format!("settle for group {}", settle.group)),
                         _ => {}
                     }
                 }
@@ -260,6 +273,7 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
             Command::TrimStream { stream, before } => others.push(format!("trim stream {stream} before {before}")),
             Command::ReclaimStream { stream, max } => others.push(format!("reclaim {max} entries of stream {stream}")),
             Command::OpenProducer { stream, id } => others.push(format!("open producer {id} of stream {stream}")),
+            Command::Group(command) => others.push(group_summary(&command)),
             Command::RaiseHistoryFloor { floor, .. } => {
                 others.push(format!("raise the history floor to revision {}", floor.revision));
             }

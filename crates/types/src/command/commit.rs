@@ -3,9 +3,10 @@
 use crate::{
     command::{
         AppendTerms, COMMIT, CommandError, EncodedStamp, ExpectedOffset, expect_end,
+        groups::{self, Again, Settle, Settlement},
         operations::{self, ScanOperation},
     },
-    ids::{KeyspaceId, Offset, Revision, StreamId},
+    ids::{GroupId, KeyspaceId, Offset, Revision, StreamId},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_VALUE_BYTES},
     record::{Malformed, Reader, RecordBatch, put_u32},
 };
@@ -67,6 +68,7 @@ pub struct CommitBuilder {
     writes: Vec<u8>,
     write_count: u32,
     has_terms: bool,
+    settles: bool,
 }
 
 impl CommitBuilder {
@@ -129,17 +131,51 @@ impl CommitBuilder {
         Ok(self)
     }
 
+    /// Adds an ack; the commit fails unless the attempts hold all that the settlements name.
+    pub fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<&mut Self, CommandError> {
+        self.room(groups::settlements_len(settlements) + 32)?;
+        let before = self.writes.len();
+        self.writes.push(groups::WRITE_ACK);
+        let encoded = groups::encode_ack_rest(&mut self.writes, group, settlements);
+        self.settled(before, encoded)
+    }
+
+    /// Adds a nack; the commit fails unless the attempts hold all that the settlements name.
+    pub fn nack(
+        &mut self,
+        group: GroupId,
+        again: Again,
+        reason: &str,
+        settlements: &[Settlement],
+    ) -> Result<&mut Self, CommandError> {
+        self.room(groups::settlements_len(settlements) + reason.len() + 32)?;
+        let before = self.writes.len();
+        self.writes.push(groups::WRITE_NACK);
+        let encoded = groups::encode_nack_rest(&mut self.writes, group, again, reason, settlements);
+        self.settled(before, encoded)
+    }
+
+    fn settled(&mut self, before: usize, encoded: Result<(), CommandError>) -> Result<&mut Self, CommandError> {
+        if let Err(error) = encoded {
+            self.writes.truncate(before);
+            return Err(error);
+        }
+        self.write_count += 1;
+        self.settles = true;
+        Ok(self)
+    }
+
     /// How many writes it holds.
     #[must_use]
     pub fn write_count(&self) -> u32 {
         self.write_count
     }
 
-    /// Whether its outcome depends on the state: conditions, or appends at an expected offset or of a
-    /// producer.
+    /// Whether its outcome depends on the state: conditions, appends at an expected offset or of a
+    /// producer, acks and nacks.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
-        self.condition_count > 0 || self.has_terms
+        self.condition_count > 0 || self.has_terms || self.settles
     }
 
     /// Appends the encoded command.
@@ -346,6 +382,8 @@ pub enum Write<'a> {
         /// Which pairs.
         scan: ScanOperation<'a>,
     },
+    /// Ack or nack what a consumer group delivered; fails the commit if an attempt has lapsed.
+    Settle(Settle<'a>),
 }
 
 impl<'a> Commit<'a> {
@@ -470,6 +508,8 @@ fn decode_write<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
         }
         APPEND => decode_append(reader, false),
         APPEND_PRODUCED => decode_append(reader, true),
+        groups::WRITE_ACK => Ok(Write::Settle(Settle::decode_ack(reader)?)),
+        groups::WRITE_NACK => Ok(Write::Settle(Settle::decode_nack(reader)?)),
         kind => decode_reading(kind, at, reader),
     }
 }

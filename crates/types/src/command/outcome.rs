@@ -1,7 +1,7 @@
 //! What comes of a command.
 
 use crate::{
-    command::{OperationError, ProducerRefusal, Transacted},
+    command::{OperationError, ProducerRefusal, Transacted, groups::GroupOutcome},
     ids::{KeyspaceId, Offset, Revision, StreamId},
     record::Malformed,
 };
@@ -102,6 +102,8 @@ pub enum Outcome {
         /// Why, and what can be done.
         what: &'static str,
     },
+    /// What came of a command about a consumer group, or of a commit's acks.
+    Group(GroupOutcome),
     /// The command did not decode; nothing happened. Only a foreign or newer writer makes such.
     Malformed(Malformed),
 }

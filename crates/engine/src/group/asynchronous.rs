@@ -1,0 +1,190 @@
+//! Groups for callers that must not block: futures for any runtime.
+//!
+//! As with the other writes of [`AsyncDatabase`], a request is queued when its method is called. Records are
+//! read where the future is polled: from memory or the page cache, mostly.
+
+use std::{
+    future::{self, Future},
+    task::Poll,
+    time::Duration,
+};
+
+use thalweg_log::Purpose;
+use thalweg_replica::Proposal;
+use thalweg_types::{
+    Attempt, Durability, Offset,
+    command::{
+        CommandError,
+        groups::{
+            Again, GroupConfig, Settlement, encode_ack, encode_configure_group, encode_create_group,
+            encode_delete_group, encode_extend, encode_nack, encode_seek,
+        },
+    },
+};
+
+use super::{
+    Delivery, Extended, FetchRequest, Group, GroupError, GroupStart, Ready, Settled, extended, fetch, settled, sought,
+};
+use crate::{
+    async_database::{AsyncDatabase, Registration},
+    database::{Ack, ack, check_outcome_known},
+    error::WriteError,
+    stream::Stream,
+    tails::Waiter,
+};
+
+impl AsyncDatabase {
+    /// The stream's group of that name, created if missing; says whether it was.
+    pub fn create_group(
+        &self,
+        stream: &Stream,
+        name: &str,
+        start: GroupStart,
+        config: &GroupConfig,
+    ) -> impl Future<Output = Result<(Group, bool), GroupError>> + Send + use<> {
+        let level = self.blocking().durability().max(Durability::Os);
+        let proposed = stream.resolve(start).map_err(GroupError::from).and_then(|start| {
+            let encode = |out: &mut Vec<u8>| encode_create_group(out, stream.id(), name, start, config);
+            Ok(self.propose(level, Purpose::Data, encode)?)
+        });
+        let stream = stream.clone();
+        async move { stream.created_group(proposed?.await.map_err(WriteError::from)?) }
+    }
+
+    /// One fetch, without waiting for records: `wait` is not looked at. The delivery may be empty although
+    /// [`Group::ready`] said otherwise, if somebody else was faster.
+    pub fn fetch(
+        &self,
+        group: &Group,
+        request: &FetchRequest,
+        level: Durability,
+    ) -> impl Future<Output = Result<Delivery, GroupError>> + Send + use<> {
+        let proposed = group.prepare(request).and_then(|prepared| {
+            self.propose_for_group(level, Purpose::Data, |out| prepared.encode(group, request, out))
+        });
+        let (db, group, request) = (self.clone(), group.clone(), request.clone());
+        async move {
+            let committed = proposed?.await.map_err(WriteError::from)?;
+            let (fetched, level) = fetch::fetched(committed)?;
+            group.read(&request, &fetched, level, |purpose, encode| {
+                // Nobody waits for it: what is given back this way is late at worst, never lost.
+                db.propose(Durability::Os, purpose, encode).map(drop)
+            })
+        }
+    }
+
+    /// Resolves when a fetch may bring something, or the group is gone, or the database closes. Does not
+    /// notice that time frees records: race it against a timer of [`Group::ready`]'s.
+    pub fn group_ready(&self, group: &Group) -> impl Future<Output = Result<(), GroupError>> + Send + use<> {
+        let registration = Registration::new(self.blocking(), group.stream);
+        let group = group.clone();
+        let mut waiting = None;
+        future::poll_fn(move |context| {
+            let open = &group.db.inner.open;
+            registration.register(Waiter::Task(context.waker().clone()));
+            match group.ready() {
+                Ok(Ready::In(_)) if !open.tails.is_closed() => {}
+                Ok(_) => return Poll::Ready(Ok(())),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            if waiting.is_none() {
+                let Some(entered) = open.waits.enter() else {
+                    return Poll::Ready(Err(GroupError::TooManyWaiting));
+                };
+                waiting = Some(entered);
+            }
+            Poll::Pending
+        })
+    }
+
+    /// Acks records: they are done with.
+    pub fn ack_group(
+        &self,
+        group: &Group,
+        settlements: &[Settlement],
+        level: Durability,
+    ) -> impl Future<Output = Result<Settled, GroupError>> + Send + use<> {
+        let encode = |out: &mut Vec<u8>| encode_ack(out, group.id, settlements);
+        let proposed = self.propose_for_group(level, Purpose::Reclaim, encode);
+        async move { settled(proposed?.await.map_err(WriteError::from)?) }
+    }
+
+    /// Gives records back.
+    pub fn nack_group(
+        &self,
+        group: &Group,
+        settlements: &[Settlement],
+        again: Again,
+        reason: &str,
+        level: Durability,
+    ) -> impl Future<Output = Result<Settled, GroupError>> + Send + use<> {
+        let encode = |out: &mut Vec<u8>| encode_nack(out, group.id, again, reason, settlements);
+        let proposed = self.propose_for_group(level, Purpose::Reclaim, encode);
+        async move { settled(proposed?.await.map_err(WriteError::from)?) }
+    }
+
+    /// Moves the deadlines of attempts to so much after now.
+    pub fn extend_group(
+        &self,
+        group: &Group,
+        attempts: &[Attempt],
+        by: Duration,
+        level: Durability,
+    ) -> impl Future<Output = Result<Extended, GroupError>> + Send + use<> {
+        let encode = |out: &mut Vec<u8>| encode_extend(out, group.id, by, attempts);
+        let proposed = self.propose_for_group(level, Purpose::Reclaim, encode);
+        async move { extended(proposed?.await.map_err(WriteError::from)?) }
+    }
+
+    /// Delivers from there on; resolves to the cursor.
+    pub fn seek_group(
+        &self,
+        group: &Group,
+        to: GroupStart,
+        level: Durability,
+    ) -> impl Future<Output = Result<Offset, GroupError>> + Send + use<> {
+        let resolved = group.stream().resolve(to).map_err(GroupError::from);
+        let proposed = resolved.and_then(|offset| {
+            self.propose_for_group(level, Purpose::Reclaim, |out| {
+                encode_seek(out, group.id, offset);
+                Ok(())
+            })
+        });
+        async move { sought(proposed?.await.map_err(WriteError::from)?) }
+    }
+
+    /// Replaces how a group delivers.
+    pub fn configure_group(
+        &self,
+        group: &Group,
+        config: &GroupConfig,
+        level: Durability,
+    ) -> impl Future<Output = Result<Ack, GroupError>> + Send + use<> {
+        let encode = |out: &mut Vec<u8>| encode_configure_group(out, group.id, config);
+        let proposed = self.propose_for_group(level, Purpose::Reclaim, encode);
+        async move { Ok(ack(proposed?.await.map_err(WriteError::from)?)?) }
+    }
+
+    /// Deletes a group.
+    pub fn delete_group(
+        &self,
+        group: &Group,
+        level: Durability,
+    ) -> impl Future<Output = Result<Ack, GroupError>> + Send + use<> {
+        let proposed = self.propose_for_group(level, Purpose::Reclaim, |out| {
+            encode_delete_group(out, group.id);
+            Ok(())
+        });
+        async move { Ok(ack(proposed?.await.map_err(WriteError::from)?)?) }
+    }
+
+    fn propose_for_group(
+        &self,
+        level: Durability,
+        purpose: Purpose,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>,
+    ) -> Result<Proposal, GroupError> {
+        check_outcome_known(true, level)?;
+        Ok(self.propose(level, purpose, encode)?)
+    }
+}

@@ -1,0 +1,216 @@
+//! Dead letters: moved to their stream by the background, once each.
+//!
+//! The state machine takes a record that was delivered too often out of what is pending and keeps it as a
+//! dead letter; it can't copy the record, whose bytes are in the log. So the node reads it and proposes one
+//! commit that appends it to the dead letters' stream and acks the dead letter. The ack names it, so whoever
+//! tries again after a crash, or on another node, finds the commit refused: a dead letter is appended exactly
+//! once. The headers could not be added by pointing to the bytes that are there, which is why they are copied.
+//!
+//! Headers: `thalweg-stream`, `thalweg-group`, `thalweg-offset`, `thalweg-deliveries`, `thalweg-reason`,
+//! `thalweg-time-micros`, before the record's own; `thalweg-payload` says so if
+//! the payload had to stay behind.
+
+use std::ops::ControlFlow;
+
+use thalweg_log::Purpose;
+use thalweg_types::{
+    Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
+    command::{
+        CommandError, CommitBuilder, Outcome, StreamConfig, encode_create_stream,
+        groups::{Delivered, OffsetRun, Settlement},
+    },
+    limits::MAX_HEADERS,
+    record::{Record, RecordBatch, RecordError},
+};
+
+use crate::{
+    database::{Inner, unexpected},
+    error::{ReadError, WriteError, refusal},
+    group::GroupError,
+};
+
+/// Bytes of dead letters that go into one commit, but at least one record, and no more than a quarter of a
+/// segment.
+const MAX_BATCH_BYTES: u64 = 1 << 20;
+/// Such commits of a group in one round: more waits for the next.
+const MAX_COMMITS_PER_ROUND: u32 = 1000;
+
+/// What is copied of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// A record as large as the log takes has no room for headers: its payload stays behind.
+    WithoutPayload,
+}
+
+/// Dead letters of one group and where they go.
+struct Burial<'a> {
+    inner: &'a Inner,
+    stream: StreamId,
+    stream_name: String,
+    group: GroupId,
+    group_name: String,
+    target: StreamId,
+}
+
+impl Inner {
+    /// Moves the dead letters of all groups. Returns how many records were moved.
+    pub(crate) fn bury_dead(&self) -> Result<u64, WriteError> {
+        let machine = &self.open.machine;
+        let failed =
+            |error: thalweg_state::machine::MachineError| WriteError::StateFailed { reason: error.to_string() };
+        let mut moved = 0;
+        for id in machine.groups_with_dead().map_err(failed)? {
+            let Some(info) = machine.group(id, self.open.solo.now()).map_err(failed)? else { continue };
+            let burial = Burial {
+                inner: self,
+                stream: info.stream,
+                stream_name: machine.stream(info.stream).map(|stream| stream.name.to_string()).unwrap_or_default(),
+                group: id,
+                group_name: info.name.to_string(),
+                target: match &info.config.dead_letters {
+                    Some(name) => self.dead_letter_stream(name)?,
+                    // Configured away since: they are dropped, as later ones are.
+                    None => StreamId::ZERO,
+                },
+            };
+            for _ in 0..MAX_COMMITS_PER_ROUND {
+                let Some(letter) = machine.dead_letters(id, None).map_err(failed)? else { break };
+                let Some(of) = letter.records.first() else { break };
+                moved += self.bury(&burial, letter.attempt, &letter.reason, of)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn dead_letter_stream(&self, name: &str) -> Result<StreamId, WriteError> {
+        if let Some(id) = self.open.machine.stream_id(name) {
+            return Ok(id);
+        }
+        let create = |out: &mut Vec<u8>| encode_create_stream(out, name, &StreamConfig::default());
+        let committed = self.propose(Durability::Os, Purpose::Data, create)?;
+        match committed.outcome.map(refusal).transpose()? {
+            Some(Outcome::Stream { id, .. }) => Ok(id),
+            other => Err(unexpected(other.as_ref())),
+        }
+    }
+
+    /// Moves the first of these records that fit into a batch. Those that are gone are acked alone.
+    fn bury(&self, burial: &Burial<'_>, attempt: Attempt, reason: &str, of: &Delivered) -> Result<u64, WriteError> {
+        match self.bury_part(burial, attempt, reason, of, Part::Whole) {
+            Err(WriteError::Command(CommandError::CommitTooLarge)) => {
+                let first = Delivered { run: OffsetRun { count: 1, ..of.run }, ..*of };
+                self.bury_part(burial, attempt, reason, &first, Part::WithoutPayload)
+            }
+            buried => buried,
+        }
+    }
+
+    fn bury_part(
+        &self,
+        burial: &Burial<'_>,
+        attempt: Attempt,
+        reason: &str,
+        of: &Delivered,
+        part: Part,
+    ) -> Result<u64, WriteError> {
+        let mut batch = RecordBatch::new();
+        let reached = if burial.target == StreamId::ZERO {
+            of.run.end()
+        } else {
+            burial.copy(reason, of, part, &mut batch).map_err(|error| match error {
+                GroupError::Write(error) => error,
+                other => WriteError::StateFailed { reason: other.to_string() },
+            })?
+        };
+        let count = (reached.0 - of.run.first.0) as u32;
+        let run = OffsetRun { first: of.run.first, count };
+        let mut commit = CommitBuilder::new();
+        if !batch.is_empty() {
+            commit.append(burial.target, None, &batch)?;
+        }
+        commit.ack(burial.group, &[Settlement { attempt, runs: vec![run] }])?;
+        let encode = |out: &mut Vec<u8>| {
+            commit.encode(out);
+            Ok::<_, CommandError>(())
+        };
+        let committed = self.propose(Durability::Os, Purpose::Data, encode)?;
+        match committed.outcome.map(refusal).transpose() {
+            Ok(_) => Ok(u64::from(count)),
+            // Trimmed, or moved by somebody else, or the group or its dead letters' stream is gone: look anew.
+            Err(WriteError::AttemptLapsed { .. } | WriteError::NoSuchGroup(_) | WriteError::NoSuchStream(_)) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Burial<'_> {
+    /// Copies records from the first of a run on, until the batch is full. Returns where it stopped.
+    fn copy(&self, reason: &str, of: &Delivered, part: Part, batch: &mut RecordBatch) -> Result<Offset, GroupError> {
+        let (first, end) = (of.run.first, of.run.end());
+        let max_bytes = MAX_BATCH_BYTES.min(u64::from(self.inner.options.segment_bytes) / 4);
+        let page = match self.inner.read_stream(self.stream, first, end.0 - first.0, max_bytes) {
+            Err(ReadError::Trimmed { start, .. }) => return Ok(start.min(end)),
+            page => page?,
+        };
+        let mut reached = page.next.max(first.next()).min(end);
+        let mut failure = None;
+        page.for_each(&mut |offset, time, record| {
+            if offset >= end {
+                return ControlFlow::Break(());
+            }
+            if !batch.is_empty() && batch.bytes().len() as u64 >= max_bytes {
+                reached = offset;
+                return ControlFlow::Break(());
+            }
+            match self.push(batch, reason, of.deliveries, part, offset, time, record) {
+                Ok(()) => ControlFlow::Continue(()),
+                // It fits alone.
+                Err(RecordError::BatchTooLarge) if !batch.is_empty() => {
+                    reached = offset;
+                    ControlFlow::Break(())
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        failure.map_or(Ok(reached), |error| Err(GroupError::Write(error.into())))
+    }
+
+    fn push(
+        &self,
+        batch: &mut RecordBatch,
+        reason: &str,
+        deliveries: u32,
+        part: Part,
+        offset: Offset,
+        time: SpaceTime,
+        record: &Record<'_>,
+    ) -> Result<(), RecordError> {
+        let (at, times, micros) = (offset.to_string(), deliveries.to_string(), time.to_string());
+        let own = [
+            ("thalweg-stream", self.stream_name.as_bytes()),
+            ("thalweg-group", self.group_name.as_bytes()),
+            ("thalweg-offset", at.as_bytes()),
+            ("thalweg-deliveries", times.as_bytes()),
+            ("thalweg-reason", reason.as_bytes()),
+            ("thalweg-time-micros", micros.as_bytes()),
+        ];
+        // A record that has as many headers as there may be loses its last ones.
+        let without = || {
+            let headers = own.into_iter().chain([("thalweg-payload", b"too large".as_slice())]).collect();
+            Record { key: record.key, headers, payload: b"" }
+        };
+        if part == Part::WithoutPayload {
+            return batch.push(&without());
+        }
+        let headers: Vec<_> = own.into_iter().chain(record.headers.iter().copied()).take(MAX_HEADERS).collect();
+        let whole = Record { key: record.key, headers, payload: record.payload };
+        match batch.push(&whole) {
+            Err(RecordError::TooLarge { .. }) => batch.push(&without()),
+            pushed => pushed,
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a fetch brings: records with the attempt to settle them by.
+
+use std::ops::ControlFlow;
+
+use thalweg_types::{
+    Attempt, Durability, Offset, SpaceTime,
+    command::groups::{Delivered, OffsetRun},
+    record::Record,
+};
+
+use crate::{
+    error::ReadError,
+    stream::{Stream, StreamPage},
+};
+
+/// Records delivered by one fetch. Settle them by their [`attempt`](Self::attempt).
+#[derive(Clone, Debug, Default)]
+pub struct Delivery {
+    /// The number to settle them by; meaningless if there are none.
+    pub attempt: Attempt,
+    /// When the attempt lapses, in space time.
+    pub deadline: SpaceTime,
+    /// The level that the delivery itself reached.
+    pub durability: Durability,
+    parts: Vec<Part>,
+}
+
+/// Consecutive records that were delivered equally often.
+#[derive(Clone, Debug)]
+struct Part {
+    deliveries: u32,
+    page: StreamPage,
+}
+
+/// One record of a delivery.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// Its offset.
+    pub offset: Offset,
+    /// How often it was delivered, this time included.
+    pub deliveries: u32,
+    /// When it was appended.
+    pub time: SpaceTime,
+    /// The record.
+    pub record: &'a Record<'a>,
+}
+
+impl Delivery {
+    /// Whether nothing was delivered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// How many records.
+    #[must_use]
+    pub fn record_count(&self) -> u64 {
+        self.parts.iter().map(|part| part.page.record_count()).sum()
+    }
+
+    /// Calls `visit` with each record, by offset, until it breaks.
+    pub fn for_each(&self, visit: &mut dyn FnMut(Message<'_>) -> ControlFlow<()>) -> Result<(), ReadError> {
+        let mut flow = ControlFlow::Continue(());
+        for Part { deliveries, page } in &self.parts {
+            page.for_each(&mut |offset, time, record| {
+                flow = visit(Message { offset, deliveries: *deliveries, time, record });
+                flow
+            })?;
+            if flow.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Records of an attempt, as far as they were read.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    parts: Vec<Part>,
+    bytes: u64,
+    max_bytes: u64,
+    /// Delivered, but not there any more: trimmed or compacted meanwhile.
+    pub(super) missing: Vec<OffsetRun>,
+    /// Delivered, but more than was to be read at a time.
+    pub(super) unread: Vec<OffsetRun>,
+}
+
+impl Reading {
+    pub(super) fn new(max_bytes: u64) -> Self {
+        Self { max_bytes: max_bytes.max(1), ..Self::default() }
+    }
+
+    pub(super) fn into_delivery(self, attempt: Attempt, deadline: SpaceTime, durability: Durability) -> Delivery {
+        Delivery { attempt, deadline, durability, parts: self.parts }
+    }
+
+    /// Reads what was delivered, until there are enough bytes.
+    pub(super) fn read(&mut self, stream: &Stream, delivered: &Delivered) -> Result<(), ReadError> {
+        let (mut from, end) = (delivered.run.first, delivered.run.end());
+        while from < end {
+            if self.bytes >= self.max_bytes {
+                self.unread.push(run(from, end));
+                return Ok(());
+            }
+            let page = match stream.read(from, end.0 - from.0, self.max_bytes - self.bytes) {
+                Err(ReadError::Trimmed { start, .. }) => {
+                    let start = start.min(end);
+                    self.missing.push(run(from, start));
+                    from = start;
+                    continue;
+                }
+                page => page?,
+            };
+            let next = page.next.min(end);
+            if next <= from {
+                self.missing.push(run(from, end));
+                return Ok(());
+            }
+            self.take(delivered.deliveries, from, next, page);
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Takes a page of the records `from..next`, and notes those that it lacks.
+    fn take(&mut self, deliveries: u32, from: Offset, next: Offset, page: StreamPage) {
+        let mut reached = from;
+        for batch in &page.batches {
+            if reached < batch.first {
+                self.missing.push(run(reached, batch.first));
+            }
+            reached = batch.first.plus(u64::from(batch.count));
+            self.bytes += batch.bytes.len() as u64;
+        }
+        if reached < next {
+            self.missing.push(run(reached, next));
+        }
+        if page.record_count() > 0 {
+            self.parts.push(Part { deliveries, page });
+        }
+    }
+}
+
+fn run(first: Offset, end: Offset) -> OffsetRun {
+    // Within one delivered run, whose count is a u32.
+    OffsetRun { first, count: (end.0 - first.0) as u32 }
+}

@@ -1,0 +1,244 @@
+//! Fetching: what must be known before it is proposed, waiting, and reading what was delivered.
+//!
+//! A fetch is a command: the entry decides what it delivers. It is proposed only when the state says that it
+//! would bring something, so members that wait cost nothing.
+//!
+//! Bound: [`MAX_WAITING_FETCHES`] wait at a time; beyond it a fetch that would wait is refused.
+
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use thalweg_log::Purpose;
+use thalweg_replica::Committed;
+use thalweg_types::{
+    Durability, Offset,
+    command::{
+        CommandError, Outcome,
+        groups::{
+            Again, Fetched, GroupOrder, GroupOutcome, Settlement, encode_ack, encode_fetch, encode_nack, key_hash,
+        },
+    },
+    limits::{MAX_FETCH_KEYS, MAX_FETCH_RECORDS, MAX_WAITING_FETCHES},
+};
+
+use super::{Delivery, Group, GroupError, Ready, delivery::Reading, group_outcome};
+use crate::{
+    database::{check_outcome_known, unexpected},
+    error::{ReadError, WriteError},
+    tails::Waiter,
+};
+
+/// Batches looked at to see how many records fit into the bytes asked for.
+const MAX_BATCHES_AHEAD: usize = 1024;
+
+/// What to fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchRequest {
+    /// Who fetches: a name of the caller's choosing, shown by [`Group::info`].
+    pub member: String,
+    /// At most so many records, and at most [`MAX_FETCH_RECORDS`].
+    pub max_records: u32,
+    /// About so many bytes, but at least one record.
+    pub max_bytes: u64,
+    /// Wait so long for the first record; zero does not wait.
+    pub wait: Duration,
+}
+
+impl Default for FetchRequest {
+    fn default() -> Self {
+        Self { member: "default".to_owned(), max_records: 100, max_bytes: 4 << 20, wait: Duration::ZERO }
+    }
+}
+
+/// How many fetches wait.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waits(Arc<AtomicUsize>);
+
+impl Waits {
+    /// `None` at the bound.
+    pub(crate) fn enter(&self) -> Option<Waiting> {
+        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        let waiting = Waiting(self.clone());
+        (before < MAX_WAITING_FETCHES).then_some(waiting)
+    }
+}
+
+/// A fetch that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting(Waits);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Group {
+    /// Delivers records to a member: those that came back first, then new ones. Empty if there were none
+    /// until the time was up, or the database closed.
+    pub fn fetch(&self, request: &FetchRequest) -> Result<Delivery, GroupError> {
+        check_outcome_known(true, self.db.durability())?;
+        let until = Instant::now().checked_add(request.wait);
+        let mut waiting = None;
+        loop {
+            match self.ready()? {
+                Ready::Now => {
+                    let delivery = self.fetch_once(request)?;
+                    if !delivery.is_empty() {
+                        return Ok(delivery);
+                    }
+                }
+                Ready::In(due) => {
+                    if waiting.is_none() {
+                        waiting = Some(self.db.inner.open.waits.enter().ok_or(GroupError::TooManyWaiting)?);
+                    }
+                    if !self.park(due, until)? {
+                        return Ok(Delivery::default());
+                    }
+                }
+            }
+            if until.is_some_and(|until| Instant::now() >= until) && self.ready()? != Ready::Now {
+                return Ok(Delivery::default());
+            }
+        }
+    }
+
+    /// Parks until something may have come free; false if the time is up or the database is closed.
+    fn park(&self, due: Option<Duration>, until: Option<Instant>) -> Result<bool, GroupError> {
+        let tails = &self.db.inner.open.tails;
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if tails.is_closed() || left == Some(Duration::ZERO) {
+            return Ok(false);
+        }
+        let ticket = tails.ticket();
+        tails.register(self.stream, ticket, Waiter::Thread(thread::current()));
+        // What came between the last look and the registration woke nobody.
+        if self.ready()? != Ready::Now && !tails.is_closed() {
+            match left.into_iter().chain(due).min() {
+                Some(left) => thread::park_timeout(left),
+                None => thread::park(),
+            }
+        }
+        tails.unregister(self.stream, ticket);
+        Ok(true)
+    }
+
+    fn fetch_once(&self, request: &FetchRequest) -> Result<Delivery, GroupError> {
+        let prepared = self.prepare(request)?;
+        let encode = |out: &mut Vec<u8>| prepared.encode(self, request, out);
+        let committed = self.db.inner.propose(self.db.durability(), Purpose::Data, encode)?;
+        let (fetched, durability) = fetched(committed)?;
+        self.read(request, &fetched, durability, |purpose, encode| {
+            self.db.inner.propose(Durability::Os, purpose, encode).map(drop)
+        })
+    }
+
+    /// What only a look at the stream can tell: how many records fit, and in which order they must go.
+    pub(crate) fn prepare(&self, request: &FetchRequest) -> Result<Prepared, GroupError> {
+        let machine = &self.db.inner.open.machine;
+        let cursor = machine.group_cursor(self.id).map_err(ReadError::from)?;
+        let (_, cursor, config) = cursor.ok_or(GroupError::NoSuchGroup(self.id))?;
+        let start = machine.stream(self.stream).ok_or(ReadError::NoSuchStream(self.stream))?.start;
+        let window = cursor.max(start);
+        let most = request.max_records.clamp(1, MAX_FETCH_RECORDS);
+        match config.order {
+            GroupOrder::Competing => {
+                Ok(Prepared { max: self.fitting(window, most, request), window, keys: Vec::new() })
+            }
+            GroupOrder::PerKey => {
+                let keys = self.keys_from(window, most, request.max_bytes)?;
+                Ok(Prepared { max: most, window, keys })
+            }
+        }
+    }
+
+    /// How many records from `window` on have about the bytes asked for. An estimate by whole batches: what
+    /// turns out to be too much is given back.
+    fn fitting(&self, window: Offset, most: u32, request: &FetchRequest) -> u32 {
+        let max_batches = (most as usize).min(MAX_BATCHES_AHEAD);
+        let machine = &self.db.inner.open.machine;
+        let Ok(found) = machine.batches_from(self.stream, window, max_batches, request.max_bytes) else { return most };
+        let Some(last) = found.batches.last() else { return most };
+        let reached = last.first.plus(u64::from(last.count));
+        // A look that ended for want of batches says nothing about bytes.
+        if found.batches.len() == max_batches || reached >= found.next {
+            return most;
+        }
+        most.min(u32::try_from(reached.0.saturating_sub(window.0)).unwrap_or(most)).max(1)
+    }
+
+    /// Hashes of the keys of the records from `window` on; further than one fetch needs, because some may
+    /// have to wait for others.
+    fn keys_from(&self, window: Offset, most: u32, max_bytes: u64) -> Result<Vec<u64>, GroupError> {
+        let wanted = (most as usize * 4).min(MAX_FETCH_KEYS);
+        let page = match self.stream().read(window, wanted as u64, max_bytes) {
+            // Trimmed between two looks: the next try begins higher.
+            Err(ReadError::Trimmed { .. }) => return Ok(Vec::new()),
+            page => page?,
+        };
+        let mut keys = vec![0; page.next.0.saturating_sub(window.0).min(wanted as u64) as usize];
+        page.for_each(&mut |offset, _, record| {
+            let at = usize::try_from(offset.0.saturating_sub(window.0)).ok();
+            if let Some(key) = at.and_then(|at| keys.get_mut(at)) {
+                *key = record.key.map_or(0, key_hash);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(keys)
+    }
+
+    /// Reads what was delivered. Records that are gone are acked, and those that are too many given back;
+    /// `settle` proposes that, and nobody need wait for it.
+    pub(crate) fn read(
+        &self,
+        request: &FetchRequest,
+        fetched: &Fetched,
+        durability: Durability,
+        mut settle: impl FnMut(Purpose, &dyn Fn(&mut Vec<u8>) -> Result<(), CommandError>) -> Result<(), WriteError>,
+    ) -> Result<Delivery, GroupError> {
+        let mut reading = Reading::new(request.max_bytes);
+        let stream = self.stream();
+        for delivered in &fetched.deliveries {
+            reading.read(&stream, delivered)?;
+        }
+        let take = |runs: &mut Vec<_>| Settlement { attempt: fetched.attempt, runs: std::mem::take(runs) };
+        if !reading.missing.is_empty() {
+            let gone = [take(&mut reading.missing)];
+            settle(Purpose::Reclaim, &|out| encode_ack(out, self.id, &gone))?;
+        }
+        if !reading.unread.is_empty() {
+            let unread = [take(&mut reading.unread)];
+            settle(Purpose::Reclaim, &|out| encode_nack(out, self.id, Again::Uncounted, "", &unread))?;
+        }
+        Ok(reading.into_delivery(fetched.attempt, fetched.deadline, durability))
+    }
+}
+
+/// A fetch that can be proposed.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    max: u32,
+    window: Offset,
+    keys: Vec<u64>,
+}
+
+impl Prepared {
+    pub(crate) fn encode(&self, group: &Group, request: &FetchRequest, out: &mut Vec<u8>) -> Result<(), CommandError> {
+        encode_fetch(out, group.id, self.max, self.window, &self.keys, &request.member)
+    }
+}
+
+/// What a proposed fetch delivered, and at which level.
+pub(crate) fn fetched(committed: Committed) -> Result<(Box<Fetched>, Durability), GroupError> {
+    match group_outcome(committed)? {
+        (durability, GroupOutcome::Fetched(fetched)) => Ok((fetched, durability)),
+        (_, other) => Err(unexpected(Some(&Outcome::Group(other))).into()),
+    }
+}

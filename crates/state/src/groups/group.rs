@@ -1,0 +1,586 @@
+//! One group: delivering, settling, extending, seeking, and forgetting what is trimmed.
+//!
+//! Everything here is a pure change of memory that notes which rows it touches. Time is an argument: it is
+//! the entry's.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    time::Duration,
+};
+
+use thalweg_types::{
+    Attempt, GroupId, Offset, SpaceTime,
+    command::groups::{
+        Again, Delivered, Fetch, Fetched, GroupConfig, GroupOrder, How, Lapsed, OffsetRun, Runs, Settlements,
+    },
+    limits::MAX_FETCH_RECORDS,
+};
+
+use super::{
+    head::{Head, MAX_COUNTER},
+    members::Members,
+    order::KeyQueues,
+    parcel::{self, Holder, NEVER, Parcel, Run},
+};
+use crate::{backend::WriteBatch, keys};
+
+/// The reason of a dead letter that nobody nacked.
+const DEADLINE_PASSED: &str = "not acked before its deadline";
+
+/// Dead letters that one fetch finds at most, beside what it delivers: bounds the time of a command.
+const MAX_DEAD_PER_FETCH: u64 = MAX_FETCH_RECORDS as u64;
+
+/// Why a fetch was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    TooManyMembers,
+}
+
+/// A group and what is pending of it. See the module above for the invariants.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) head: Head,
+    pub(crate) members: Members,
+    parcels: BTreeMap<Attempt, Parcel>,
+    /// Parcels that come free by themselves, in the order in which they do.
+    due: BTreeSet<(SpaceTime, Attempt)>,
+    keys: KeyQueues,
+    /// Records in parcels, other than dead ones.
+    pending: u64,
+    dead: u64,
+    changed: Changed,
+}
+
+/// What the current record changed.
+#[derive(Debug, Default)]
+struct Changed {
+    head: bool,
+    /// Parcels, and whether each had a row before.
+    parcels: BTreeMap<Attempt, bool>,
+}
+
+/// What a settlement did.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    pub(crate) settled: u64,
+    pub(crate) lapsed: Vec<Lapsed>,
+}
+
+impl Group {
+    pub(crate) fn new(head: Head) -> Self {
+        Self {
+            head,
+            members: Members::default(),
+            parcels: BTreeMap::new(),
+            due: BTreeSet::new(),
+            keys: KeyQueues::default(),
+            pending: 0,
+            dead: 0,
+            changed: Changed { head: true, parcels: BTreeMap::new() },
+        }
+    }
+
+    pub(crate) fn parcels(&self) -> impl Iterator<Item = (Attempt, &Parcel)> {
+        self.parcels.iter().map(|(&attempt, parcel)| (attempt, parcel))
+    }
+
+    pub(crate) fn parcel(&self, attempt: Attempt) -> Option<&Parcel> {
+        self.parcels.get(&attempt)
+    }
+
+    pub(crate) fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    pub(crate) fn dead(&self) -> u64 {
+        self.dead
+    }
+
+    /// When the next pending records come free.
+    pub(crate) fn next_due(&self) -> Option<SpaceTime> {
+        self.due.first().map(|&(due, _)| due)
+    }
+
+    /// Whether nothing new is delivered until something is settled.
+    pub(crate) fn is_full(&self) -> bool {
+        self.pending >= u64::from(self.head.config.max_pending)
+    }
+
+    /// Whether records that waited for others of their key may go.
+    pub(crate) fn has_freed(&self) -> bool {
+        self.keys.has_free()
+    }
+
+    /// Whether a fetch at `now` would find something, if the stream goes up to `next`.
+    pub(crate) fn is_ready(&self, now: SpaceTime, next: Offset) -> bool {
+        self.next_due().is_some_and(|due| due <= now)
+            || self.has_freed()
+            || (self.head.cursor < next && !self.is_full())
+    }
+
+    /// Replaces the configuration; false if the order would change.
+    pub(crate) fn configure(&mut self, config: GroupConfig) -> bool {
+        let same = config.order == self.head.config.order;
+        if same {
+            self.head.config = config;
+            self.changed.head = true;
+        }
+        same
+    }
+
+    /// Delivers to a member what is free, of a stream with records `start..next`.
+    pub(crate) fn fetch(
+        &mut self,
+        now: SpaceTime,
+        fetch: &Fetch<'_>,
+        start: Offset,
+        next: Offset,
+    ) -> Result<Fetched, Refusal> {
+        let (members, parcels) = (&mut self.members, &self.parcels);
+        let member = members.fetches(fetch.member, now, || holders(parcels)).ok_or(Refusal::TooManyMembers)?;
+        if self.head.cursor < start {
+            self.head.cursor = start;
+            self.changed.head = true;
+        }
+        let mut runs = Vec::new();
+        let mut left = u64::from(fetch.max);
+        self.redeliver(now, &mut left, &mut runs);
+        self.deliver_freed(&mut left, &mut runs);
+        self.deliver_new(now, fetch, next, &mut left, &mut runs);
+        let mut fetched = Fetched {
+            deadline: now.plus(self.head.config.ack_deadline),
+            cursor: self.head.cursor,
+            ..Fetched::default()
+        };
+        fetched.dead = self.dead > 0;
+        if runs.is_empty() {
+            return Ok(fetched);
+        }
+        parcel::join(&mut runs);
+        fetched.deliveries = delivered(&runs);
+        self.head.delivered += parcel::count(&runs);
+        fetched.attempt = self.insert(now, Parcel { holder: Holder::Member(member), due: fetched.deadline, runs });
+        Ok(fetched)
+    }
+
+    /// Takes up to `left` records out of parcels that are due. Those delivered too often are dead.
+    fn redeliver(&mut self, now: SpaceTime, left: &mut u64, runs: &mut Vec<Run>) {
+        let mut dead = Vec::new();
+        let mut dead_left = MAX_DEAD_PER_FETCH;
+        while *left > 0 && dead_left > 0 {
+            let Some(&(due, attempt)) = self.due.first().filter(|(due, _)| *due <= now) else { break };
+            self.note(attempt);
+            let Some(parcel) = self.parcels.get_mut(&attempt) else { break };
+            let mut taken = 0;
+            for run in &mut parcel.runs {
+                let exhausted = is_exhausted(&self.head.config, run);
+                let room = if exhausted { &mut dead_left } else { &mut *left };
+                let count = u64::from(run.count).min(*room) as u32;
+                *room -= u64::from(count);
+                let part = Run { count, ..*run };
+                match (count, exhausted) {
+                    (0, _) => break,
+                    (_, true) => dead.push(part),
+                    (_, false) => runs.push(Run { deliveries: run.deliveries.saturating_add(1), ..part }),
+                }
+                if count < run.count {
+                    run.first = part.end();
+                    run.count -= count;
+                    break;
+                }
+                taken += 1;
+            }
+            parcel.runs.drain(..taken);
+            if parcel.runs.is_empty() {
+                self.parcels.remove(&attempt);
+                self.due.remove(&(due, attempt));
+            }
+        }
+        self.bury(now, dead, DEADLINE_PASSED);
+    }
+
+    /// Delivers records that waited for others of their key.
+    fn deliver_freed(&mut self, left: &mut u64, runs: &mut Vec<Run>) {
+        while *left > 0 {
+            let Some((offset, attempt)) = self.keys.pop_free() else { break };
+            self.note(attempt);
+            let Some(parcel) = self.parcels.get_mut(&attempt) else { break };
+            let before = runs.len();
+            parcel.take(offset, offset.next(), runs);
+            runs[before..].iter_mut().for_each(|run| run.deliveries = 1);
+            *left -= 1;
+            if parcel.runs.is_empty() {
+                self.parcels.remove(&attempt);
+            }
+        }
+    }
+
+    /// Moves the cursor on.
+    fn deliver_new(&mut self, now: SpaceTime, fetch: &Fetch<'_>, next: Offset, left: &mut u64, runs: &mut Vec<Run>) {
+        let room = u64::from(self.head.config.max_pending).saturating_sub(self.pending);
+        let cursor = self.head.cursor;
+        let most = room.min(next.0.saturating_sub(cursor.0));
+        match self.head.config.order {
+            GroupOrder::Competing => {
+                let count = most.min(*left) as u32;
+                if count > 0 {
+                    runs.push(Run { first: cursor, count, deliveries: 1, key: 0 });
+                    self.head.cursor = cursor.plus(u64::from(count));
+                    self.pending += u64::from(count);
+                }
+            }
+            GroupOrder::PerKey => self.deliver_in_order(now, fetch, cursor.plus(most), left, runs),
+        }
+        if self.head.cursor != cursor {
+            self.changed.head = true;
+        }
+    }
+
+    /// Goes through the keys that the fetch gives: what may be delivered is, what may not is parked.
+    fn deliver_in_order(
+        &mut self,
+        now: SpaceTime,
+        fetch: &Fetch<'_>,
+        end: Offset,
+        left: &mut u64,
+        runs: &mut Vec<Run>,
+    ) {
+        let mut parked = Vec::new();
+        while *left > 0 && self.head.cursor < end {
+            let offset = self.head.cursor;
+            let Some(key) = fetch.key_at(offset) else { break };
+            let run = Run { first: offset, count: 1, deliveries: 1, key };
+            if key != 0 && self.keys.is_busy(key) {
+                parked.push(Run { deliveries: 0, ..run });
+            } else {
+                runs.push(run);
+                *left -= 1;
+            }
+            if key != 0 {
+                self.keys.enter(key, offset);
+            }
+            self.head.cursor = offset.next();
+            self.pending += 1;
+        }
+        if !parked.is_empty() {
+            let offsets: Vec<_> = parked.iter().map(|run| run.first).collect();
+            let attempt = self.insert(now, Parcel { holder: Holder::Parked, due: NEVER, runs: parked });
+            offsets.into_iter().for_each(|offset| self.keys.park(offset, attempt));
+        }
+    }
+
+    /// Whether an attempt holds a record range now, for a commit that wants all or nothing.
+    pub(crate) fn holds(&self, now: SpaceTime, how: &How<'_>, attempt: Attempt, runs: Runs<'_>) -> bool {
+        let Some(parcel) = self.held(now, how, attempt) else { return false };
+        runs.into_iter().all(|run| parcel.holds(run.first, run.end()))
+    }
+
+    /// An attempt that can be settled at `now`: one that has not lapsed, or a dead letter that is acked.
+    fn held(&self, now: SpaceTime, how: &How<'_>, attempt: Attempt) -> Option<&Parcel> {
+        self.parcels.get(&attempt).filter(|parcel| match &parcel.holder {
+            Holder::Member(_) => now < parcel.due,
+            Holder::Dead(_) => *how == How::Ack,
+            Holder::Waiting | Holder::Parked => false,
+        })
+    }
+
+    /// Settles what attempts still hold and says what they don't.
+    pub(crate) fn settle(&mut self, now: SpaceTime, how: &How<'_>, settlements: &Settlements<'_>) -> Settled {
+        let mut done = Settled::default();
+        let mut returned = Vec::new();
+        for (attempt, ranges) in settlements.iter() {
+            let Some(is_dead) = self.held(now, how, attempt).map(Parcel::is_dead) else {
+                note_lapsed(attempt, ranges, &mut done.lapsed);
+                continue;
+            };
+            let taken = self.take(attempt, ranges, &mut done.lapsed);
+            let count = parcel::count(&taken);
+            done.settled += count;
+            match (how, is_dead) {
+                (How::Ack, true) => {
+                    self.dead -= count;
+                    self.head.dead += count;
+                }
+                (How::Ack, false) => {
+                    self.forget(&taken);
+                    self.head.acked += count;
+                }
+                (How::Nack { .. }, _) => returned.extend(taken),
+            }
+        }
+        if let How::Nack { again, reason } = how {
+            self.give_back(now, *again, reason, returned);
+        }
+        self.changed.head |= done.settled > 0;
+        done
+    }
+
+    /// Takes ranges of an attempt, or all of it, out of its parcel.
+    fn take(&mut self, attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) -> Vec<Run> {
+        self.note(attempt);
+        let mut taken = Vec::new();
+        let Some(parcel) = self.parcels.get_mut(&attempt) else { return taken };
+        if ranges.is_all() {
+            taken = std::mem::take(&mut parcel.runs);
+        }
+        for range in ranges {
+            let before = taken.len();
+            parcel.take(range.first, range.end(), &mut taken);
+            note_gaps(attempt, range, &taken[before..], lapsed);
+        }
+        if parcel.runs.is_empty() {
+            let due = parcel.due;
+            self.parcels.remove(&attempt);
+            self.due.remove(&(due, attempt));
+        }
+        taken
+    }
+
+    /// What was nacked waits for its delay, or is dead.
+    fn give_back(&mut self, now: SpaceTime, again: Again, reason: &str, mut runs: Vec<Run>) {
+        if again == Again::Uncounted {
+            runs.iter_mut().for_each(|run| run.deliveries = run.deliveries.saturating_sub(1));
+        }
+        let is_dead = |run: &Run| again == Again::Never || is_exhausted(&self.head.config, run);
+        let (dead, mut waiting): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_dead);
+        self.bury(now, dead, reason);
+        if waiting.is_empty() {
+            return;
+        }
+        parcel::join(&mut waiting);
+        let delay = match again {
+            Again::After(delay) => delay,
+            Again::Never | Again::Uncounted => Duration::ZERO,
+        };
+        self.insert(now, Parcel { holder: Holder::Waiting, due: now.plus(delay), runs: waiting });
+    }
+
+    /// Records that are delivered no more: not pending, but kept until they are in the dead letters' stream.
+    fn bury(&mut self, now: SpaceTime, mut runs: Vec<Run>, reason: &str) {
+        if runs.is_empty() {
+            return;
+        }
+        self.forget(&runs);
+        self.changed.head = true;
+        let count = parcel::count(&runs);
+        if self.head.config.dead_letters.is_none() {
+            self.head.dropped += count;
+            return;
+        }
+        self.dead += count;
+        parcel::join(&mut runs);
+        self.insert(now, Parcel { holder: Holder::Dead(reason.into()), due: NEVER, runs });
+    }
+
+    /// Records are not pending any more; the next of their keys may go.
+    fn forget(&mut self, runs: &[Run]) {
+        self.pending -= parcel::count(runs);
+        for run in runs.iter().filter(|run| run.key != 0) {
+            self.keys.leave(run.key, run.first);
+        }
+    }
+
+    /// Moves the deadline of an attempt; false if it has lapsed.
+    pub(crate) fn extend(&mut self, now: SpaceTime, attempt: Attempt, by: Duration) -> bool {
+        self.note(attempt);
+        let parcel = self.parcels.get_mut(&attempt);
+        let held = |parcel: &&mut Parcel| matches!(parcel.holder, Holder::Member(_)) && now < parcel.due;
+        let Some(parcel) = parcel.filter(held) else { return false };
+        self.due.remove(&(parcel.due, attempt));
+        parcel.due = now.plus(by);
+        self.due.insert((parcel.due, attempt));
+        true
+    }
+
+    /// Delivers from `cursor` on, as if nothing had been delivered. Dead letters stay what they are.
+    pub(crate) fn seek(&mut self, cursor: Offset) {
+        let kept = std::mem::take(&mut self.parcels);
+        for (attempt, parcel) in kept {
+            if parcel.is_dead() {
+                self.parcels.insert(attempt, parcel);
+            } else {
+                self.changed.parcels.entry(attempt).or_insert(true);
+            }
+        }
+        self.due.clear();
+        self.keys.clear();
+        self.pending = 0;
+        self.head.cursor = cursor;
+        self.changed.head = true;
+    }
+
+    /// Records below `start` are gone: they leave what is pending.
+    pub(crate) fn trim(&mut self, start: Offset) {
+        if self.head.cursor < start {
+            self.head.cursor = start;
+            self.changed.head = true;
+        }
+        let below = |parcel: &Parcel| parcel.runs.first().is_some_and(|run| run.first < start);
+        let touched: Vec<_> =
+            self.parcels.iter().filter(|(_, parcel)| below(parcel)).map(|(&attempt, _)| attempt).collect();
+        for attempt in touched {
+            self.note(attempt);
+            let Some(parcel) = self.parcels.get_mut(&attempt) else { continue };
+            let (mut gone, is_dead, due) = (Vec::new(), parcel.is_dead(), parcel.due);
+            parcel.take(Offset::ZERO, start, &mut gone);
+            if parcel.runs.is_empty() {
+                self.parcels.remove(&attempt);
+                self.due.remove(&(due, attempt));
+            }
+            if is_dead {
+                self.dead -= parcel::count(&gone);
+            } else {
+                self.forget(&gone);
+            }
+        }
+    }
+
+    /// Adds a parcel under a new number.
+    fn insert(&mut self, now: SpaceTime, parcel: Parcel) -> Attempt {
+        let attempt = Attempt((self.head.last_attempt.0 + 1).max(now.0.min(MAX_COUNTER)));
+        self.head.last_attempt = attempt;
+        self.changed.head = true;
+        self.note(attempt);
+        if parcel.is_timed() {
+            self.due.insert((parcel.due, attempt));
+        }
+        self.parcels.insert(attempt, parcel);
+        attempt
+    }
+
+    /// Before a parcel is touched: its row is written, or removed, with the current record.
+    fn note(&mut self, attempt: Attempt) {
+        let existed = self.parcels.contains_key(&attempt);
+        self.changed.parcels.entry(attempt).or_insert(existed);
+    }
+
+    pub(crate) fn write(&mut self, id: GroupId, batch: &mut WriteBatch) {
+        if std::mem::take(&mut self.changed.head) {
+            self.head.write(id, batch);
+        }
+        self.members.write(id, batch);
+        for (attempt, existed) in std::mem::take(&mut self.changed.parcels) {
+            let key = keys::group_parcel(id, attempt);
+            match self.parcels.get(&attempt) {
+                Some(parcel) => batch.put(&[&key], &[&parcel.encode()]),
+                None if existed => batch.delete(&[&key]),
+                None => {}
+            }
+        }
+    }
+
+    /// Removes all that may be stored of a deleted group.
+    pub(crate) fn delete_rows(&self, id: GroupId, batch: &mut WriteBatch) {
+        batch.delete(&[&keys::group_head(id)]);
+        self.members.delete_rows(id, batch);
+        let attempts: BTreeSet<_> = self.parcels.keys().chain(self.changed.parcels.keys()).copied().collect();
+        attempts.into_iter().for_each(|attempt| batch.delete(&[&keys::group_parcel(id, attempt)]));
+    }
+
+    pub(crate) fn load_member(&mut self, key: &[u8], row: &[u8]) -> Result<(), &'static str> {
+        self.members.load(key, row)
+    }
+
+    pub(crate) fn load_parcel(&mut self, key: &[u8], row: &[u8]) -> Result<(), &'static str> {
+        let attempt = Attempt(u64::from_be_bytes(key.try_into().map_err(|_| "key of a wrong length")?));
+        let parcel = Parcel::decode(row).map_err(|malformed| malformed.expected)?;
+        // Dead letters stay when the cursor is moved back.
+        let in_order = parcel.is_dead() || parcel.runs.last().is_some_and(|last| last.end() <= self.head.cursor);
+        if attempt > self.head.last_attempt || !in_order {
+            return Err("an attempt or offset that was never given out");
+        }
+        if parcel.is_timed() {
+            self.due.insert((parcel.due, attempt));
+        }
+        self.parcels.insert(attempt, parcel);
+        Ok(())
+    }
+
+    /// Checks that no record lies in two parcels, counts them, and queues those with keys.
+    pub(crate) fn finish_load(&mut self) -> Result<(), &'static str> {
+        self.changed = Changed::default();
+        let each = |(&attempt, parcel)| runs_of(attempt, parcel);
+        let (dead, live): (Vec<_>, Vec<_>) = self.parcels.iter().partition(|(_, parcel)| parcel.is_dead());
+        self.dead = dead.iter().map(|(_, parcel)| parcel::count(&parcel.runs)).sum();
+        let mut all: Vec<(Attempt, &Parcel, Run)> = live.into_iter().flat_map(each).collect();
+        all.sort_unstable_by_key(|(_, _, run)| run.first);
+        if all.windows(2).any(|pair| pair[0].2.end() > pair[1].2.first) {
+            return Err("a record is pending twice");
+        }
+        for (attempt, parcel, run) in all {
+            self.pending += u64::from(run.count);
+            if run.key != 0 {
+                self.keys.enter(run.key, run.first);
+            }
+            if parcel.holder == Holder::Parked {
+                self.keys.park(run.first, attempt);
+            }
+        }
+        self.keys.find_free();
+        Ok(())
+    }
+
+    /// The lowest record that is pending or not delivered yet: all below it are settled.
+    pub(crate) fn floor(&self) -> Offset {
+        let live = self.parcels.values().filter(|parcel| !parcel.is_dead());
+        live.filter_map(|parcel| parcel.runs.first()).map(|run| run.first).min().unwrap_or(self.head.cursor)
+    }
+
+    /// Dead letters from an attempt on, in order.
+    pub(crate) fn dead_from(&self, after: Option<Attempt>) -> impl Iterator<Item = (Attempt, &Parcel)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.parcels.range((from, Bound::Unbounded)).filter(|(_, parcel)| parcel.is_dead()).map(|(&a, p)| (a, p))
+    }
+}
+
+/// What a member is told of runs: consecutive records are one, whatever their keys.
+pub(super) fn delivered(runs: &[Run]) -> Vec<Delivered> {
+    let mut all: Vec<Delivered> = Vec::with_capacity(runs.len());
+    for run in runs {
+        match all.last_mut() {
+            Some(last) if last.run.end() == run.first && last.deliveries == run.deliveries => {
+                last.run.count += run.count;
+            }
+            _ => all
+                .push(Delivered { run: OffsetRun { first: run.first, count: run.count }, deliveries: run.deliveries }),
+        }
+    }
+    all
+}
+
+fn runs_of(attempt: Attempt, parcel: &Parcel) -> impl Iterator<Item = (Attempt, &Parcel, Run)> {
+    parcel.runs.iter().map(move |&run| (attempt, parcel, run))
+}
+
+fn is_exhausted(config: &GroupConfig, run: &Run) -> bool {
+    config.max_deliveries.is_some_and(|max| run.deliveries >= max)
+}
+
+fn holders(parcels: &BTreeMap<Attempt, Parcel>) -> BTreeSet<u32> {
+    let member = |parcel: &Parcel| match parcel.holder {
+        Holder::Member(member) => Some(member),
+        _ => None,
+    };
+    parcels.values().filter_map(member).collect()
+}
+
+fn note_lapsed(attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) {
+    if ranges.is_all() {
+        lapsed.push(Lapsed { attempt, run: None });
+    }
+    lapsed.extend(ranges.map(|run| Lapsed { attempt, run: Some(run) }));
+}
+
+/// The parts of a range that were not there to be taken.
+fn note_gaps(attempt: Attempt, range: OffsetRun, taken: &[Run], lapsed: &mut Vec<Lapsed>) {
+    let mut reached = range.first;
+    let ends = taken.iter().map(|run| (run.first, run.end())).chain([(range.end(), range.end())]);
+    for (first, end) in ends {
+        if reached < first {
+            let count = (first.0 - reached.0) as u32;
+            lapsed.push(Lapsed { attempt, run: Some(OffsetRun { first: reached, count }) });
+        }
+        reached = end;
+    }
+}

@@ -1,0 +1,92 @@
+//! A group's head: what it is, and how far it has come.
+
+use std::sync::Arc;
+
+use thalweg_types::{
+    Attempt, GroupId, Offset, StreamId,
+    command::{check_name, groups::GroupConfig},
+    record::{Malformed, Reader},
+};
+
+use crate::{backend::WriteBatch, keys, machine::MachineError};
+
+/// Numbers stay below this, so that counting on never overflows.
+pub(crate) const MAX_COUNTER: u64 = 1 << 62;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) name: Arc<str>,
+    pub(crate) stream: StreamId,
+    pub(crate) config: GroupConfig,
+    /// Next to deliver that was never delivered.
+    pub(crate) cursor: Offset,
+    pub(crate) last_attempt: Attempt,
+    /// Records delivered, each time counted.
+    pub(crate) delivered: u64,
+    pub(crate) acked: u64,
+    /// Moved to the dead letters' stream.
+    pub(crate) dead: u64,
+    /// Would have been dead letters, but the group has no stream for them.
+    pub(crate) dropped: u64,
+}
+
+impl Head {
+    pub(crate) fn new(name: &str, stream: StreamId, config: GroupConfig, cursor: Offset) -> Self {
+        let name = name.into();
+        Self { name, stream, config, cursor, last_attempt: Attempt(0), delivered: 0, acked: 0, dead: 0, dropped: 0 }
+    }
+
+    pub(crate) fn write(&self, id: GroupId, batch: &mut WriteBatch) {
+        let mut row = Vec::with_capacity(128);
+        row.extend_from_slice(&self.stream.0.to_le_bytes());
+        for field in [self.cursor.0, self.last_attempt.0, self.delivered, self.acked, self.dead, self.dropped] {
+            row.extend_from_slice(&field.to_le_bytes());
+        }
+        self.config.encode(&mut row);
+        batch.put(&[&keys::group_head(id)], &[&row, self.name.as_bytes()]);
+    }
+
+    pub(crate) fn decode(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
+        let corrupt = |message| MachineError::corrupt("consumer group", key, message);
+        let head = Self::decode_fields(row).map_err(|malformed| corrupt(malformed.expected))?;
+        let counters = [head.cursor.0, head.last_attempt.0, head.delivered, head.acked, head.dead, head.dropped];
+        if counters.iter().any(|&counter| counter > 2 * MAX_COUNTER) {
+            return Err(corrupt("a counter is out of range"));
+        }
+        Ok(head)
+    }
+
+    fn decode_fields(row: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::at(row, 0);
+        let stream = StreamId(reader.u32("stream")?);
+        let cursor = Offset(reader.u64("cursor")?);
+        let last_attempt = Attempt(reader.u64("last attempt")?);
+        let mut counter = || reader.u64("counter");
+        let (delivered, acked, dead, dropped) = (counter()?, counter()?, counter()?, counter()?);
+        let config = GroupConfig::decode(&mut reader)?;
+        let at = reader.position();
+        let name = std::str::from_utf8(reader.rest()).ok().filter(|name| check_name(name).is_ok());
+        let name = name.ok_or(Malformed { at, expected: "a well-formed name" })?.into();
+        Ok(Self { name, stream, config, cursor, last_attempt, delivered, acked, dead, dropped })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Change;
+
+    #[test]
+    fn layout_is_pinned() {
+        let mut head = Head::new("name", StreamId(2), GroupConfig::default(), Offset(3));
+        (head.last_attempt, head.delivered, head.acked, head.dead, head.dropped) = (Attempt(4), 5, 6, 7, 8);
+        let mut batch = WriteBatch::new();
+        head.write(GroupId(9), &mut batch);
+        let mut row = b"\x02\0\0\0".to_vec();
+        [3_u64, 4, 5, 6, 7, 8].iter().for_each(|field| row.extend_from_slice(&field.to_le_bytes()));
+        row.extend_from_slice(b"\0\x80\xc3\xc9\x01\0\0\0\0\0\0\0\0\x20\x4e\0\0\0\0name");
+        assert_eq!(batch.changes().next(), Some(Change::Put(b"\x0e\0\0\0\x09", &row)));
+        assert_eq!(Head::decode(b"k", &row).unwrap(), head);
+        assert!((0..row.len() - 4).all(|cut| Head::decode(b"k", &row[..cut]).is_err()));
+    }
+}

@@ -1,0 +1,131 @@
+//! Who fetches from a group.
+//!
+//! A member is a name that has fetched. It is forgotten when a new one comes and it holds nothing and has not
+//! fetched for an hour. What is stored of its last fetch is renewed at most every ten seconds: so a fetch
+//! mostly writes nothing here.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+use thalweg_types::{
+    GroupId, SpaceTime,
+    limits::{MAX_GROUP_MEMBERS, MAX_MEMBER_NAME_BYTES, MEMBER_IDLE_SECONDS},
+};
+
+use crate::{backend::WriteBatch, keys};
+
+const RENEW_AFTER: Duration = Duration::from_secs(10);
+const IDLE: Duration = Duration::from_secs(MEMBER_IDLE_SECONDS);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) name: Box<str>,
+    /// At most [`RENEW_AFTER`] before its last fetch.
+    pub(crate) last_fetch: SpaceTime,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Members {
+    by_id: BTreeMap<u32, Member>,
+    by_name: HashMap<Box<str>, u32>,
+    /// Changed or removed by the current record.
+    changed: BTreeSet<u32>,
+}
+
+impl Members {
+    /// The id of a member that fetches now. `None` if there are too many. `holders` are the ids of those
+    /// that hold records; asked for only if the name is new.
+    pub(crate) fn fetches(
+        &mut self,
+        name: &str,
+        now: SpaceTime,
+        holders: impl FnOnce() -> BTreeSet<u32>,
+    ) -> Option<u32> {
+        if let Some(&id) = self.by_name.get(name) {
+            let member = self.by_id.get_mut(&id)?;
+            if member.last_fetch.plus(RENEW_AFTER) <= now {
+                member.last_fetch = now;
+                self.changed.insert(id);
+            }
+            return Some(id);
+        }
+        self.forget_idle(now, &holders());
+        if self.by_id.len() >= MAX_GROUP_MEMBERS {
+            return None;
+        }
+        let id = match self.by_id.last_key_value() {
+            Some((last, _)) => last.checked_add(1)?,
+            None => 0,
+        };
+        self.by_name.insert(name.into(), id);
+        self.by_id.insert(id, Member { name: name.into(), last_fetch: now });
+        self.changed.insert(id);
+        Some(id)
+    }
+
+    fn forget_idle(&mut self, now: SpaceTime, holders: &BTreeSet<u32>) {
+        let Self { by_id, by_name, changed } = self;
+        by_id.retain(|id, member| {
+            let keep = holders.contains(id) || member.last_fetch.plus(IDLE) > now;
+            if !keep {
+                by_name.remove(&member.name);
+                changed.insert(*id);
+            }
+            keep
+        });
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Member)> {
+        self.by_id.iter().map(|(&id, member)| (id, member))
+    }
+
+    pub(crate) fn load(&mut self, key: &[u8], row: &[u8]) -> Result<(), &'static str> {
+        let id = u32::from_be_bytes(key.try_into().map_err(|_| "key of a wrong length")?);
+        let (time, name) = row.split_first_chunk::<8>().ok_or("row of a wrong length")?;
+        let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= MAX_MEMBER_NAME_BYTES);
+        let name = name.ok_or("not a name")?;
+        if self.by_name.insert(name.into(), id).is_some() || self.by_id.len() >= MAX_GROUP_MEMBERS {
+            return Err("a name occurs twice, or there are too many");
+        }
+        self.by_id.insert(id, Member { name: name.into(), last_fetch: SpaceTime(u64::from_le_bytes(*time)) });
+        Ok(())
+    }
+
+    pub(crate) fn write(&mut self, group: GroupId, batch: &mut WriteBatch) {
+        for id in std::mem::take(&mut self.changed) {
+            let key = keys::group_member(group, id);
+            match self.by_id.get(&id) {
+                Some(member) => batch.put(&[&key], &[&member.last_fetch.0.to_le_bytes(), member.name.as_bytes()]),
+                None => batch.delete(&[&key]),
+            }
+        }
+    }
+
+    pub(crate) fn delete_rows(&self, group: GroupId, batch: &mut WriteBatch) {
+        let ids: BTreeSet<u32> = self.by_id.keys().chain(&self.changed).copied().collect();
+        ids.into_iter().for_each(|id| batch.delete(&[&keys::group_member(group, id)]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_members_make_room_and_holders_stay() {
+        let mut members = Members::default();
+        let time = |seconds: u64| SpaceTime(seconds * 1_000_000);
+        for number in 0..MAX_GROUP_MEMBERS {
+            let fetched = members.fetches(&number.to_string(), time(1), BTreeSet::new);
+            assert_eq!(fetched, Some(number as u32));
+        }
+        assert_eq!(members.fetches("more", time(2), BTreeSet::new), None, "at the bound, nobody idle");
+        assert_eq!(members.fetches("7", time(2000), BTreeSet::new), Some(7));
+        let late = time(2 + MEMBER_IDLE_SECONDS);
+        assert_eq!(members.fetches("more", late, || BTreeSet::from([3])), Some(8), "one above the highest left");
+        let left: Vec<_> = members.iter().map(|(id, _)| id).collect();
+        assert_eq!(left, [3, 7, 8], "who holds something, who came back, who is new");
+    }
+}
