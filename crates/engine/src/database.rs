@@ -242,7 +242,13 @@ impl Database {
         Stream::new(self.clone(), id)
     }
 
-    /// All streams.
+    /// At most `limit` streams after the one with an id, in the order in which they were created.
+    #[must_use]
+    pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamInfo> {
+        self.inner.open.machine.streams_after(after, limit).into_iter().map(StreamInfo::from).collect()
+    }
+
+    /// All streams. There may be millions: [`streams_after`](Self::streams_after) gives them in pages.
     #[must_use]
     pub fn streams(&self) -> Vec<StreamInfo> {
         self.inner.open.machine.streams().into_iter().map(StreamInfo::from).collect()

@@ -10,7 +10,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Action, Attempt, Classified, GroupId, KeyspaceId, Offset, Revision, StreamId,
-    command::{CommandError, OperationError, Outcome, ProducerRefusal, groups::GroupOutcome},
+    command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},
     record::{Malformed, RecordError},
 };
 
@@ -153,6 +153,18 @@ pub enum WriteError {
         /// Its next offset.
         next: Offset,
     },
+    /// The append breaks one of the stream's own limits; nothing happened.
+    #[error("the append has {got} bytes where the stream's {} allows {max}: send less, or raise the limit", limit.name())]
+    OverStreamLimit {
+        /// The stream.
+        stream: StreamId,
+        /// Which limit.
+        limit: StreamLimit,
+        /// What it allows.
+        max: u64,
+        /// What the append has.
+        got: u64,
+    },
     /// A producer's append cannot be taken; nothing happened.
     #[error("stream {stream}: {}", producer_refusal(*refusal))]
     ProducerRefused {
@@ -260,9 +272,11 @@ impl Classified for WriteError {
             Self::Record(RecordError::TooLarge { .. } | RecordError::BatchTooLarge) => "record_too_large",
             Self::Record(RecordError::KeyTooLong { .. }) => "key_too_long",
             Self::Record(RecordError::Headers) => "bad_headers",
+            Self::Record(RecordError::Tombstone) => "bad_tombstone",
             Self::EmptyBatch => "empty_batch",
             Self::ConditionFailed { .. } => "condition_failed",
             Self::OffsetConflict { .. } => "offset_conflict",
+            Self::OverStreamLimit { .. } => "over_stream_limit",
             Self::ProducerRefused { refusal, .. } => match refusal {
                 ProducerRefusal::DuplicateTooOld { .. } => "duplicate_too_old",
                 ProducerRefusal::SequenceGap { .. } => "sequence_gap",
@@ -360,6 +374,9 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
     match outcome {
         Outcome::ConditionFailed { condition, actual } => Err(WriteError::ConditionFailed { condition, actual }),
         Outcome::OffsetConflict { stream, next } => Err(WriteError::OffsetConflict { stream, next }),
+        Outcome::OverStreamLimit { stream, limit, max, got } => {
+            Err(WriteError::OverStreamLimit { stream, limit, max, got })
+        }
         Outcome::ProducerRefused { stream, refusal } => Err(WriteError::ProducerRefused { stream, refusal }),
         Outcome::NoSuchKeyspace(id) => Err(WriteError::NoSuchKeyspace(id)),
         Outcome::NoSuchStream(id) => Err(WriteError::NoSuchStream(id)),

@@ -22,6 +22,7 @@
 
 mod async_database;
 mod backends;
+mod compactor;
 mod database;
 mod error;
 mod group;

@@ -15,7 +15,7 @@ use std::{
 use thalweg_log::Purpose;
 use thalweg_state::machine::MachineError;
 use thalweg_types::{
-    Durability, Lsn,
+    Durability, Lsn, StreamId,
     command::{
         CommandError, HistoryFloor, Outcome, encode_raise_history_floor, encode_reclaim_stream, encode_sweep,
         encode_trim_stream,
@@ -23,11 +23,14 @@ use thalweg_types::{
 };
 
 use crate::{
+    compactor::Compactor,
     database::Inner,
     error::{WriteError, refusal},
     mover::Mover,
 };
 
+/// Streams with a retention that one round looks at.
+const RETENTION_PER_ROUND: usize = 50_000;
 /// Index entries forgotten by one command: bounds how long it holds the writer.
 const RECLAIM_PER_COMMAND: u32 = 1000;
 /// Such commands per stream and round.
@@ -49,6 +52,8 @@ pub struct Maintenance {
     pub swept_rows: u64,
     /// Records moved to the streams of dead letters.
     pub dead_letters: u64,
+    /// Records dropped because a newer one has their key, or because they said that it is gone.
+    pub compacted_records: u64,
     /// Bytes copied forward.
     pub moved_bytes: u64,
     /// Segments freed.
@@ -61,6 +66,7 @@ impl Maintenance {
         self.reclaimed_entries += other.reclaimed_entries;
         self.swept_rows += other.swept_rows;
         self.dead_letters += other.dead_letters;
+        self.compacted_records += other.compacted_records;
         self.moved_bytes += other.moved_bytes;
         self.freed_segments += other.freed_segments;
     }
@@ -70,27 +76,36 @@ impl Maintenance {
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     mover: Mover,
+    compactor: Compactor,
+    /// The last stream that was looked at for retention.
+    swept: Option<StreamId>,
 }
 
 impl Inner {
     /// One round. Each step is tried even if the state needs nothing of the ones before.
     pub(crate) fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
-        let mut done = Maintenance { trimmed_streams: self.enforce_retention()?, ..Maintenance::default() };
+        let mut done =
+            Maintenance { trimmed_streams: self.enforce_retention(&mut rounds.swept)?, ..Maintenance::default() };
         done.reclaimed_entries = self.reclaim()?;
         done.swept_rows = self.sweep()?;
         done.dead_letters = self.bury_dead()?;
+        let compacted = rounds.compactor.round(self, &mut done);
         // A full disk may refuse the flush; what can be freed all the same is what it needs.
         let persisted = self.persist(rounds.mover.waits_for_state());
         rounds.mover.round(self, &mut done)?;
         persisted?;
         self.raise_history_floor()?;
+        compacted?;
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
         Ok(done)
     }
 
-    fn enforce_retention(&self) -> Result<u64, WriteError> {
-        let due = self.open.machine.retention_due(self.open.solo.now());
-        let due = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
+    /// Looks at so many streams a round, and goes on after them in the next: each of `n` streams with a
+    /// retention is looked at every `n / RETENTION_PER_ROUND` rounds, and at least in each.
+    fn enforce_retention(&self, swept: &mut Option<StreamId>) -> Result<u64, WriteError> {
+        let due = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, self.open.solo.now());
+        let (due, last) = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
+        *swept = last;
         for (stream, before) in &due {
             self.propose(Durability::Os, Purpose::Reclaim, |out| {
                 encode_trim_stream(out, *stream, *before);

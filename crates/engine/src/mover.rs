@@ -22,7 +22,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     BlobRef, Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, SpaceTime, StreamId, Term,
-    command::{Command, Commands, Move, MoveTarget, Write},
+    command::{Command, Commands, Compacted, Move, MoveTarget, Write},
     limits::MIN_INLINE_VALUE_BYTES,
 };
 
@@ -212,9 +212,10 @@ impl Walk<'_> {
                     MoveTarget::Value { keyspace, key } => {
                         self.value(keyspace, key, moved.bytes, at(moved.bytes_at))?;
                     }
-                    MoveTarget::Batch { stream, first } => {
+                    MoveTarget::Batch { stream, first } | MoveTarget::Compacted(Compacted { stream, first, .. }) => {
                         self.batch_at(stream, first, moved.bytes, at(moved.bytes_at))?;
                     }
+                    MoveTarget::Cleaned { .. } => {}
                 }
             }
             RecordKind::Membership
@@ -250,7 +251,8 @@ impl Walk<'_> {
             Err(StreamReadError::Machine(error)) => return Err(failed(&error)),
             Err(_) => return Ok(()),
         };
-        while let Some(found) = self.lookup(stream, from)?.filter(|found| found.time == time) {
+        // A sparse batch may reach over this time from below.
+        while let Some(found) = self.lookup(stream, from)?.filter(|found| found.time <= time) {
             if self.batch_at(stream, found.first, batch, at)? {
                 break;
             }

@@ -8,7 +8,10 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_log::Purpose;
-use thalweg_state::streams::BatchRef;
+use thalweg_state::{
+    machine::StreamReadError,
+    streams::{BatchForm, BatchRef},
+};
 use thalweg_types::{
     BlobRef, Durability, Offset, SpaceTime, StreamId,
     command::{
@@ -16,6 +19,7 @@ use thalweg_types::{
         encode_delete_stream, encode_trim_stream,
     },
     record::{Record, RecordBatch, Records},
+    sparse::{Run, Runs},
 };
 
 use crate::{
@@ -117,6 +121,9 @@ impl Stream {
     /// Records from `from` on: at most `max_records` of them and about `max_bytes` bytes, but at least
     /// one batch if there is any; none at the end.
     ///
+    /// Offsets rise, and in a stream with compaction there may be gaps between them, also at `from` and at
+    /// the end: go on from [`StreamPage::next`], not by counting records.
+    ///
     /// # Errors
     /// `Trimmed` if `from` is below the start, `BeyondEnd` if it is above the end.
     pub fn read(&self, from: Offset, max_records: u64, max_bytes: u64) -> Result<StreamPage, ReadError> {
@@ -125,8 +132,35 @@ impl Stream {
 
     /// The first offset whose record is not older than `time`; the next offset if all are older.
     pub fn offset_at(&self, time: SpaceTime) -> Result<Offset, ReadError> {
-        let found = self.db.inner.open.machine.offset_at_or_after(self.id, time);
-        found.map_err(|error| ReadError::of_stream(error, Offset::ZERO))
+        let open = &self.db.inner.open;
+        let mut gone = None;
+        loop {
+            let found = open.machine.offset_at_or_after(self.id, time);
+            let found = found.map_err(|error| ReadError::of_stream(error, Offset::ZERO))?;
+            let batches = match open.machine.batches_from(self.id, found, 1, u64::MAX) {
+                Ok(batches) => batches.batches,
+                // Trimmed meanwhile: look again.
+                Err(StreamReadError::Trimmed { .. }) => continue,
+                Err(error) => return Err(ReadError::of_stream(error, found)),
+            };
+            let Some(batch) = batches.first().filter(|batch| batch.time < time && batch.form != BatchForm::Whole)
+            else {
+                return Ok(found);
+            };
+            // Several appends in one: only its records tell where the time is.
+            match read_batch(&open.log, batch) {
+                Ok(bytes) => {
+                    let newer = parts(batch, &bytes)?.into_iter().find(|part| part.time >= time);
+                    return Ok(newer.map_or(batch.end(), |part| part.first).max(found));
+                }
+                Err(thalweg_log::ReadError::Gone { generation }) => {
+                    if gone.replace(batch.blob) == Some(batch.blob) {
+                        return Err(ReadError::Corrupt(format!("the log has lost segment {generation}")));
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Blocks until the stream holds a record at `offset` (then true), or it is deleted, the database
@@ -194,6 +228,25 @@ impl Inner {
         max_records: u64,
         max_bytes: u64,
     ) -> Result<StreamPage, ReadError> {
+        let mut page = self.read_stream_page(id, from, max_records, max_bytes)?;
+        // Of what was looked at nothing may be left: a page without records means the end.
+        while page.batches.is_empty() && max_records > 0 && page.next < page.high_watermark {
+            page = match self.read_stream_page(id, page.next, max_records, max_bytes) {
+                // Trimmed in the middle of the gap: the reader saw nothing of it, and goes on at the start.
+                Err(ReadError::Trimmed { start, .. }) => self.read_stream_page(id, start, max_records, max_bytes)?,
+                page => page?,
+            };
+        }
+        Ok(page)
+    }
+
+    fn read_stream_page(
+        &self,
+        id: StreamId,
+        from: Offset,
+        max_records: u64,
+        max_bytes: u64,
+    ) -> Result<StreamPage, ReadError> {
         let mut gone = None;
         loop {
             match self.read_stream_once(id, from, max_records, max_bytes, &mut gone) {
@@ -228,7 +281,7 @@ impl Inner {
             if left == 0 {
                 break;
             }
-            let bytes = match open.log.read_blob(&batch.blob) {
+            let bytes = match read_batch(&open.log, &batch) {
                 Err(thalweg_log::ReadError::Gone { generation }) => {
                     if gone.replace(batch.blob) == Some(batch.blob) {
                         return Err(ReadError::Corrupt(format!("the log has lost segment {generation}")));
@@ -237,10 +290,20 @@ impl Inner {
                 }
                 read => read?,
             };
-            let cut = cut(&batch, page.next, left, bytes);
-            left -= u64::from(cut.count);
-            page.next = cut.first.plus(u64::from(cut.count));
-            page.batches.push(cut);
+            let from = page.next;
+            for part in parts(&batch, &bytes)? {
+                if part.end() <= from || left == 0 {
+                    continue;
+                }
+                let cut = cut(part, from, left);
+                left -= u64::from(cut.count);
+                page.next = cut.end();
+                page.batches.push(cut);
+            }
+            if left > 0 {
+                // What comes before the end of the batch, if anything, is gone.
+                page.next = batch.end();
+            }
         }
         Ok(page)
     }
@@ -251,17 +314,40 @@ pub(crate) fn check_batch(batch: &RecordBatch) -> Result<(), WriteError> {
     if batch.is_empty() { Err(WriteError::EmptyBatch) } else { Ok(()) }
 }
 
+/// A batch's bytes; a batch of which compaction left nothing has none.
+pub(crate) fn read_batch(log: &thalweg_log::Log, batch: &BatchRef) -> Result<Bytes, thalweg_log::ReadError> {
+    if batch.blob.len == 0 { Ok(Bytes::new()) } else { log.read_blob(&batch.blob) }
+}
+
+/// A batch as consecutive records of one append each: itself, or the runs of a sparse one.
+pub(crate) fn parts(batch: &BatchRef, bytes: &Bytes) -> Result<Vec<StreamBatch>, ReadError> {
+    if batch.form == BatchForm::Whole {
+        let BatchRef { first, count, time, .. } = *batch;
+        return Ok(vec![StreamBatch { first, count, skip: 0, time, bytes: bytes.clone() }]);
+    }
+    let part = |run: Run<'_>| StreamBatch {
+        first: batch.first.plus(u64::from(run.delta)),
+        count: run.count,
+        skip: 0,
+        time: run.time,
+        bytes: bytes.slice(run.batch_at..run.batch_at + run.batch.len()),
+    };
+    let within = |part: &StreamBatch| part.end() <= batch.end();
+    let found: Option<Vec<_>> = Runs::new(bytes).map(|run| run.ok().map(part).filter(within)).collect();
+    found.ok_or_else(|| ReadError::Corrupt(format!("the sparse batch at offset {} does not decode", batch.first)))
+}
+
 /// The part of a batch from `from` on, at most `left` records of it.
-fn cut(batch: &BatchRef, from: Offset, left: u64, bytes: Bytes) -> StreamBatch {
+fn cut(batch: StreamBatch, from: Offset, left: u64) -> StreamBatch {
     let skip = u32::try_from(from.0.saturating_sub(batch.first.0)).unwrap_or(u32::MAX).min(batch.count);
     let count = (batch.count - skip).min(u32::try_from(left).unwrap_or(u32::MAX));
-    StreamBatch { first: batch.first.plus(u64::from(skip)), count, skip, time: batch.time, bytes }
+    StreamBatch { first: batch.first.plus(u64::from(skip)), count, skip, ..batch }
 }
 
 /// Part of a stream as read: encoded batches, decoded as they are iterated.
 #[derive(Clone, Debug, Default)]
 pub struct StreamPage {
-    /// In order, without gaps.
+    /// In order; with gaps between them only where compaction has dropped records.
     pub batches: Vec<StreamBatch>,
     /// Read on from here.
     pub next: Offset,
@@ -285,6 +371,12 @@ pub struct StreamBatch {
 }
 
 impl StreamBatch {
+    /// The offset after its last wanted record.
+    #[must_use]
+    pub fn end(&self) -> Offset {
+        self.first.plus(u64::from(self.count))
+    }
+
     /// The wanted records with their offsets.
     pub fn records(&self) -> impl Iterator<Item = Result<(Offset, Record<'_>), ReadError>> {
         let mut records = Records::new(&self.bytes);
@@ -302,6 +394,17 @@ impl StreamBatch {
 }
 
 impl StreamPage {
+    /// Leaves out the records from `end` on: where there are gaps, so many records reach further than so
+    /// many offsets.
+    pub(crate) fn truncate(&mut self, end: Offset) {
+        self.next = self.next.min(end);
+        self.batches.retain_mut(|batch| {
+            let wanted = end.0.saturating_sub(batch.first.0);
+            batch.count = batch.count.min(u32::try_from(wanted).unwrap_or(u32::MAX));
+            batch.count > 0
+        });
+    }
+
     /// Calls `visit` with each record in order until it breaks.
     pub fn for_each(
         &self,

@@ -6,7 +6,7 @@ use std::{path::Path, time::Instant};
 
 use thalweg_engine::{
     Database, Options,
-    types::{Durability, record::RecordBatch},
+    types::{Durability, StreamId, record::RecordBatch},
 };
 
 fn resident_bytes() -> u64 {
@@ -98,4 +98,54 @@ fn ten_million_keys_stay_under_a_gibibyte_of_memory() {
     let rate = 1e7 / started.elapsed().as_secs_f64();
     println!("{rate:.0} puts/s; peak resident {} MiB; {:?}", peak >> 20, db.stats().state);
     assert!(peak < 1 << 30);
+}
+
+#[test]
+#[ignore = "makes a million streams; see the command above"]
+fn a_million_small_streams_fit_a_node() {
+    const STREAMS: u32 = 1_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let empty = resident_bytes();
+    {
+        let (db, _) = open(dir.path());
+        let started = Instant::now();
+        let mut batch = RecordBatch::new();
+        batch.push_payload(b"a small record").unwrap();
+        for number in 0..STREAMS {
+            let stream = db.stream(&format!("device-{number:07}")).unwrap();
+            for _ in 0..3 {
+                stream.append(&batch).unwrap();
+            }
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        println!("made in {seconds:.1} s; resident {} MiB", (resident_bytes() - empty) >> 20);
+        let started = Instant::now();
+        db.maintain().unwrap();
+        println!("a round of maintenance with a flush: {:.3} s", started.elapsed().as_secs_f64());
+        let started = Instant::now();
+        db.maintain().unwrap();
+        println!("a round of maintenance with nothing to do: {:.6} s", started.elapsed().as_secs_f64());
+        db.close().unwrap();
+    }
+    let before = resident_bytes();
+    let (db, seconds) = open(dir.path());
+    let grown = resident_bytes().saturating_sub(before);
+    println!("opened in {seconds:.2} s; {} MiB more resident", grown >> 20);
+    let state: u64 = walk(&dir.path().join("state")).sum();
+    println!("{} bytes of state on disk a stream", state / u64::from(STREAMS));
+    let page = db.streams_after(Some(StreamId(STREAMS - 1)), 10);
+    assert_eq!((page.len(), page[0].name.as_str()), (1, "device-0999999"));
+    assert_eq!(page[0].next.0, 3);
+    assert!(seconds < 10.0 && grown < 600 << 20);
+}
+
+fn walk(dir: &Path) -> Box<dyn Iterator<Item = u64>> {
+    let entries = std::fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable").path());
+    Box::new(entries.flat_map(|path| -> Box<dyn Iterator<Item = u64>> {
+        if path.is_dir() {
+            walk(&path)
+        } else {
+            Box::new(std::iter::once(path.metadata().map_or(0, |file| file.len())))
+        }
+    }))
 }

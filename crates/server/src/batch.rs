@@ -24,6 +24,9 @@ pub struct JsonRecord {
     headers: Vec<JsonHeader>,
     payload: Option<String>,
     payload_base64: Option<String>,
+    /// The key is gone; there is no payload then.
+    #[serde(default)]
+    tombstone: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -63,7 +66,7 @@ pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatc
     }
     let mut batch = RecordBatch::new();
     match media {
-        Media::Binary | Media::Events => batch.push(&Record { key, headers: Vec::new(), payload: body })?,
+        Media::Binary | Media::Events => batch.push(&Record { key, payload: body, ..Record::default() })?,
         Media::Ndjson => push_lines(&mut batch, body)?,
         Media::Json => {
             let array = body.trim_ascii_start().first() == Some(&b'[');
@@ -96,13 +99,17 @@ fn push_lines(batch: &mut RecordBatch, body: &[u8]) -> Result<(), ApiError> {
 pub fn push_records(batch: &mut RecordBatch, records: &[JsonRecord]) -> Result<(), ApiError> {
     for record in records {
         let key = bytes_of("key", record.key.as_ref(), record.key_base64.as_ref())?;
-        let payload = required_bytes("payload", record.payload.as_ref(), record.payload_base64.as_ref())?;
+        let payload = match record.tombstone {
+            true => bytes_of("payload", record.payload.as_ref(), record.payload_base64.as_ref())?.unwrap_or_default(),
+            false => required_bytes("payload", record.payload.as_ref(), record.payload_base64.as_ref())?,
+        };
         let mut values = Vec::with_capacity(record.headers.len());
         for header in &record.headers {
             values.push(required_bytes("value", header.value.as_ref(), header.value_base64.as_ref())?);
         }
         let headers = record.headers.iter().zip(&values).map(|(header, value)| (header.name.as_str(), &**value));
-        batch.push(&Record { key: key.as_deref(), headers: headers.collect(), payload: &payload })?;
+        let (key, is_tombstone) = (key.as_deref(), record.tombstone);
+        batch.push(&Record { key, headers: headers.collect(), payload: &payload, is_tombstone })?;
     }
     Ok(())
 }

@@ -133,7 +133,7 @@ fn command_status(error: &CommandError) -> StatusCode {
 fn record_status(error: &RecordError) -> StatusCode {
     match error {
         RecordError::TooLarge { .. } | RecordError::BatchTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        RecordError::KeyTooLong { .. } | RecordError::Headers => StatusCode::BAD_REQUEST,
+        RecordError::KeyTooLong { .. } | RecordError::Headers | RecordError::Tombstone => StatusCode::BAD_REQUEST,
     }
 }
 
@@ -154,6 +154,7 @@ impl From<WriteError> for ApiError {
         let status = match &error {
             WriteError::Command(error) => command_status(error),
             WriteError::Record(error) => record_status(error),
+            WriteError::OverStreamLimit { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             WriteError::ConditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
             WriteError::OffsetConflict { .. }
             | WriteError::ProducerRefused { .. }
@@ -180,6 +181,7 @@ impl From<WriteError> for ApiError {
         match error {
             WriteError::ConditionFailed { actual: Some(revision), .. } => api.with("revision", revision.0),
             WriteError::OffsetConflict { next, .. } => api.with("next", next.0),
+            WriteError::OverStreamLimit { max, .. } => api.with("limit", max),
             WriteError::ProducerRefused { refusal, .. } => match refusal {
                 ProducerRefusal::DuplicateTooOld { oldest } => api.with("oldest_sequence", oldest),
                 ProducerRefusal::SequenceGap { expected } => api.with("next_sequence", expected),

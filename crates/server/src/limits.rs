@@ -14,6 +14,10 @@ pub const TAIL_PAGE_ITEMS: u64 = 1024;
 pub const DEFAULT_RECORDS: u64 = 1000;
 /// Bytes that a record read without `max_bytes` answers, about.
 pub const DEFAULT_RECORD_BYTES: u64 = 1024 * 1024;
+/// Streams that a list without `limit` answers.
+pub const DEFAULT_LISTED: u64 = 1000;
+/// Most that one reply lists.
+pub const MAX_LISTED: u64 = 10_000;
 /// Pairs that a `/keys/range` without `limit` answers.
 pub const DEFAULT_RANGE_ITEMS: u64 = 1000;
 /// Size of a connection's read buffer; a request head above it is answered 431 (HTTP/1).

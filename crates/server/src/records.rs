@@ -105,9 +105,12 @@ impl Reading {
         let page = self.stream.read(self.next, records, max_bytes)?;
         let (before, begun_at, mut taken) = (self.count, out.len() as u64, 0);
         let mut scratch = RecordBatch::new();
+        // Offsets may have gaps: where it goes on, and where it ends, is not a matter of counting.
+        let (mut next, end) = (page.next, self.end);
         page.for_each(&mut |offset, time, record| {
             // A batch comes whole from the log and may be larger than what was asked for.
-            if taken == records || (taken > 0 && out.len() as u64 - begun_at >= max_bytes) {
+            if taken == records || offset >= end || (taken > 0 && out.len() as u64 - begun_at >= max_bytes) {
+                next = offset;
                 return ControlFlow::Break(());
             }
             taken += 1;
@@ -116,10 +119,10 @@ impl Reading {
         })?;
         self.count = before + taken;
         self.limit -= taken;
-        self.next = self.next.plus(taken);
+        self.next = next.min(end);
         if taken == 0 {
-            // Nothing more to be had: a stream that was trimmed to its end meanwhile.
-            self.end = self.next;
+            // Nothing more to be had: a stream that was trimmed to its end meanwhile, or only gaps.
+            self.next = self.end;
         }
         Ok(())
     }
@@ -217,5 +220,8 @@ pub fn push_json(out: &mut Vec<u8>, offset: Offset, time: SpaceTime, record: &Re
     }
     out.push(b',');
     push_bytes(out, "payload", record.payload);
+    if record.is_tombstone {
+        out.extend_from_slice(b",\"tombstone\":true");
+    }
     out.push(b'}');
 }

@@ -6,14 +6,19 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use thalweg_engine::{Ack, StreamInfo};
-use thalweg_types::{Offset, command::StreamConfig};
+use thalweg_types::{
+    Offset, StreamId,
+    command::{Compaction, StreamConfig},
+    limits::DEFAULT_TOMBSTONE_GRACE,
+};
 
 use crate::{
     app::{Answer, App, Call},
     batch, body,
     error::ApiError,
     json,
-    parse::{AppendQuery, name_segment, rfc3339},
+    limits::{DEFAULT_LISTED, MAX_LISTED},
+    parse::{AppendQuery, ListQuery, name_segment, rfc3339},
     reply,
 };
 
@@ -60,9 +65,14 @@ pub fn last(first: Offset, count: u32) -> u64 {
 
 /// `GET /v1/streams`
 pub fn list(app: &Arc<App>, call: &Call) -> Answer {
-    call.no_query()?;
-    let streams: Vec<_> = app.db.blocking().streams().iter().map(describe).collect();
-    Ok(reply::json(StatusCode::OK, &json!({ "streams": streams })))
+    let query = ListQuery::parse(call.head.uri.query())?;
+    let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED);
+    let found = app.db.blocking().streams_after(query.cursor.map(StreamId), limit as usize);
+    let mut object = json!({ "streams": found.iter().map(describe).collect::<Vec<_>>() });
+    if let Some(last) = found.last().filter(|_| found.len() as u64 == limit) {
+        object["cursor"] = json!(last.id.0.to_string());
+    }
+    Ok(reply::json(StatusCode::OK, &object))
 }
 
 /// `GET /v1/streams/{stream}`
@@ -93,6 +103,11 @@ fn describe_config(config: &StreamConfig) -> Value {
         "max_age_seconds": config.max_age.map(|age| age.as_secs_f64()),
         "max_bytes": config.max_bytes,
         "max_records": config.max_records,
+        "max_record_bytes": config.max_record_bytes,
+        "max_batch_bytes": config.max_batch_bytes,
+        "compaction": config.compaction.map(|compaction| json!({
+            "tombstone_grace_seconds": compaction.tombstone_grace.as_secs_f64(),
+        })),
     })
 }
 
@@ -107,6 +122,28 @@ struct JsonConfig {
     max_bytes: Option<Option<u64>>,
     #[serde(default, deserialize_with = "given")]
     max_records: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_record_bytes: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_batch_bytes: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    compaction: Option<Option<JsonCompaction>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonCompaction {
+    #[serde(default = "default_grace_seconds")]
+    tombstone_grace_seconds: f64,
+}
+
+/// A day, as long as readers may need to come by.
+fn default_grace_seconds() -> f64 {
+    DEFAULT_TOMBSTONE_GRACE.as_secs_f64()
+}
+
+fn span(name: &'static str, seconds: f64) -> Result<Duration, ApiError> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| ApiError::bad_request("bad_json", format!("{name}: {error}")))
 }
 
 /// Tells a field that is `null` from one that is left out.
@@ -117,17 +154,23 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Opti
 impl JsonConfig {
     fn over(&self, mut config: StreamConfig) -> Result<StreamConfig, ApiError> {
         if let Some(age) = self.max_age_seconds {
-            let duration = |seconds| {
-                Duration::try_from_secs_f64(seconds)
-                    .map_err(|error| ApiError::bad_request("bad_json", format!("max_age_seconds: {error}")))
-            };
-            config.max_age = age.map(duration).transpose()?;
+            config.max_age = age.map(|seconds| span("max_age_seconds", seconds)).transpose()?;
         }
         if let Some(bytes) = self.max_bytes {
             config.max_bytes = bytes;
         }
         if let Some(records) = self.max_records {
             config.max_records = records;
+        }
+        if let Some(bytes) = self.max_record_bytes {
+            config.max_record_bytes = bytes;
+        }
+        if let Some(bytes) = self.max_batch_bytes {
+            config.max_batch_bytes = bytes;
+        }
+        if let Some(compaction) = self.compaction {
+            let of = |sent: JsonCompaction| span("tombstone_grace_seconds", sent.tombstone_grace_seconds);
+            config.compaction = compaction.map(of).transpose()?.map(|tombstone_grace| Compaction { tombstone_grace });
         }
         Ok(config)
     }

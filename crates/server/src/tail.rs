@@ -151,9 +151,10 @@ impl Tail {
         let page = self.stream.read(self.next, max_records, max_bytes)?;
         // Asked after the read, so that it covers all that was read.
         let level = self.app.db.blocking().visible_durability();
-        let (mut out, mut taken) = (Vec::new(), 0);
+        let (mut out, mut taken, mut next) = (Vec::new(), 0, page.next);
         page.for_each(&mut |offset, time, record| {
             if taken == max_records || (taken > 0 && out.len() as u64 >= max_bytes) {
+                next = offset;
                 return ControlFlow::Break(());
             }
             taken += 1;
@@ -165,7 +166,7 @@ impl Tail {
             out.extend_from_slice(b"\"}\n\n");
             ControlFlow::Continue(())
         })?;
-        self.next = self.next.plus(taken);
+        self.next = next;
         self.behind = self.next < page.high_watermark;
         self.left -= taken;
         self.bytes_left = self.bytes_left.saturating_sub(out.len() as u64);

@@ -374,3 +374,52 @@ async fn a_commit_of_a_producer_is_one_however_often_it_is_sent() {
     node.post_json("/v1/commit", &commit(1, json!("some"))).await.refused(400, "bad_json", "fix");
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_stream_is_configured_whole_or_in_parts() {
+    let node = Node::start().await;
+    let target = "/v1/streams/s";
+    let sent = json!({ "max_record_bytes": 20, "compaction": {} });
+    let created = node.call("PUT", target, &[], sent.to_string().as_bytes()).await.is(201).json();
+    assert_eq!(created["config"]["compaction"], json!({ "tombstone_grace_seconds": 86_400.0 }));
+    let patch = json!({ "max_batch_bytes": 60, "compaction": { "tombstone_grace_seconds": 1.5 } });
+    node.call("PATCH", target, &[], patch.to_string().as_bytes()).await.is(200);
+    let config = node.get(target).await.is(200).json()["config"].clone();
+    let expected = json!({
+        "max_age_seconds": null, "max_bytes": null, "max_records": null, "max_record_bytes": 20, "max_batch_bytes": 60,
+        "compaction": { "tombstone_grace_seconds": 1.5 },
+    });
+    assert_eq!(config, expected);
+    let records = "/v1/streams/s/records";
+    let error = node.call("POST", records, &[], &[7; 20]).await.refused(413, "over_stream_limit", "fix");
+    assert_eq!(error["limit"], json!(20));
+    node.post_json(records, &json!([{ "key": "k", "payload": "v" }, { "key": "k", "tombstone": true }])).await.is(200);
+    node.post_json(records, &json!([{ "payload": "v", "tombstone": true }])).await.refused(400, "bad_tombstone", "fix");
+    let lines = node.get(records).await.is(200).lines();
+    assert_eq!((&lines[0]["tombstone"], &lines[1]["tombstone"]), (&Value::Null, &json!(true)));
+    node.call("PATCH", target, &[], b"{\"compaction\": null}").await.is(200);
+    assert_eq!(node.get(target).await.json()["config"]["compaction"], Value::Null);
+    let bad = json!({ "compaction": { "tombstone_grace_seconds": -1 } }).to_string();
+    node.call("PATCH", target, &[], bad.as_bytes()).await.refused(400, "bad_json", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn streams_are_listed_in_pages() {
+    let node = Node::start().await;
+    for name in ["c", "a", "b"] {
+        node.call("PUT", &format!("/v1/streams/{name}"), &[], b"").await.is(201);
+    }
+    let names = |page: &Value| -> Vec<String> {
+        page["streams"].as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = node.get("/v1/streams").await.is(200).json();
+    assert_eq!((names(&all), &all["cursor"]), (vec!["c".into(), "a".into(), "b".into()], &Value::Null));
+    let first = node.get("/v1/streams?limit=2").await.is(200).json();
+    assert_eq!(names(&first), ["c", "a"]);
+    let cursor = first["cursor"].as_str().unwrap();
+    let second = node.get(&format!("/v1/streams?limit=2&cursor={cursor}")).await.is(200).json();
+    assert_eq!((names(&second), &second["cursor"]), (vec!["b".into()], &Value::Null));
+    node.get("/v1/streams?cursor=x").await.refused(400, "bad_parameter", "fix");
+    node.stop().await;
+}

@@ -120,6 +120,9 @@ impl LivenessChanges {
 
     /// The state points to these bytes now. `base` gives the row as last applied.
     pub(crate) fn raise(&mut self, kind: BlobKind, blob: &BlobRef, base: &LivenessTable) {
+        if blob.len == 0 {
+            return;
+        }
         let row = self
             .rows
             .entry(blob.generation)
@@ -131,6 +134,9 @@ impl LivenessChanges {
 
     /// The state no longer points to these bytes. A segment without a row has been freed: nothing to lower.
     pub(crate) fn lower(&mut self, kind: BlobKind, blob: &BlobRef, base: &LivenessTable) {
+        if blob.len == 0 {
+            return;
+        }
         if !self.rows.contains_key(&blob.generation) {
             match base.0.get(&blob.generation) {
                 Some(row) if !self.forgotten.contains(&blob.generation) => self.rows.insert(blob.generation, *row),

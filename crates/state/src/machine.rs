@@ -20,6 +20,7 @@
 mod admin;
 mod clearing;
 mod commit;
+mod compaction;
 mod consumers;
 mod entry;
 mod error;

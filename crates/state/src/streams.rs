@@ -14,19 +14,20 @@
 //! holds `start`, or `next`; the times of entries never fall.
 //!
 //! ```text
-//! head := flags u8 | config (24 bytes) | start u64 | next u64 | first_indexed u64 | start_batch u64
-//!       | start_bytes u64 | end_bytes u64 | start_time u64 | last_time u64 | producers u32 | name
-//!                                                                              little-endian
+//! head := flags u8 | config (48 bytes) | start u64 | next u64 | first_indexed u64 | start_batch u64
+//!       | start_bytes u64 | end_bytes u64 | start_time u64 | last_time u64 | producers u32
+//!       | cleaned u64 | saved i64 | name                                          little-endian
 //! ```
 //! Flag bit 0: deleted, kept as a marker until its index entries are reclaimed.
 
+pub(crate) mod compaction;
 pub(crate) mod index;
 pub(crate) mod producers;
 pub(crate) mod read;
 pub(crate) mod retention;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     ops::Bound,
     sync::Arc,
 };
@@ -37,8 +38,9 @@ use thalweg_types::{
     record::{Malformed, Reader},
 };
 
+pub use compaction::{CompactionCandidate, Stretch};
 pub use producers::ProducerInfo;
-pub use read::{BatchRef, Batches, StreamInfo};
+pub use read::{BatchForm, BatchRef, Batches, StreamInfo};
 
 use crate::{
     backend::{View, WriteBatch},
@@ -51,6 +53,28 @@ const FLAG_DELETED: u8 = 1;
 
 /// Offsets and byte counts stay below this, so that adding a batch never overflows.
 const MAX_COUNTER: u64 = 1 << 62;
+
+/// A stream's configuration as a head keeps it. Most streams have none: then it costs a null pointer, not
+/// the 104 bytes of the fields, of which a node with a million streams would feel each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeptConfig(Option<Arc<StreamConfig>>);
+
+impl KeptConfig {
+    pub(crate) fn get(&self) -> StreamConfig {
+        self.0.as_deref().copied().unwrap_or_default()
+    }
+
+    /// Whether anything is asked for.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl From<StreamConfig> for KeptConfig {
+    fn from(config: StreamConfig) -> Self {
+        Self((config != StreamConfig::default()).then(|| Arc::new(config)))
+    }
+}
 
 /// Whether a stream can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +89,7 @@ pub(crate) enum Life {
 pub(crate) struct Head {
     pub(crate) name: Arc<str>,
     pub(crate) life: Life,
-    pub(crate) config: StreamConfig,
+    pub(crate) config: KeptConfig,
     /// Oldest readable offset.
     pub(crate) start: Offset,
     /// Next to assign.
@@ -84,6 +108,10 @@ pub(crate) struct Head {
     pub(crate) last_time: SpaceTime,
     /// Producers with a row, expired ones included.
     pub(crate) producers: u32,
+    /// Below it compaction has left one record per key. Local to the node, as the two are where bytes lie.
+    pub(crate) cleaned: Offset,
+    /// Bytes that compaction has taken from the batches with index entries; negative if it has added some.
+    pub(crate) saved_bytes: i64,
 }
 
 impl Head {
@@ -91,7 +119,7 @@ impl Head {
         Self {
             name,
             life: Life::Live,
-            config,
+            config: config.into(),
             start: Offset::ZERO,
             next: Offset::ZERO,
             first_indexed: Offset::ZERO,
@@ -101,6 +129,8 @@ impl Head {
             start_time: SpaceTime::default(),
             last_time: SpaceTime::default(),
             producers: 0,
+            cleaned: Offset::ZERO,
+            saved_bytes: 0,
         }
     }
 
@@ -109,8 +139,14 @@ impl Head {
     }
 
     /// Encoded bytes of the batches that hold readable records.
+    /// What compaction has saved in batches that are trimmed but not reclaimed counts as well, so that for a
+    /// short while it may be less than there is.
     pub(crate) fn live_bytes(&self) -> u64 {
-        self.end_bytes - self.start_bytes
+        if self.start_batch == self.next {
+            return 0;
+        }
+        let appended = self.end_bytes - self.start_bytes;
+        if self.saved_bytes == 0 { appended } else { appended.saturating_add_signed(-self.saved_bytes) }
     }
 
     pub(crate) fn records(&self) -> u64 {
@@ -127,7 +163,7 @@ impl Head {
         debug_assert!(self.start <= self.next && self.start_bytes <= self.end_bytes);
         scratch.clear();
         scratch.push(if self.is_live() { 0 } else { FLAG_DELETED });
-        self.config.encode(scratch);
+        self.config.get().encode(scratch);
         for field in [
             self.start.0,
             self.next.0,
@@ -141,6 +177,8 @@ impl Head {
             scratch.extend_from_slice(&field.to_le_bytes());
         }
         scratch.extend_from_slice(&self.producers.to_le_bytes());
+        scratch.extend_from_slice(&self.cleaned.0.to_le_bytes());
+        scratch.extend_from_slice(&self.saved_bytes.to_le_bytes());
         batch.put(&[&keys::stream_head(id)], &[scratch, self.name.as_bytes()]);
     }
 
@@ -151,7 +189,8 @@ impl Head {
             && head.start_batch <= head.start
             && head.start <= head.next
             && head.start_bytes <= head.end_bytes;
-        if !ordered || head.next.0 > MAX_COUNTER || head.end_bytes > MAX_COUNTER {
+        let countable = head.next.0 <= MAX_COUNTER && head.end_bytes <= MAX_COUNTER;
+        if !ordered || !countable || head.saved_bytes.unsigned_abs() > MAX_COUNTER {
             return Err(corrupt("offsets or bytes out of order"));
         }
         Ok(head)
@@ -164,7 +203,7 @@ impl Head {
             FLAG_DELETED => Life::Deleted,
             _ => return Err(Malformed { at: 0, expected: "known flags" }),
         };
-        let config = StreamConfig::decode(&mut reader)?;
+        let config = StreamConfig::decode(&mut reader)?.into();
         let start = Offset(reader.u64("start")?);
         let next = Offset(reader.u64("next")?);
         let first_indexed = Offset(reader.u64("first indexed")?);
@@ -174,6 +213,8 @@ impl Head {
         let start_time = SpaceTime(reader.u64("start time")?);
         let last_time = SpaceTime(reader.u64("last time")?);
         let producers = reader.u32("producers")?;
+        let cleaned = Offset(reader.u64("cleaned")?);
+        let saved_bytes = reader.u64("saved bytes")?.cast_signed();
         let at = reader.position();
         let name = std::str::from_utf8(reader.rest()).ok().filter(|name| check_name(name).is_ok());
         let name = name.ok_or(Malformed { at, expected: "a well-formed name" })?.into();
@@ -190,15 +231,65 @@ impl Head {
             start_time,
             last_time,
             producers,
+            cleaned,
+            saved_bytes,
         })
     }
 }
 
 /// All heads, deleted markers included, and the names of the live ones.
+///
+/// A stream without a configuration costs about 230 bytes here and its name; see `docs/performance.md`
+/// for what a million of them measured.
 #[derive(Debug, Default)]
 pub(crate) struct StreamTable {
     heads: BTreeMap<StreamId, Head>,
     by_name: HashMap<Arc<str>, StreamId>,
+    /// Those that maintenance looks at, so that a round costs nothing for all the others.
+    watched: Watched,
+}
+
+/// What maintenance may want to do to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chore {
+    Retention,
+    Compaction,
+    Reclaim,
+}
+
+/// Streams by chore.
+#[derive(Debug, Default)]
+struct Watched {
+    retention: BTreeSet<StreamId>,
+    compaction: BTreeSet<StreamId>,
+    reclaim: BTreeSet<StreamId>,
+}
+
+impl Watched {
+    fn of(&mut self, chore: Chore) -> &mut BTreeSet<StreamId> {
+        match chore {
+            Chore::Retention => &mut self.retention,
+            Chore::Compaction => &mut self.compaction,
+            Chore::Reclaim => &mut self.reclaim,
+        }
+    }
+
+    fn note(&mut self, id: StreamId, head: Option<&Head>) {
+        let live = head.filter(|head| head.is_live() && head.config.is_set()).map(|head| head.config.get());
+        let wanted = [
+            (Chore::Retention, live.is_some_and(|config| config.has_retention())),
+            (Chore::Compaction, live.is_some_and(|config| config.compaction.is_some())),
+            (Chore::Reclaim, head.is_some_and(Head::is_reclaimable)),
+        ];
+        for (chore, is_wanted) in wanted {
+            let set = self.of(chore);
+            if is_wanted {
+                set.insert(id);
+            } else if !set.is_empty() {
+                set.remove(&id);
+            }
+        }
+    }
 }
 
 impl StreamTable {
@@ -239,6 +330,17 @@ impl StreamTable {
         self.heads.range((lower, Bound::Unbounded)).map(|(&id, head)| (id, head))
     }
 
+    /// Those for which a chore may be due, after one of them.
+    pub(crate) fn watched_after(&self, chore: Chore, id: Option<StreamId>) -> impl Iterator<Item = (StreamId, &Head)> {
+        let set = match chore {
+            Chore::Retention => &self.watched.retention,
+            Chore::Compaction => &self.watched.compaction,
+            Chore::Reclaim => &self.watched.reclaim,
+        };
+        let lower = id.map_or(Bound::Unbounded, Bound::Excluded);
+        set.range((lower, Bound::Unbounded)).filter_map(|id| Some((*id, self.heads.get(id)?)))
+    }
+
     /// Takes over what an entry changed, once its batch is applied; `None` removes.
     pub(crate) fn publish(&mut self, changes: &mut BTreeMap<StreamId, Option<Head>>) {
         // Ascending ids: a name that moved from a deleted stream to a new one ends with the new one.
@@ -259,10 +361,12 @@ impl StreamTable {
             }
             Life::Deleted => self.release_name(id, &head.name),
         }
+        self.watched.note(id, Some(&head));
         self.heads.insert(id, head);
     }
 
     fn remove(&mut self, id: StreamId) {
+        self.watched.note(id, None);
         if let Some(head) = self.heads.remove(&id) {
             self.release_name(id, &head.name);
         }
@@ -284,7 +388,12 @@ mod tests {
 
     fn head() -> Head {
         Head {
-            config: StreamConfig { max_age: Some(Duration::from_micros(1)), max_bytes: Some(2), max_records: None },
+            config: StreamConfig {
+                max_age: Some(Duration::from_micros(1)),
+                max_bytes: Some(2),
+                ..StreamConfig::default()
+            }
+            .into(),
             start: Offset(5),
             next: Offset(6),
             first_indexed: Offset(3),
@@ -294,6 +403,8 @@ mod tests {
             start_time: SpaceTime(9),
             last_time: SpaceTime(10),
             producers: 11,
+            cleaned: Offset(12),
+            saved_bytes: -1,
             ..Head::new("name".into(), StreamConfig::default())
         }
     }
@@ -303,10 +414,10 @@ mod tests {
         let mut batch = WriteBatch::new();
         head().write(StreamId(2), &mut batch, &mut Vec::new());
         let mut row = vec![0];
-        for field in [1, 2, u64::MAX, 5, 6, 3, 4, 7, 8, 9, 10] {
+        for field in [1, 2, u64::MAX, u64::MAX, u64::MAX, u64::MAX, 5, 6, 3, 4, 7, 8, 9, 10] {
             row.extend_from_slice(&field.to_le_bytes());
         }
-        row.extend_from_slice(b"\x0b\0\0\0name");
+        row.extend_from_slice(b"\x0b\0\0\0\x0c\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xffname");
         assert_eq!(batch.changes().next(), Some(Change::Put(b"\x03\0\0\0\x02", &row)));
         assert_eq!(Head::decode(b"k", &row).unwrap(), head());
     }

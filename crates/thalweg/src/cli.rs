@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use thalweg_types::command::ExpectedOffset;
+use thalweg_types::command::{Compaction, ExpectedOffset, StreamConfig};
 
 use crate::{
     span::{Since, parse_bytes, parse_since, parse_span},
@@ -357,6 +357,9 @@ pub struct Append {
     /// The records' key
     #[arg(long)]
     pub key: Option<String>,
+    /// Append a tombstone: the key is gone; a compacted stream drops what it had
+    #[arg(long, requires = "key", conflicts_with_all = ["records", "file"])]
+    pub tombstone: bool,
     /// A header of the records; may be repeated
     #[arg(long = "header", value_name = "NAME=VALUE")]
     pub headers: Vec<String>,
@@ -454,6 +457,32 @@ pub struct Retention {
     /// Drop the oldest records while it holds more than this
     #[arg(long, value_name = "N")]
     pub max_records: Option<u64>,
+    /// Refuse records larger than this
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub max_record_bytes: Option<u64>,
+    /// Refuse appends of more bytes than this
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub max_batch_bytes: Option<u64>,
+    /// Keep only the newest record of each key
+    #[arg(long)]
+    pub compact: bool,
+    /// Keep tombstones for so long after they were appended
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "1d", requires = "compact")]
+    pub tombstone_grace: std::time::Duration,
+}
+
+impl Retention {
+    /// As the layers below know it.
+    pub fn config(&self) -> StreamConfig {
+        StreamConfig {
+            max_age: self.max_age,
+            max_bytes: self.max_bytes,
+            max_records: self.max_records,
+            max_record_bytes: self.max_record_bytes,
+            max_batch_bytes: self.max_batch_bytes,
+            compaction: self.compact.then_some(Compaction { tombstone_grace: self.tombstone_grace }),
+        }
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -467,7 +496,17 @@ pub enum StreamAction {
         #[command(flatten)]
         place: Place,
     },
-    /// Create a stream, or change what one keeps
+    /// Create a stream; one that exists is left as it is
+    Create {
+        /// The stream
+        stream: String,
+        #[command(flatten)]
+        retention: Retention,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Create a stream, or give one this configuration, and no other limits
+    #[command(visible_alias = "config")]
     Configure {
         /// The stream
         stream: String,
@@ -510,6 +549,7 @@ impl Streams {
             Some(StreamAction::List(plain)) => &plain.place,
             Some(
                 StreamAction::Show { place, .. }
+                | StreamAction::Create { place, .. }
                 | StreamAction::Configure { place, .. }
                 | StreamAction::Producers { place, .. }
                 | StreamAction::Trim { place, .. }

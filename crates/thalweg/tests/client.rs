@@ -308,3 +308,47 @@ fn prefixes_and_keyspaces_go_whole() {
         assert_eq!(place.cli(&["keyspaces"]).ok(), "ks\n");
     });
 }
+
+#[test]
+fn producers_append_once_and_expectations_have_words() {
+    each_place(|place| {
+        place.cli(&["append", "pay", "a", "--expect", "none"]).ok();
+        place.cli(&["append", "pay", "b", "--expect", "none"]).fails(4);
+        place.cli(&["append", "pay", "b", "--expect", "some"]).fails(2);
+        let send = |sequence: &'static str| {
+            place.cli(&["append", "pay", "x", "y", "--producer", "till", "--sequence", sequence, "--json"])
+        };
+        let first = json(&send("0").ok());
+        let again = json(&send("0").ok());
+        assert_eq!((&again["first"], &again["last"]), (&first["first"], &first["last"]));
+        assert_eq!((first["duplicate"].as_bool(), again["duplicate"].as_bool()), (Some(false), Some(true)));
+        assert!(send("5").fails(4).contains("next sequence is 1"));
+        place.cli_with(&["append", "pay", "--producer", "till", "--sequence", "1"], b"a\n").fails(2);
+        place.cli(&["append", "pay", "x", "--producer", "till"]).fails(2);
+        let producers = json(&place.cli(&["streams", "producers", "pay", "--json"]).ok());
+        assert_eq!((producers["id"].as_str(), producers["next_sequence"].as_u64()), (Some("till"), Some(1)));
+        assert_eq!(place.cli(&["read", "pay", "--last", "2", "--payload-only"]).ok(), "x\ny\n");
+    });
+}
+
+#[test]
+fn streams_are_created_with_limits_and_take_tombstones() {
+    each_place(|place| {
+        let create = ["streams", "create", "s", "--compact", "--tombstone-grace", "2s", "--max-record-bytes", "64"];
+        let made = json(&place.cli(&[&create[..], &["--json"]].concat()).ok());
+        assert_eq!(made["config"]["compaction"]["tombstone_grace_seconds"], 2.0);
+        assert_eq!(made["config"]["max_record_bytes"], 64);
+        place.cli(&["streams", "create", "s", "--max-age", "1h"]).ok();
+        let shown = json(&place.cli(&["streams", "show", "s", "--json"]).ok());
+        assert_eq!(shown["config"], made["config"], "what exists is left as it is");
+        place.cli(&["append", "s", "v", "--key", "k"]).ok();
+        place.cli(&["append", "s", "--key", "k", "--tombstone"]).ok();
+        place.cli(&["append", "s", "--tombstone"]).fails(2);
+        place.cli(&["append", "s", &"x".repeat(64)]).fails(2);
+        let last = json(&place.cli(&["read", "s", "--last", "1", "--json"]).ok());
+        assert_eq!((last["key"].as_str(), last["tombstone"].as_bool()), (Some("k"), Some(true)));
+        let configured = json(&place.cli(&["streams", "config", "s", "--max-records", "5", "--json"]).ok());
+        assert_eq!(configured["config"]["max_records"], 5);
+        assert!(configured["config"]["compaction"].is_null());
+    });
+}

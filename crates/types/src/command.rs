@@ -35,10 +35,13 @@
 //! settings  := see keyspace_config.rs
 //!            | 32 | stream u32 | expected u64 | stamp | count u32 | len u32 | batch     append of a producer
 //!            | 48 or 49                                                     ack or nack, see `groups`
-//! config    := max_age_micros u64 | max_bytes u64 | max_records u64         u64::MAX: no limit
+//! config    := see stream_config.rs
 //! name      := len u16 | UTF-8
 //! move      := from (20 bytes) | 0 | keyspace u32 | key_len u32 | key | value
 //!            | from (20 bytes) | 1 | stream u32 | first u64 | batch         payload of a record of kind move
+//!            | from (20 bytes) | 2 | stream u32 | first u64 | end u64 | sources u32 | rows crc u32 | kept u32
+//!              | sparse batch                                               see moves.rs
+//!            | from (20 bytes) | 3 | stream u32 | before u64
 //! ```
 //! Little-endian. `expected` is `u64::MAX` for an append at whatever offset comes next.
 
@@ -50,9 +53,8 @@ mod keyspace_config;
 mod moves;
 mod operations;
 mod outcome;
+mod stream_config;
 mod transaction;
-
-use std::time::Duration;
 
 pub use append::{AppendTerms, EncodedStamp, ExpectedOffset, ProducerRefusal, ProducerStamp, check_producer_id};
 pub use commit::{
@@ -62,13 +64,14 @@ pub use commit::{
 pub use groups::GroupCommand;
 pub use history::{HistoryFloor, encode_raise_history_floor};
 pub use keyspace_config::KeyspaceConfig;
-pub use moves::{Move, MoveTarget};
+pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::{Operations, ScanOperation};
 pub use outcome::{AppendedAt, Outcome};
 pub use transaction::{
     FailedCondition, Got, OperationError, OperationResult, ScanPage, ScannedItem, Transacted, Transaction,
     TransactionBuilder,
 };
+pub use stream_config::{Compaction, StreamConfig, StreamLimit};
 
 use crate::{
     ids::{KeyspaceId, Offset, StreamId},
@@ -143,36 +146,6 @@ pub fn check_name(name: &str) -> Result<(), CommandError> {
         return Err(CommandError::BadName { name: name.chars().take(64).collect() });
     }
     Ok(())
-}
-
-/// What a stream keeps. `None`: no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StreamConfig {
-    /// Records older than this, in space time, are trimmed.
-    pub max_age: Option<Duration>,
-    /// The oldest batches are trimmed while the stream holds more encoded bytes than this.
-    pub max_bytes: Option<u64>,
-    /// The oldest records are trimmed while the stream holds more than this.
-    pub max_records: Option<u64>,
-}
-
-impl StreamConfig {
-    /// Bytes of the encoding.
-    pub const ENCODED_LEN: usize = 24;
-
-    /// Appends the encoding.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        let age = self.max_age.map_or(u64::MAX, |age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX - 1));
-        for limit in [age, self.max_bytes.unwrap_or(u64::MAX), self.max_records.unwrap_or(u64::MAX)] {
-            out.extend_from_slice(&limit.to_le_bytes());
-        }
-    }
-
-    /// Reads the encoding.
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let mut limit = || reader.u64("stream limit").map(|limit| (limit != u64::MAX).then_some(limit));
-        Ok(Self { max_age: limit()?.map(Duration::from_micros), max_bytes: limit()?, max_records: limit()? })
-    }
 }
 
 /// Appends the command that creates a keyspace; one that exists is left as it is.

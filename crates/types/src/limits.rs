@@ -31,9 +31,9 @@ pub const MAX_HEADERS: usize = 64;
 pub const MAX_NAME_BYTES: usize = 255;
 /// Most keyspaces in a space. More: typed error.
 pub const MAX_KEYSPACES: usize = 10_000;
-/// Most streams in a space, deleted ones that are not yet reclaimed included: each costs about 300 bytes
-/// of memory. More: typed error.
-pub const MAX_STREAMS: usize = 100_000;
+/// Most streams in a space, deleted ones that are not yet reclaimed included: each costs about 250 bytes
+/// of memory (see `docs/performance.md` for what a million measured). More: typed error.
+pub const MAX_STREAMS: usize = 2_000_000;
 /// Longest id of a producer. Longer: typed error.
 pub const MAX_PRODUCER_ID_BYTES: usize = 64;
 /// Results that a stream keeps of each producer: how far back a repeated append gets its first answer.
@@ -68,6 +68,17 @@ pub const MAX_SETTLED_RANGES: usize = 10_000;
 pub const MAX_NACK_REASON_BYTES: usize = 1024;
 /// Most fetches that wait for records at a time, over all consumer groups. More: typed error, retry.
 pub const MAX_WAITING_FETCHES: usize = 10_000;
+/// How long a compacted stream keeps a tombstone if its configuration does not say.
+pub const DEFAULT_TOMBSTONE_GRACE: Duration = Duration::from_secs(24 * 3600);
+/// Memory for the keys of a stream that is being compacted; more keys make more passes.
+pub const MAX_COMPACTION_KEY_BYTES: usize = 32 * 1024 * 1024;
+/// Batches that compaction replaces at a time.
+pub const COMPACTION_BATCHES: usize = 1000;
+/// About so many bytes of batches does compaction replace at a time: bounds a sparse batch, and how long
+/// other writers wait for it.
+pub const COMPACTION_BYTES: u64 = 1024 * 1024;
+/// Bytes that compaction reads in one round of maintenance.
+pub const COMPACTION_ROUND_BYTES: u64 = 32 * 1024 * 1024;
 /// Commands that one log entry may carry; a longer queue makes more entries.
 pub const MAX_ENTRY_COMMANDS: usize = 4096;
 /// Bytes after which an entry takes no further command.

@@ -9,12 +9,13 @@
 //! header := name_len u16 | name | value_len u32 | value
 //! ```
 //! Little-endian. `len` counts the bytes after itself; the payload is what remains. Flag bit 0: a key
-//! follows; bit 1: headers follow; the others are zero.
+//! follows; bit 1: headers follow; bit 2: a tombstone, with a key and no payload; the others are zero.
 
 use crate::limits::{MAX_HEADERS, MAX_KEY_BYTES, MAX_RECORD_BYTES};
 
 const FLAG_KEY: u8 = 1;
 const FLAG_HEADERS: u8 = 2;
+const FLAG_TOMBSTONE: u8 = 4;
 
 /// Bytes that do not decode: where, and what was expected there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +45,9 @@ pub enum RecordError {
     /// More headers than [`MAX_HEADERS`], or a header name above 65,535 bytes.
     #[error("a record carries at most {MAX_HEADERS} headers with names of at most 65535 bytes")]
     Headers,
+    /// A tombstone without a key, or with a payload.
+    #[error("a tombstone has a key and no payload")]
+    Tombstone,
     /// The batch as a whole would be above [`crate::limits::MAX_COMMAND_BYTES`].
     #[error(
         "record batch is above the limit of {} bytes: send fewer records at a time",
@@ -64,6 +68,9 @@ pub struct Record<'a> {
     pub headers: Vec<Header<'a>>,
     /// The payload; empty is a payload.
     pub payload: &'a [u8],
+    /// Whether it says that its key is gone: a compacted stream drops what the key had, and after a while
+    /// the tombstone itself. It has a key and no payload.
+    pub is_tombstone: bool,
 }
 
 /// An encoded batch under construction.
@@ -102,6 +109,9 @@ impl RecordBatch {
         {
             return Err(RecordError::Headers);
         }
+        if record.is_tombstone && (record.key.is_none() || !record.payload.is_empty()) {
+            return Err(RecordError::Tombstone);
+        }
         let header_bytes: usize = record.headers.iter().map(|(name, value)| 6 + name.len() + value.len()).sum();
         let len = 1
             + record.key.map_or(0, |key| 4 + key.len())
@@ -115,9 +125,7 @@ impl RecordBatch {
         }
         self.bytes.reserve(4 + len);
         put_u32(&mut self.bytes, len);
-        let flags =
-            if record.key.is_some() { FLAG_KEY } else { 0 } | if record.headers.is_empty() { 0 } else { FLAG_HEADERS };
-        self.bytes.push(flags);
+        self.bytes.push(flags_of(record));
         if let Some(key) = record.key {
             put_u32(&mut self.bytes, key.len());
             self.bytes.extend_from_slice(key);
@@ -181,6 +189,13 @@ impl<'a> Records<'a> {
         self.take_frame().map(|frame| frame.map(|_| ()))
     }
 
+    /// Passes over one record and gives its bytes, the length field included.
+    pub fn next_framed(&mut self) -> Option<Result<&'a [u8], Malformed>> {
+        let from = self.at;
+        let frame = self.take_frame()?;
+        Some(frame.map(|_| &self.bytes[from..self.at]))
+    }
+
     fn take_frame(&mut self) -> Option<Result<(usize, &'a [u8]), Malformed>> {
         if self.failed || self.at == self.bytes.len() {
             return None;
@@ -218,10 +233,17 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
+fn flags_of(record: &Record<'_>) -> u8 {
+    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    flag(record.key.is_some(), FLAG_KEY)
+        | flag(!record.headers.is_empty(), FLAG_HEADERS)
+        | flag(record.is_tombstone, FLAG_TOMBSTONE)
+}
+
 fn decode_record(frame: &[u8]) -> Result<Record<'_>, Malformed> {
     let mut reader = Reader::at(frame, 0);
     let flags = reader.u8("record flags")?;
-    if flags & !(FLAG_KEY | FLAG_HEADERS) != 0 {
+    if flags & !(FLAG_KEY | FLAG_HEADERS | FLAG_TOMBSTONE) != 0 {
         return Err(Malformed { at: 0, expected: "known record flags" });
     }
     let mut record = Record::default();
@@ -244,7 +266,12 @@ fn decode_record(frame: &[u8]) -> Result<Record<'_>, Malformed> {
             record.headers.push((name, reader.take(len, "header value")?));
         }
     }
+    let at = reader.position();
     record.payload = reader.rest();
+    record.is_tombstone = flags & FLAG_TOMBSTONE != 0;
+    if record.is_tombstone && (record.key.is_none() || !record.payload.is_empty()) {
+        return Err(Malformed { at, expected: "a tombstone with a key and no payload" });
+    }
     Ok(record)
 }
 
@@ -338,15 +365,16 @@ mod tests {
     #[test]
     fn records_come_back_as_given() {
         let records = [
-            Record { key: None, headers: vec![], payload: b"" },
-            Record { key: Some(b""), headers: vec![("a", b"1"), ("a", b"")], payload: b"payload" },
-            Record { key: Some(b"k\0"), headers: vec![], payload: &[0xff; 300] },
+            Record { key: None, headers: vec![], payload: b"", is_tombstone: false },
+            Record { key: Some(b"gone"), is_tombstone: true, ..Record::default() },
+            Record { key: Some(b""), headers: vec![("a", b"1"), ("a", b"")], payload: b"payload", is_tombstone: false },
+            Record { key: Some(b"k\0"), payload: &[0xff; 300], ..Record::default() },
         ];
         let mut batch = RecordBatch::new();
         for record in &records {
             batch.push(record).unwrap();
         }
-        assert_eq!(batch.count(), 3);
+        assert_eq!(batch.count(), 4);
         let back: Vec<_> = Records::new(batch.bytes()).collect::<Result<_, _>>().unwrap();
         assert_eq!(back, records);
     }
@@ -354,14 +382,26 @@ mod tests {
     #[test]
     fn layout_is_pinned() {
         let mut batch = RecordBatch::new();
-        batch.push(&Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p" }).unwrap();
+        let record = Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p", is_tombstone: false };
+        batch.push(&record).unwrap();
         assert_eq!(batch.bytes(), b"\x11\0\0\0\x03\x01\0\0\0k\x01\0\x01\0h\x01\0\0\0vp".as_slice());
+        batch.clear();
+        batch.push(&Record { key: Some(b"k"), is_tombstone: true, ..Record::default() }).unwrap();
+        assert_eq!(batch.bytes(), b"\x06\0\0\0\x05\x01\0\0\0k");
+        let bad = [Record { payload: b"p", ..Record::default() }, Record { key: None, ..Record::default() }];
+        for record in bad {
+            let tombstone = Record { is_tombstone: true, ..record };
+            assert_eq!(batch.push(&tombstone), Err(RecordError::Tombstone));
+        }
+        assert!(Records::new(b"\x01\0\0\0\x04").next().unwrap().is_err(), "a tombstone of no key");
     }
 
     #[test]
     fn any_cut_or_flip_is_an_error_or_other_records_never_a_panic() {
         let mut batch = RecordBatch::new();
-        batch.push(&Record { key: Some(b"key"), headers: vec![("name", b"value")], payload: b"payload" }).unwrap();
+        let record =
+            Record { key: Some(b"key"), headers: vec![("name", b"value")], payload: b"payload", is_tombstone: false };
+        batch.push(&record).unwrap();
         batch.push_payload(b"second").unwrap();
         for cut in 1..batch.bytes().len() {
             let _ = Records::new(&batch.bytes()[..cut]).collect::<Vec<_>>();

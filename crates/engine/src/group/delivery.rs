@@ -103,7 +103,7 @@ impl Reading {
                 self.unread.push(run(from, end));
                 return Ok(());
             }
-            let page = match stream.read(from, end.0 - from.0, self.max_bytes - self.bytes) {
+            let mut page = match stream.read(from, end.0 - from.0, self.max_bytes - self.bytes) {
                 Err(ReadError::Trimmed { start, .. }) => {
                     let start = start.min(end);
                     self.missing.push(run(from, start));
@@ -112,7 +112,8 @@ impl Reading {
                 }
                 page => page?,
             };
-            let next = page.next.min(end);
+            page.truncate(end);
+            let next = page.next;
             if next <= from {
                 self.missing.push(run(from, end));
                 return Ok(());

@@ -1,6 +1,8 @@
 //! Producers, expectations, compaction by key, limits of streams.
 
 use std::{
+    collections::BTreeMap,
+    ops::ControlFlow,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,12 +11,15 @@ use std::{
 };
 
 use thalweg_engine::{
-    Database, Producer, WriteError,
+    Database, Producer, Stream, WriteError,
     types::{
         Action, Classified, Durability, Offset,
-        command::{AppendTerms, CommitBuilder, Expect, ExpectedOffset, ProducerRefusal, ProducerStamp},
+        command::{
+            AppendTerms, CommitBuilder, Compaction, Expect, ExpectedOffset, ProducerRefusal, ProducerStamp,
+            StreamConfig, StreamLimit,
+        },
         limits::{PRODUCER_MEMORY, PRODUCER_RESULTS},
-        record::RecordBatch,
+        record::{Record, RecordBatch},
     },
 };
 
@@ -201,7 +206,235 @@ fn concurrent_retries_with_kills_append_once(node: &mut Node) {
     }
 }
 
+fn keyed(key: &str, payload: &[u8]) -> RecordBatch {
+    let mut batch = RecordBatch::new();
+    batch.push(&Record { key: Some(key.as_bytes()), payload, ..Record::default() }).unwrap();
+    batch
+}
+
+fn tombstone(key: &str) -> RecordBatch {
+    let mut batch = RecordBatch::new();
+    batch.push(&Record { key: Some(key.as_bytes()), is_tombstone: true, ..Record::default() }).unwrap();
+    batch
+}
+
+/// Offset, key, payload length and whether it is a tombstone, read in pages of a few records.
+fn keyed_records(stream: &Stream) -> Vec<(u64, String, usize, bool)> {
+    let (mut all, mut from) = (Vec::new(), stream.info().unwrap().start);
+    loop {
+        let page = stream.read(from, 7, 4096).unwrap();
+        page.for_each(&mut |offset, _, record| {
+            let key = String::from_utf8(record.key.unwrap_or(b"-").to_vec()).unwrap();
+            all.push((offset.0, key, record.payload.len(), record.is_tombstone));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        if page.record_count() == 0 {
+            assert_eq!(page.next, page.high_watermark, "a page without records is the end");
+            return all;
+        }
+        assert!(page.next > from);
+        from = page.next;
+    }
+}
+
+fn compacted(grace_seconds: u64) -> StreamConfig {
+    let compaction = Some(Compaction { tombstone_grace: Duration::from_secs(grace_seconds) });
+    StreamConfig { compaction, ..StreamConfig::default() }
+}
+
+/// Appends to another stream until the log's active segment is another one.
+fn roll_segment(db: &Database) {
+    let filler = db.stream("filler").unwrap();
+    let before = db.stats().log.segments;
+    let batch = batch(&[vec![7; 8 * 1024]]);
+    for _ in 0..1000 {
+        filler.append(&batch).unwrap();
+        filler.trim(filler.info().unwrap().next).unwrap();
+        if db.stats().log.segments > before {
+            return;
+        }
+        // Freed segments are counted out: two rolls in a row may show as none.
+    }
+}
+
+fn settle(db: &Database) -> u64 {
+    let mut dropped = 0;
+    for _ in 0..6 {
+        db.flush().unwrap();
+        dropped += db.maintain().unwrap().compacted_records;
+    }
+    dropped
+}
+
+fn compaction_keeps_the_newest_of_each_key(node: &mut Node) {
+    let (stream, _) = node.db().create_stream("s", &compacted(60)).unwrap();
+    let mut newest = BTreeMap::new();
+    let mut rng = Rng(seed(5));
+    for number in 0..400_u64 {
+        let key = format!("k{}", rng.below(20));
+        let payload = vec![b'v'; 50 + number as usize];
+        let at = stream.append(&keyed(&key, &payload)).unwrap().appends[0].first;
+        newest.insert(key.clone(), (at.0, key, payload.len(), false));
+    }
+    // Without a key there is nothing that could be newer.
+    let plain = stream.append(&records(&["plain"])).unwrap().appends[0].first;
+    roll_segment(node.db());
+    roll_segment(node.db());
+    let before = stream.info().unwrap();
+    assert!(settle(node.db()) > 300);
+    let after = stream.info().unwrap();
+    assert_eq!((after.start, after.next), (before.start, before.next), "offsets stay");
+    assert!(after.bytes * 4 < before.bytes, "{} of {} bytes", after.bytes, before.bytes);
+    let mut expected: Vec<_> = newest.into_values().chain([(plain.0, "-".to_owned(), 5, false)]).collect();
+    expected.sort();
+    assert_eq!(keyed_records(&stream), expected);
+    let (offset, ..) = expected[3];
+    let page = stream.read(Offset(offset), 1, 1).unwrap();
+    assert_eq!(
+        (page.batches[0].first, page.next),
+        (Offset(offset), Offset(offset + 1)),
+        "from an offset that is there"
+    );
+    let page = stream.read(Offset(1), 1, 1).unwrap();
+    assert_eq!(page.batches[0].first.0, expected[0].0.max(1), "and from one that is not");
+    drop(stream);
+    node.through_restarts(|db| assert_eq!(keyed_records(&db.stream("s").unwrap()), expected));
+}
+
+fn tombstones_go_after_their_grace_and_nothing_comes_back(node: &mut Node) {
+    let (stream, _) = node.db().create_stream("s", &compacted(3600)).unwrap();
+    for key in ["a", "b", "a", "b"] {
+        stream.append(&keyed(key, &[1; 300])).unwrap();
+    }
+    let gone = stream.append(&tombstone("a")).unwrap().appends[0].first;
+    roll_segment(node.db());
+    roll_segment(node.db());
+    settle(node.db());
+    let kept = [(3, "b".to_owned(), 300, false), (gone.0, "a".to_owned(), 0, true)];
+    assert_eq!(keyed_records(&stream), kept, "readers must see that it is gone");
+    node.pass(Duration::from_secs(3601));
+    // The next pass comes when enough is new.
+    for _ in 0..4 {
+        stream.append(&keyed("c", &[1; 300])).unwrap();
+    }
+    roll_segment(node.db());
+    roll_segment(node.db());
+    settle(node.db());
+    drop(stream);
+    node.through_restarts(|db| {
+        let found: Vec<_> =
+            keyed_records(&db.stream("s").unwrap()).into_iter().map(|(at, key, ..)| (at, key)).collect();
+        assert_eq!(found, [(3, "b".to_owned()), (8, "c".to_owned())]);
+    });
+}
+
+/// Latest per key, against a map, while appends, trims, deletions by tombstones and restarts go on.
+fn compaction_follows_a_map(node: &mut Node) {
+    let mut rng = Rng(seed(6));
+    node.db().create_stream("s", &compacted(1)).unwrap();
+    let mut last: BTreeMap<String, (u64, Option<Vec<u8>>)> = BTreeMap::new();
+    let mut start = 0;
+    for round in 0..12 {
+        let stream = node.db().stream("s").unwrap();
+        for _ in 0..60 {
+            let key = format!("k{}", rng.below(15));
+            let value = (rng.below(5) > 0).then(|| rng.bytes(100));
+            let record = value.as_ref().map_or_else(|| tombstone(&key), |value| keyed(&key, value));
+            let at = stream.append(&record).unwrap().appends[0].first.0;
+            last.insert(key, (at, value));
+        }
+        if rng.below(3) == 0 {
+            let info = stream.info().unwrap();
+            start = info.start.0 + rng.below((info.next.0 - info.start.0) / 3);
+            stream.trim(Offset(start)).unwrap();
+        }
+        node.pass(Duration::from_secs(2));
+        roll_segment(node.db());
+        node.db().maintain().unwrap();
+        settle(node.db());
+        // What a reader from the start makes of it is the map, whatever of the rest is still there.
+        let mut view: BTreeMap<String, (u64, bool)> = BTreeMap::new();
+        let mut offsets = Vec::new();
+        for (offset, key, _, is_tombstone) in keyed_records(&stream) {
+            offsets.push(offset);
+            view.insert(key, (offset, is_tombstone));
+        }
+        assert!(offsets.is_sorted() && offsets.iter().all(|offset| *offset >= start));
+        view.retain(|_, (_, is_tombstone)| !*is_tombstone);
+        let alive = last.iter().filter(|(_, (at, value))| *at >= start && value.is_some());
+        let expected: BTreeMap<_, _> = alive.map(|(key, (at, _))| (key.clone(), (*at, false))).collect();
+        assert_eq!(view, expected, "round {round}");
+        drop(stream);
+        node.restart([Restart::Clean, Restart::Kill][rng.below(2) as usize]);
+    }
+    let stream = node.db().stream("s").unwrap();
+    assert!(stream.info().unwrap().bytes < 12 * 60 * 60, "most of it is gone");
+}
+
+fn offsets_of_times_reach_into_compacted_batches(node: &mut Node) {
+    let (stream, _) = node.db().create_stream("s", &compacted(60)).unwrap();
+    let mut times = Vec::new();
+    for number in 0..20 {
+        node.pass(Duration::from_secs(1));
+        stream.append(&keyed(&format!("k{}", number % 5), &[1; 300])).unwrap();
+        times.push(stream.info().unwrap().last_time);
+    }
+    roll_segment(node.db());
+    roll_segment(node.db());
+    assert_eq!(settle(node.db()), 15);
+    let at = |time| stream.offset_at(time).unwrap().0;
+    // Of the first time nothing is left, but that is where a read for it begins.
+    assert_eq!((at(times[0]), at(times[3]), at(times[15]), at(times[17])), (0, 15, 15, 17));
+    assert_eq!(at(times[19].plus(Duration::from_secs(1))), 20);
+}
+
+fn a_stream_takes_what_its_limits_allow(node: &mut Node) {
+    let config = StreamConfig { max_record_bytes: Some(100), max_batch_bytes: Some(150), ..StreamConfig::default() };
+    let (stream, _) = node.db().create_stream("s", &config).unwrap();
+    drop(stream);
+    node.through_restarts(|db| {
+        let stream = db.stream("s").unwrap();
+        assert_eq!(stream.info().unwrap().config, config);
+        stream.append(&batch(&[vec![0; 99]])).unwrap();
+        let error = stream.append(&batch(&[vec![0; 100]])).unwrap_err();
+        assert!(matches!(
+            error,
+            WriteError::OverStreamLimit { limit: StreamLimit::RecordBytes, max: 100, got: 101, .. }
+        ));
+        assert_eq!((error.code(), error.action()), ("over_stream_limit", Action::Fix));
+        let error = stream.append(&batch(&[vec![0; 80], vec![0; 80]])).unwrap_err();
+        assert!(
+            matches!(error, WriteError::OverStreamLimit { limit: StreamLimit::BatchBytes, max: 150, .. }),
+            "{error}"
+        );
+    });
+}
+
+/// Retention goes by the time of the entries: setting the clock trims nothing, time that passes does.
+fn retention_is_checked_by_the_entries_own_time(node: &mut Node) {
+    let config = StreamConfig { max_age: Some(Duration::from_secs(60)), ..StreamConfig::default() };
+    let (stream, _) = node.db().create_stream("s", &config).unwrap();
+    stream.append(&records(&["old"])).unwrap();
+    node.clock().step_wall(stream.info().unwrap().last_time.plus(Duration::from_secs(86_400)));
+    node.db().maintain().unwrap();
+    assert_eq!(stream.info().unwrap().start, Offset(0), "somebody set the clock");
+    node.pass(Duration::from_secs(40));
+    stream.append(&records(&["new"])).unwrap();
+    node.pass(Duration::from_secs(40));
+    node.db().maintain().unwrap();
+    assert_eq!(stream.info().unwrap().start, Offset(1));
+    drop(stream);
+    node.through_restarts(|db| assert_eq!(texts(db, "s"), ["new"]));
+}
+
 on_every_backend!(
+    compaction_keeps_the_newest_of_each_key,
+    tombstones_go_after_their_grace_and_nothing_comes_back,
+    compaction_follows_a_map,
+    offsets_of_times_reach_into_compacted_batches,
+    a_stream_takes_what_its_limits_allow,
+    retention_is_checked_by_the_entries_own_time,
     an_expectation_is_met_or_answered_with_the_next_offset,
     a_repeated_append_happens_once_and_gets_its_first_answer,
     numbers_out_of_order_are_typed_refusals,

@@ -166,6 +166,7 @@ fn encode_engine(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Res
     counter(encoder, "trimmed_streams", "Streams trimmed by retention", done.trimmed_streams)?;
     counter(encoder, "swept_rows", "Rows of deleted prefixes looked at", done.swept_rows)?;
     counter(encoder, "reclaimed_entries", "Index entries of trimmed batches forgotten", done.reclaimed_entries)?;
+    counter(encoder, "compacted_records", "Records dropped by compaction by key", done.compacted_records)?;
     counter(encoder, "moved_bytes", "Live bytes copied forward in the log", done.moved_bytes)?;
     counter(encoder, "freed_segments", "Segments freed", done.freed_segments)
 }

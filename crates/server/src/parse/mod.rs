@@ -18,7 +18,8 @@ use thalweg_types::{Action, Classified};
 pub use headers::{Freshness, Media, negotiate, read_freshness, request_media, write_condition};
 pub use percent::{decode, decode_query, encode};
 pub use query::{
-    AppendQuery, Key, PairRange, Params, RecordsQuery, ScanQuery, Since, decode_cursor, encode_cursor, pair_range,
+    AppendQuery, Key, ListQuery, PairRange, Params, RecordsQuery, ScanQuery, Since, decode_cursor, encode_cursor,
+    pair_range,
 };
 pub use time::{parse_time, rfc3339};
 pub use watch::WatchQuery;

@@ -301,6 +301,39 @@ pub fn producer_epoch(epoch: u64) -> Result<u32, ParseError> {
     u32::try_from(epoch).map_err(|_| ParseError::BadParameter { name: "epoch", expected: "a number below 2^32" })
 }
 
+/// `GET /v1/streams`: a page of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListQuery {
+    /// At most so many.
+    pub limit: Option<u64>,
+    /// After this one, as an earlier page said.
+    pub cursor: Option<u32>,
+}
+
+impl ListQuery {
+    /// Reads the parameters.
+    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+        let mut parsed = Self::default();
+        for pair in Params::new(query) {
+            let (name, value) = pair?;
+            match &*name {
+                "limit" => once(&mut parsed.limit, "limit", number("limit", &value)?)?,
+                "cursor" => {
+                    let cursor = number("cursor", &value).ok().and_then(|cursor| u32::try_from(cursor).ok());
+                    let expected = "a cursor as an earlier reply gave it";
+                    once(
+                        &mut parsed.cursor,
+                        "cursor",
+                        cursor.ok_or(ParseError::BadParameter { name: "cursor", expected })?,
+                    )?;
+                }
+                other => return unknown(other),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
 /// `start`, `end`, `limit` of the simple range requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PairRange {

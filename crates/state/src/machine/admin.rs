@@ -53,7 +53,7 @@ pub(crate) fn configure_stream(
     config: StreamConfig,
 ) -> Result<Outcome, Refused> {
     let Some(head) = applying.live_head(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
-    head.config = config;
+    head.config = config.into();
     Ok(Outcome::Done)
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before:
         index::check_within(stream, head, first, &entry)?;
         head.start_batch = first;
         head.start_bytes = entry.bytes_before;
-        head.start_time = entry.time;
+        head.start_time = entry.last_time();
     }
     applying.live_head(stream).expect("looked up above").start = before;
     applying.groups().trimmed(stream, before);
@@ -144,10 +144,11 @@ fn forget_entries(
         return Ok(0);
     }
     let view = applying.machine.backend.view();
-    let mut entries = 0;
+    let (mut entries, mut saved) = (0, 0);
     let reached = index::visit(&*view, stream, from, below, &mut |first, entry| {
         applying.applier.batch.delete(&[&keys::index_entry(stream, first)]);
         applying.lower(BlobKind::Batch, &entry.blob);
+        saved += entry.saved_bytes();
         entries += 1;
         if entries == max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
@@ -157,6 +158,8 @@ fn forget_entries(
         let key = keys::index_entry(stream, reached);
         return Err(MachineError::corrupt("stream index entry", &key, "missing"));
     }
-    applying.head(stream).expect("looked up by the caller").first_indexed = reached;
+    let head = applying.head(stream).expect("looked up by the caller");
+    head.first_indexed = reached;
+    head.saved_bytes -= saved;
     Ok(entries)
 }

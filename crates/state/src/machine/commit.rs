@@ -1,8 +1,8 @@
 //! Commits: everything is checked first, then everything is written.
 
 use thalweg_types::{
-    BlobRef, KeyspaceId, LogPosition, Offset, Revision,
-    command::{AppendedAt, Commit, Condition, Expect, Outcome, Write},
+    BlobRef, KeyspaceId, LogPosition, Offset, Revision, StreamId,
+    command::{AppendedAt, Commit, Condition, Expect, Outcome, StreamConfig, StreamLimit, Write},
     limits::MAX_KEY_BYTES,
     record::{Malformed, Records},
 };
@@ -197,7 +197,7 @@ pub(super) fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> R
     let Some(head) = applying.live_head(stream) else {
         return Err(Refused::Outcome(Outcome::NoSuchStream(stream)));
     };
-    let head_next = head.next;
+    let (head_next, config) = (head.next, head.config.is_set().then(|| head.config.get()));
     if let Some(stamp) = producer {
         producers::check(applying, stream, stamp)?;
     }
@@ -206,18 +206,41 @@ pub(super) fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> R
         return Err(Refused::Outcome(Outcome::OffsetConflict { stream, next: *next }));
     }
     *next = next.plus(u64::from(count));
-    check_count(batch, count).map_err(|error| Malformed { at: batch_at + error.at, ..error }.into())
+    let largest = check_count(batch, count).map_err(|error| Malformed { at: batch_at + error.at, ..error })?;
+    match config.filter(StreamConfig::limits_appends) {
+        Some(config) => check_limits(stream, &config, largest, batch.len()),
+        None => Ok(()),
+    }
 }
 
-/// The proposer is not trusted with the count: offsets are assigned by it.
-fn check_count(batch: &[u8], count: u32) -> Result<(), Malformed> {
+/// The stream's own limits, which its users have set.
+fn check_limits(stream: StreamId, config: &StreamConfig, record: usize, batch: usize) -> Result<(), Refused> {
+    let limits = [
+        (StreamLimit::RecordBytes, config.max_record_bytes, record as u64),
+        (StreamLimit::BatchBytes, config.max_batch_bytes, batch as u64),
+    ];
+    for (limit, max, got) in limits {
+        if let Some(max) = max.filter(|max| got > *max) {
+            return Err(Refused::Outcome(Outcome::OverStreamLimit { stream, limit, max, got }));
+        }
+    }
+    Ok(())
+}
+
+/// The proposer is not trusted with the count: offsets are assigned by it. Returns the bytes of the largest
+/// record.
+fn check_count(batch: &[u8], count: u32) -> Result<usize, Malformed> {
     let mut records = Records::new(batch);
-    let mut found = 0_u64;
-    while let Some(record) = records.skip_one() {
-        record?;
+    let (mut found, mut largest) = (0_u64, 0);
+    while let Some(record) = records.next_framed() {
+        largest = largest.max(record?.len() - 4);
         found += 1;
     }
-    if found == u64::from(count) { Ok(()) } else { Err(Malformed { at: 0, expected: "as many records as counted" }) }
+    if found == u64::from(count) {
+        Ok(largest)
+    } else {
+        Err(Malformed { at: 0, expected: "as many records as counted" })
+    }
 }
 
 #[inline]
@@ -280,14 +303,14 @@ pub(super) fn append(
         return first;
     }
     let blob = blob_at(at, batch);
-    let entry = IndexEntry { blob, count, time, bytes_before: head.end_bytes };
+    let entry = IndexEntry { blob, count, time, bytes_before: head.end_bytes, sparse: None };
     if head.start_batch == head.next {
         head.start_time = time;
     }
     head.next = entry.end(first);
     head.end_bytes += u64::from(blob.len);
     head.last_time = time;
-    applying.applier.batch.put(&[&keys::index_entry(stream, first)], &[&entry.encode()]);
+    applying.applier.batch.put(&[&keys::index_entry(stream, first)], &[&entry.encode_dense()]);
     applying.applier.pending.appended.push((stream, first, entry));
     applying.raise(BlobKind::Batch, &blob);
     first

@@ -9,7 +9,7 @@ use crate::{
     keys,
     keyspaces::{FORM_BLOB, StoredRef, StoredValue, decode_value, value_head},
     liveness::BlobKind,
-    machine::{Machine, MachineError, Moved, commit::blob_at, entry::Applying},
+    machine::{Machine, MachineError, Moved, commit::blob_at, compaction, entry::Applying},
     streams::{Life, index},
 };
 
@@ -17,6 +17,9 @@ use crate::{
 /// stays where it was, and whoever frees the segment finds the bytes still wanted.
 pub(crate) fn apply(applying: &mut Applying<'_>, payload: &[u8], at: LogPosition) -> Result<Moved, MachineError> {
     let Ok(moved) = Move::decode(payload) else { return Ok(Moved::Void) };
+    if let MoveTarget::Cleaned { stream, before } = moved.target {
+        return Ok(compaction::clean(applying, stream, before));
+    }
     let to = blob_at(LogPosition { offset: at.offset + moved.bytes_at as u32, ..at }, moved.bytes);
     if (to.len, to.crc) != (moved.from.len, moved.from.crc) {
         return Ok(Moved::Void);
@@ -24,6 +27,8 @@ pub(crate) fn apply(applying: &mut Applying<'_>, payload: &[u8], at: LogPosition
     match moved.target {
         MoveTarget::Value { keyspace, key } => move_value(applying, keyspace, key, &moved.from, &to),
         MoveTarget::Batch { stream, first } => move_batch(applying, stream, first, &moved.from, &to),
+        MoveTarget::Compacted(compacted) => compaction::replace(applying, &compacted, &to),
+        MoveTarget::Cleaned { .. } => Ok(Moved::Void),
     }
 }
 
@@ -64,7 +69,7 @@ fn move_batch(
         return Ok(Moved::Void);
     }
     let entry = index::IndexEntry { blob: *to, ..entry };
-    applying.applier.batch.put(&[&key], &[&entry.encode()]);
+    applying.applier.batch.put(&[&key], &[entry.encode().bytes()]);
     applying.lower(BlobKind::Batch, from);
     applying.raise(BlobKind::Batch, to);
     Ok(Moved::Applied)

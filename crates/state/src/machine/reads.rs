@@ -11,7 +11,7 @@ use crate::{
     keyspaces::{Snapshot, Stored, decode_owned},
     machine::{Machine, MachineError, StreamReadError, read},
     streams::{
-        Batches, Head, ProducerInfo, StreamInfo,
+        Batches, Chore, CompactionCandidate, Head, ProducerInfo, StreamInfo, Stretch, compaction,
         producers::{self, ProducerRow},
         read as stream_read, retention,
     },
@@ -116,7 +116,7 @@ impl Machine {
     /// All streams by id. Each one's figures are of one moment, but not all of the same.
     #[must_use]
     pub fn streams(&self) -> Vec<StreamInfo> {
-        self.collect_heads(|id, head| head.is_live().then(|| StreamInfo::of(id, head)))
+        self.streams_after(None, usize::MAX)
     }
 
     /// The producers that a stream remembers, by id.
@@ -130,6 +130,31 @@ impl Machine {
         let row = self.backend.get(&key)?.map(|row| ProducerRow::decode(&key, &row)).transpose()?;
         let now = self.applied().time;
         Ok(row.filter(|row| row.is_known(now)).map(|row| ProducerInfo::of(id, &row)))
+    }
+
+    /// Streams of which only the newest record of each key is to be kept.
+    #[must_use]
+    pub fn compaction_candidates(&self) -> Vec<CompactionCandidate> {
+        self.collect_watched(Chore::Compaction, None, usize::MAX, CompactionCandidate::of).0
+    }
+
+    /// One of them; `None` if it is none, or holds nothing.
+    #[must_use]
+    pub fn compaction_candidate(&self, stream: StreamId) -> Option<CompactionCandidate> {
+        read(&self.published.streams).get(stream).and_then(|head| CompactionCandidate::of(stream, head))
+    }
+
+    /// The batches from the one that begins at `from` on, up to `end`, as compaction must find them again:
+    /// at most `max_batches` of together at most `max_bytes`, but at least one.
+    pub fn stretch(
+        &self,
+        stream: StreamId,
+        from: Offset,
+        end: Offset,
+        max_batches: usize,
+        max_bytes: u64,
+    ) -> Result<Stretch, MachineError> {
+        compaction::stretch(&*self.backend.view(), stream, from, end, max_batches, max_bytes)
     }
 
     /// Where the batches from the one that holds `from` on lie: at most `max_batches` of together at
@@ -151,35 +176,79 @@ impl Machine {
 
     /// Which streams must be trimmed to where under their configuration at `now`.
     pub fn retention_due(&self, now: SpaceTime) -> Result<Vec<(StreamId, Offset)>, MachineError> {
-        let candidates = self.collect_heads(|id, head| retention::may_be_due(head, now).then_some(id));
+        Ok(self.retention_due_after(None, usize::MAX, now)?.0)
+    }
+
+    /// As [`retention_due`](Self::retention_due), of at most `max_streams` that have a retention, after one of
+    /// them; and the last of them that was looked at, or `None` at the end.
+    #[expect(clippy::type_complexity, reason = "a list and where it ends")]
+    pub fn retention_due_after(
+        &self,
+        after: Option<StreamId>,
+        max_streams: usize,
+        now: SpaceTime,
+    ) -> Result<(Vec<(StreamId, Offset)>, Option<StreamId>), MachineError> {
+        let (candidates, last) = self.collect_watched(Chore::Retention, after, max_streams, |id, head| {
+            retention::may_be_due(head, now).then_some(id)
+        });
         if candidates.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), last));
         }
         let view = self.backend.view();
         let due = |id| Ok(retention::due(&*view, id, now)?.map(|before| (id, before)));
-        candidates.into_iter().filter_map(|id| due(id).transpose()).collect()
+        let due: Result<_, MachineError> = candidates.into_iter().filter_map(|id| due(id).transpose()).collect();
+        Ok((due?, last))
     }
 
     /// Streams with index entries to reclaim, deleted ones included.
     #[must_use]
     pub fn reclaim_due(&self) -> Vec<StreamId> {
-        self.collect_heads(|id, head| head.is_reclaimable().then_some(id))
+        self.collect_watched(Chore::Reclaim, None, usize::MAX, |id, _| Some(id)).0
     }
 
-    fn collect_heads<T>(&self, mut pick: impl FnMut(StreamId, &Head) -> Option<T>) -> Vec<T> {
-        let mut picked = Vec::new();
-        let mut after = None;
-        loop {
+    /// At most `limit` streams after one of them, by id. Each one's figures are of one moment, but not all
+    /// of the same.
+    #[must_use]
+    pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamInfo> {
+        let (mut found, mut after) = (Vec::new(), after);
+        while found.len() < limit {
             let table = read(&self.published.streams);
             let mut last = None;
-            for (id, head) in table.after(after).take(PAGE) {
-                picked.extend(pick(id, head));
+            for (id, head) in table.after(after).take(PAGE.min(limit - found.len())) {
+                found.extend(head.is_live().then(|| StreamInfo::of(id, head)));
                 last = Some(id);
             }
             if last.is_none() {
-                return picked;
+                break;
             }
             after = last;
         }
+        found
+    }
+
+    /// Of the streams for which a chore may be due; and the last one looked at, or `None` at the end. Heads
+    /// are looked at in pages, so that a long list never holds up the applier for long.
+    fn collect_watched<T>(
+        &self,
+        chore: Chore,
+        after: Option<StreamId>,
+        max_streams: usize,
+        mut pick: impl FnMut(StreamId, &Head) -> Option<T>,
+    ) -> (Vec<T>, Option<StreamId>) {
+        let (mut picked, mut after, mut left) = (Vec::new(), after, max_streams);
+        while left > 0 {
+            let table = read(&self.published.streams);
+            let mut last = None;
+            for (id, head) in table.watched_after(chore, after).take(PAGE.min(left)) {
+                picked.extend(pick(id, head));
+                left -= 1;
+                last = Some(id);
+            }
+            if last.is_none() {
+                return (picked, None);
+            }
+            after = last;
+        }
+        (picked, after)
     }
 }

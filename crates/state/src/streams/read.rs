@@ -7,7 +7,10 @@ use thalweg_types::{BlobRef, Offset, SpaceTime, StreamId, command::StreamConfig}
 use crate::{
     backend::View,
     machine::StreamReadError,
-    streams::{Head, index},
+    streams::{
+        Head,
+        index::{self, IndexEntry},
+    },
 };
 
 /// A stream as of the last applied entry.
@@ -34,7 +37,7 @@ impl StreamInfo {
         Self {
             id,
             name: head.name.clone(),
-            config: head.config,
+            config: head.config.get(),
             start: head.start,
             next: head.next,
             bytes: head.live_bytes(),
@@ -58,8 +61,48 @@ pub struct BatchRef {
     pub count: u32,
     /// When it was appended.
     pub time: SpaceTime,
-    /// Its encoded bytes.
+    /// Its encoded bytes. None of a sparse batch of which nothing is left.
     pub blob: BlobRef,
+    /// Whether all of its records are there.
+    pub form: BatchForm,
+}
+
+/// Whether a batch is as it was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchForm {
+    /// All records, in the encoding of [`thalweg_types::record`].
+    Whole,
+    /// What compaction has left of several batches, in the encoding of [`thalweg_types::sparse`].
+    Sparse {
+        /// How many of the `count` records are left.
+        kept: u32,
+        /// When the last of the replaced batches was appended; `time` is when the first was.
+        last_time: SpaceTime,
+    },
+}
+
+impl BatchRef {
+    pub(crate) fn of(first: Offset, entry: &IndexEntry) -> Self {
+        let form = entry
+            .sparse
+            .map_or(BatchForm::Whole, |sparse| BatchForm::Sparse { kept: sparse.kept, last_time: sparse.last_time });
+        Self { first, count: entry.count, time: entry.time, blob: entry.blob, form }
+    }
+
+    /// The offset after its last record.
+    #[must_use]
+    pub fn end(&self) -> Offset {
+        self.first.plus(u64::from(self.count))
+    }
+
+    /// When its last record was appended.
+    #[must_use]
+    pub fn last_time(&self) -> SpaceTime {
+        match self.form {
+            BatchForm::Whole => self.time,
+            BatchForm::Sparse { last_time, .. } => last_time,
+        }
+    }
 }
 
 /// Consecutive batches of a stream and its bounds at the same moment.
@@ -106,7 +149,7 @@ pub(crate) fn batches_from(
         if bytes > max_bytes && !found.batches.is_empty() {
             return ControlFlow::Break(());
         }
-        found.batches.push(BatchRef { first, count: entry.count, time: entry.time, blob: entry.blob });
+        found.batches.push(BatchRef::of(first, entry));
         if found.batches.len() == max_batches { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     Ok(found)
@@ -118,6 +161,6 @@ pub(crate) fn offset_at_or_after(
     time: SpaceTime,
 ) -> Result<Offset, StreamReadError> {
     let head = live_head(view, stream)?;
-    let first = index::first_where(view, stream, &head, |entry| entry.time >= time)?;
+    let first = index::first_where(view, stream, &head, |entry| entry.last_time() >= time)?;
     Ok(first.max(head.start))
 }

@@ -3,6 +3,8 @@
 //! Decides only; whoever maintains the space proposes the trims, so that replicas do the same thing at
 //! the same place in the log.
 
+use std::ops::ControlFlow;
+
 use thalweg_types::{Offset, SpaceTime, StreamId};
 
 use crate::{
@@ -13,7 +15,7 @@ use crate::{
 
 /// Whether a lookup is worth it: a head alone shows that nothing is due.
 pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
-    let config = &head.config;
+    let config = &head.config.get();
     head.is_live()
         && head.start < head.next
         && (config.max_records.is_some_and(|max| head.records() > max)
@@ -24,18 +26,30 @@ pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
 /// Where the stream must start at `now`, if that is above where it starts.
 pub(crate) fn due(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Option<Offset>, MachineError> {
     let Some(head) = index::head(view, stream)?.filter(|head| may_be_due(head, now)) else { return Ok(None) };
-    let mut start = head.start;
-    if let Some(max) = head.config.max_records {
+    let (config, mut start) = (head.config.get(), head.start);
+    if let Some(max) = config.max_records {
         start = start.max(Offset(head.next.0.saturating_sub(max)));
     }
-    if let Some(max) = head.config.max_bytes.filter(|&max| head.live_bytes() > max) {
-        start = start.max(index::first_where(view, stream, &head, |entry| {
-            head.end_bytes.saturating_sub(entry.bytes_before) <= max
-        })?);
+    if let Some(max) = config.max_bytes.filter(|&max| head.live_bytes() > max) {
+        start = start.max(if head.saved_bytes == 0 {
+            index::first_where(view, stream, &head, |entry| head.end_bytes.saturating_sub(entry.bytes_before) <= max)?
+        } else {
+            first_within(view, stream, &head, max)?
+        });
     }
-    if let Some(max) = head.config.max_age {
+    if let Some(max) = config.max_age {
         let oldest = now.minus(max);
-        start = start.max(index::first_where(view, stream, &head, |entry| entry.time >= oldest)?);
+        start = start.max(index::first_where(view, stream, &head, |entry| entry.last_time() >= oldest)?);
     }
     Ok((start > head.start).then_some(start))
+}
+
+/// Where a compacted stream must start so as to hold at most `max` bytes. What its batches weigh now is
+/// nowhere summed up, so it goes through those that must go.
+fn first_within(view: &dyn View, stream: StreamId, head: &Head, max: u64) -> Result<Offset, MachineError> {
+    let mut held = head.live_bytes();
+    index::visit(view, stream, head.start_batch, head.next, &mut |_, entry| {
+        held = held.saturating_sub(u64::from(entry.blob.len));
+        if held <= max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
 }

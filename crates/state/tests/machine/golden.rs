@@ -11,7 +11,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Index, KeyspaceId, Offset, Revision, SpaceTime, StreamId, Term,
-    command::{self, AppendTerms, CommitBuilder, KeyspaceConfig, ProducerStamp, StreamConfig},
+    command::{self, AppendTerms, CommitBuilder, Compaction, KeyspaceConfig, ProducerStamp, StreamConfig},
     record::{Record, RecordBatch, Records},
 };
 
@@ -23,9 +23,14 @@ const PURGED: LogId = LogId { term: Term(1), index: Index(3) };
 fn fixed() -> Bench {
     let mut bench = Bench::new(MachineOptions { inline_value_bytes: 8 });
     bench.log.segment_bytes = 300;
-    let config = StreamConfig { max_age: Some(Duration::from_secs(60)), max_bytes: None, max_records: Some(1000) };
+    let config = StreamConfig {
+        max_age: Some(Duration::from_secs(60)),
+        max_records: Some(1000),
+        compaction: Some(Compaction { tombstone_grace: Duration::from_secs(1) }),
+        ..StreamConfig::default()
+    };
     let mut batch = RecordBatch::new();
-    batch.push(&Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p" }).unwrap();
+    batch.push(&Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p", is_tombstone: false }).unwrap();
     batch.push_payload(b"").unwrap();
     let append = |stream: u32| command(|out| command::encode_append(out, StreamId(stream), None, &batch));
     let mut commit = CommitBuilder::new();
@@ -103,7 +108,13 @@ fn a_state_of_format_1_can_be_read() {
     for batch in machine.batches_from(events.id, Offset(3), 9, 999).unwrap().batches {
         let bytes = bench.log.read(&batch.blob);
         let records: Vec<_> = Records::new(&bytes).collect::<Result<_, _>>().unwrap();
-        assert_eq!(records, [Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p" }, Record::default()]);
+        assert_eq!(
+            records,
+            [
+                Record { key: Some(b"k"), headers: vec![("h", b"v")], payload: b"p", is_tombstone: false },
+                Record::default()
+            ]
+        );
     }
     assert_eq!(machine.liveness().len(), 2);
     let membership = machine.membership().unwrap().unwrap();

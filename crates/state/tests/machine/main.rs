@@ -2,6 +2,7 @@
 
 mod backends;
 mod behaviour;
+mod compaction;
 mod concurrent;
 mod garbage;
 mod golden;

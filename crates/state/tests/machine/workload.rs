@@ -161,7 +161,8 @@ impl Model {
 
     fn random_config(rng: &mut Rng) -> StreamConfig {
         let mut limit = |max| (rng.below(2) == 0).then(|| rng.below(max));
-        StreamConfig { max_age: limit(1000).map(Duration::from_micros), max_bytes: limit(400), max_records: limit(30) }
+        let max_age = limit(1000).map(Duration::from_micros);
+        StreamConfig { max_age, max_bytes: limit(400), max_records: limit(30), ..StreamConfig::default() }
     }
 
     fn create_stream(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {

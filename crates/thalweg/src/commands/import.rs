@@ -97,7 +97,8 @@ fn pump(
 fn send(target: &dyn Target, sink: &Sink<'_>, batch: Vec<Item>, done: &mut Done) -> Result<(), Failure> {
     match sink {
         Sink::Stream(stream) => {
-            let record = |item: Item| NewRecord { key: item.key, headers: Vec::new(), payload: item.value };
+            let record =
+                |item: Item| NewRecord { key: item.key, headers: Vec::new(), payload: item.value, is_tombstone: false };
             let records: Vec<_> = batch.into_iter().map(record).collect();
             let appended = target.append(stream, &records, &thalweg_types::command::AppendTerms::default())?;
             if let Some((first, next)) = appended.offsets {

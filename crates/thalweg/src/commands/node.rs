@@ -23,12 +23,16 @@ pub fn streams(args: &Streams) -> Result<(), Failure> {
             let row = with_target(place, Access::Read, |target| target.stream(stream))?;
             show_streams(&[row], place.json)
         }
+        Some(StreamAction::Create { stream, retention, .. }) => {
+            let config = retention.config();
+            let (row, created) = with_target(place, Access::Write, |target| target.create_stream(stream, &config))?;
+            if !created {
+                render::note("it was there already and is left as it is; `thalweg streams configure` changes it");
+            }
+            show_streams(&[row], place.json)
+        }
         Some(StreamAction::Configure { stream, retention, .. }) => {
-            let config = StreamConfig {
-                max_age: retention.max_age,
-                max_bytes: retention.max_bytes,
-                max_records: retention.max_records,
-            };
+            let config = retention.config();
             let row = with_target(place, Access::Write, |target| target.configure_stream(stream, &config))?;
             show_streams(&[row], place.json)
         }
@@ -119,6 +123,7 @@ fn keeps(config: &StreamConfig) -> String {
         config.max_age.map(show_span),
         config.max_bytes.map(render::bytes),
         config.max_records.map(|records| format!("{} records", render::count(records))),
+        config.compaction.map(|_| "newest of each key".to_owned()),
     ];
     let limits: Vec<_> = limits.into_iter().flatten().collect();
     if limits.is_empty() { "everything".to_owned() } else { limits.join(", ") }

@@ -26,6 +26,7 @@ pub fn append(args: &Append) -> Result<(), Failure> {
         key: args.key.as_ref().map(|key| key.as_bytes().to_vec()),
         headers: headers.clone(),
         payload,
+        is_tombstone: args.tombstone,
     };
     let json = args.place.json;
     let producer = producer(args)?;
@@ -34,6 +35,9 @@ pub fn append(args: &Append) -> Result<(), Failure> {
         if let Some(path) = &args.file {
             let payload = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
             return show_appended(&target.append(&args.stream, &[record(payload)], &terms)?, 1, json);
+        }
+        if args.tombstone {
+            return show_appended(&target.append(&args.stream, &[record(Vec::new())], &terms)?, 1, json);
         }
         if args.records.is_empty() {
             return append_stdin(target, args, &record);
@@ -47,7 +51,7 @@ pub fn append(args: &Append) -> Result<(), Failure> {
 /// be the same when it is repeated.
 fn producer(args: &Append) -> Result<Option<ProducerStamp<'_>>, Failure> {
     let (Some(id), Some(sequence)) = (&args.producer, args.sequence) else { return Ok(None) };
-    if args.file.is_none() && args.records.is_empty() {
+    if args.file.is_none() && args.records.is_empty() && !args.tombstone {
         return Err(Failure::usage("--producer goes with records as arguments or with --file, not with stdin"));
     }
     Ok(Some(ProducerStamp { id, epoch: args.epoch, sequence }))
@@ -143,6 +147,9 @@ pub fn record_json(record: &StreamRecord) -> String {
         object.insert("headers".into(), headers.collect());
     }
     render::insert_bytes(&mut object, "payload", &record.payload);
+    if record.is_tombstone {
+        object.insert("tombstone".into(), json!(true));
+    }
     Value::Object(object).to_string()
 }
 
@@ -161,6 +168,7 @@ fn show_record(lines: &mut Lines, record: &StreamRecord, format: &RecordFormat, 
     for (name, value) in &record.headers {
         text.push_str(&format!("{name}={} ", render::one_line(value)));
     }
+    text.push_str(if record.is_tombstone { "(tombstone)" } else { "" });
     text.push_str(&render::one_line(&record.payload));
     lines.line(&text)
 }

@@ -56,6 +56,7 @@ impl<'a> Ask<'a> {
 
 /// A reply with its body read.
 pub struct Reply {
+    pub status: u16,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
 }
@@ -91,9 +92,9 @@ impl Http {
     /// Sends and reads the whole reply; a status that is no success is a [`Failure`].
     pub fn ask(&self, ask: Ask<'_>) -> Result<Reply, Failure> {
         let response = self.open(ask)?;
-        let headers = response.headers().clone();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.into_body().into_with_config().limit(MAX_REPLY_BYTES).read_to_vec();
-        Ok(Reply { headers, body: body.map_err(|error| self.lost(&error))? })
+        Ok(Reply { status, headers, body: body.map_err(|error| self.lost(&error))? })
     }
 
     /// As [`ask`](Self::ask), with the body still to be read.

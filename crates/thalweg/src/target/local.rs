@@ -221,6 +221,11 @@ impl Target for Local {
         self.find_stream(name)?.info().map(row).map_err(of_read)
     }
 
+    fn create_stream(&self, name: &str, config: &StreamConfig) -> Result<(StreamRow, bool), Failure> {
+        let (stream, created) = self.database.create_stream(name, config).map_err(of_write)?;
+        Ok((stream.info().map(row).map_err(of_read)?, created))
+    }
+
     fn configure_stream(&self, name: &str, config: &StreamConfig) -> Result<StreamRow, Failure> {
         let (stream, created) = self.database.create_stream(name, config).map_err(of_write)?;
         if !created {
@@ -279,7 +284,8 @@ fn encode(records: &[NewRecord]) -> Result<RecordBatch, Failure> {
     let mut batch = RecordBatch::new();
     for record in records {
         let headers = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect();
-        let record = Record { key: record.key.as_deref(), headers, payload: &record.payload };
+        let is_tombstone = record.is_tombstone;
+        let record = Record { key: record.key.as_deref(), headers, payload: &record.payload, is_tombstone };
         batch.push(&record).map_err(|error| of_write(WriteError::Record(error)))?;
     }
     Ok(batch)
@@ -292,6 +298,7 @@ fn owned(offset: Offset, time: SpaceTime, record: &Record<'_>) -> StreamRecord {
         key: record.key.map(<[u8]>::to_vec),
         headers: record.headers.iter().map(|(name, value)| ((*name).to_owned(), value.to_vec())).collect(),
         payload: record.payload.to_vec(),
+        is_tombstone: record.is_tombstone,
     }
 }
 

@@ -126,6 +126,8 @@ pub struct NewRecord {
     pub key: Option<Vec<u8>>,
     pub headers: Vec<(String, Vec<u8>)>,
     pub payload: Vec<u8>,
+    /// It says that its key is gone.
+    pub is_tombstone: bool,
 }
 
 /// A record as read.
@@ -137,6 +139,8 @@ pub struct StreamRecord {
     pub key: Option<Vec<u8>>,
     pub headers: Vec<(String, Vec<u8>)>,
     pub payload: Vec<u8>,
+    /// It says that its key is gone.
+    pub is_tombstone: bool,
 }
 
 /// A stream and what it holds.
@@ -202,6 +206,8 @@ pub trait Target {
     fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure>;
     fn streams(&self) -> Result<Vec<StreamRow>, Failure>;
     fn stream(&self, name: &str) -> Result<StreamRow, Failure>;
+    /// Creates a stream; one that exists is left as it is. Says whether it was created.
+    fn create_stream(&self, name: &str, config: &StreamConfig) -> Result<(StreamRow, bool), Failure>;
     /// Creates a stream, or gives an existing one this configuration.
     fn configure_stream(&self, name: &str, config: &StreamConfig) -> Result<StreamRow, Failure>;
     /// Drops the records below `before`.
@@ -237,5 +243,10 @@ pub fn config_json(config: &StreamConfig) -> Value {
         "max_age_seconds": config.max_age.map(|age| age.as_secs_f64()),
         "max_bytes": config.max_bytes,
         "max_records": config.max_records,
+        "max_record_bytes": config.max_record_bytes,
+        "max_batch_bytes": config.max_batch_bytes,
+        "compaction": config.compaction.map(|compaction| json!({
+            "tombstone_grace_seconds": compaction.tombstone_grace.as_secs_f64(),
+        })),
     })
 }

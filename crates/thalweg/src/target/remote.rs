@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use thalweg_server::parse::encode;
 use thalweg_types::{
     Durability, SpaceTime,
-    command::{AppendTerms, Expect, ExpectedOffset, ProducerStamp, StreamConfig},
+    command::{AppendTerms, Compaction, Expect, ExpectedOffset, ProducerStamp, StreamConfig},
 };
 use ureq::http::{HeaderMap, Method};
 
@@ -245,7 +245,7 @@ impl Target for Remote {
         }
         let reply = match records {
             // A single payload goes as it is: in JSON, one of the largest size could outgrow a request.
-            [NewRecord { key, headers, payload }] if headers.is_empty() => {
+            [NewRecord { key, headers, payload, is_tombstone: false }] if headers.is_empty() => {
                 if let Some(key) = key {
                     path.push_str(&format!("key={}", encode(key)));
                 }
@@ -290,6 +290,8 @@ impl Target for Remote {
                     whole = true;
                     // What is appended while we read is not ours to chase.
                     end = end.or(object.get("high_watermark").and_then(Value::as_u64));
+                    // Where compaction has left gaps, it is not the last record that says how far it went.
+                    from = object.get("next").and_then(Value::as_u64).unwrap_or(from).max(from);
                     return Ok(ControlFlow::Continue(()));
                 };
                 from = record.offset + 1;
@@ -353,13 +355,29 @@ impl Target for Remote {
     }
 
     fn streams(&self) -> Result<Vec<StreamRow>, Failure> {
-        let list = self.http.json(Ask::get("/v1/streams"))?;
-        let items = list["streams"].as_array().ok_or_else(|| self.http.not_ours("no list of streams"))?;
-        items.iter().map(|item| self.row(item)).collect()
+        let (mut rows, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let list = self.http.json(Ask::get(format!("/v1/streams?limit=10000{cursor}")))?;
+            let items = list["streams"].as_array().ok_or_else(|| self.http.not_ours("no list of streams"))?;
+            for item in items {
+                rows.push(self.row(item)?);
+            }
+            match list["cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return Ok(rows),
+            }
+        }
     }
 
     fn stream(&self, name: &str) -> Result<StreamRow, Failure> {
         self.row(&self.http.json(Ask::get(stream_path(name)))?)
+    }
+
+    fn create_stream(&self, name: &str, config: &StreamConfig) -> Result<(StreamRow, bool), Failure> {
+        let body = super::config_json(config).to_string();
+        let ask = Ask::send(Method::PUT, stream_path(name), body.as_bytes()).header("content-type", "application/json");
+        let reply = self.write(ask, None)?;
+        Ok((self.row(&self.json_of(&reply)?)?, reply.status == 201))
     }
 
     fn configure_stream(&self, name: &str, config: &StreamConfig) -> Result<StreamRow, Failure> {
@@ -502,6 +520,9 @@ fn records_json(records: &[NewRecord]) -> Value {
             object.insert("headers".into(), record.headers.iter().map(header).collect());
         }
         insert_bytes(&mut object, "payload", &record.payload);
+        if record.is_tombstone {
+            object.insert("tombstone".into(), json!(true));
+        }
         Value::Object(object)
     });
     json!({ "records": records.collect::<Vec<_>>() })
@@ -520,6 +541,7 @@ fn record_of(object: &Map<String, Value>) -> Option<StreamRecord> {
         key: take_bytes(object, "key"),
         headers: headers.map(|headers| headers.iter().filter_map(header).collect()).unwrap_or_default(),
         payload: take_bytes(object, "payload")?,
+        is_tombstone: object.get("tombstone") == Some(&json!(true)),
     })
 }
 
@@ -535,6 +557,12 @@ fn row_of(value: &Value) -> Option<StreamRow> {
             max_age: value["config"]["max_age_seconds"].as_f64().and_then(|age| Duration::try_from_secs_f64(age).ok()),
             max_bytes: value["config"]["max_bytes"].as_u64(),
             max_records: value["config"]["max_records"].as_u64(),
+            max_record_bytes: value["config"]["max_record_bytes"].as_u64(),
+            max_batch_bytes: value["config"]["max_batch_bytes"].as_u64(),
+            compaction: value["config"]["compaction"]["tombstone_grace_seconds"]
+                .as_f64()
+                .and_then(|grace| Duration::try_from_secs_f64(grace).ok())
+                .map(|tombstone_grace| Compaction { tombstone_grace }),
         },
     })
 }

@@ -35,6 +35,33 @@ pub enum MoveTarget<'a> {
         /// The batch's first offset.
         first: Offset,
     },
+    /// What compaction leaves of consecutive batches of a stream: the bytes are a sparse batch, and `from`
+    /// says only their length and checksum.
+    Compacted(Compacted),
+    /// No older record of a key lies below a newer one in a stretch of a stream; there are no bytes.
+    Cleaned {
+        /// The stream.
+        stream: StreamId,
+        /// The stretch is all that lies before this offset.
+        before: Offset,
+    },
+}
+
+/// Which batches a sparse batch replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// The stream.
+    pub stream: StreamId,
+    /// Offset of the first record of the first batch.
+    pub first: Offset,
+    /// The offset after the last batch.
+    pub end: Offset,
+    /// How many batches.
+    pub sources: u32,
+    /// CRC-32C of their index entries, keys and rows, in order: the move is void if one has changed.
+    pub rows_crc: u32,
+    /// How many records are left.
+    pub kept: u32,
 }
 
 impl<'a> Move<'a> {
@@ -52,6 +79,20 @@ impl<'a> Move<'a> {
                 out.push(1);
                 out.extend_from_slice(&stream.0.to_le_bytes());
                 out.extend_from_slice(&first.0.to_le_bytes());
+            }
+            MoveTarget::Compacted(compacted) => {
+                out.push(2);
+                out.extend_from_slice(&compacted.stream.0.to_le_bytes());
+                out.extend_from_slice(&compacted.first.0.to_le_bytes());
+                out.extend_from_slice(&compacted.end.0.to_le_bytes());
+                out.extend_from_slice(&compacted.sources.to_le_bytes());
+                out.extend_from_slice(&compacted.rows_crc.to_le_bytes());
+                out.extend_from_slice(&compacted.kept.to_le_bytes());
+            }
+            MoveTarget::Cleaned { stream, before } => {
+                out.push(3);
+                out.extend_from_slice(&stream.0.to_le_bytes());
+                out.extend_from_slice(&before.0.to_le_bytes());
             }
         }
         out.extend_from_slice(bytes);
@@ -72,6 +113,18 @@ impl<'a> Move<'a> {
             1 => MoveTarget::Batch {
                 stream: StreamId(reader.u32("stream id")?),
                 first: Offset(reader.u64("first offset")?),
+            },
+            2 => MoveTarget::Compacted(Compacted {
+                stream: StreamId(reader.u32("stream id")?),
+                first: Offset(reader.u64("first offset")?),
+                end: Offset(reader.u64("end offset")?),
+                sources: reader.u32("batch count")?,
+                rows_crc: reader.u32("checksum of index entries")?,
+                kept: reader.u32("record count")?,
+            }),
+            3 => MoveTarget::Cleaned {
+                stream: StreamId(reader.u32("stream id")?),
+                before: Offset(reader.u64("offset")?),
             },
             _ => return Err(Malformed { at, expected: "known move target" }),
         };

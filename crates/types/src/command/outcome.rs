@@ -1,7 +1,7 @@
 //! What comes of a command.
 
 use crate::{
-    command::{OperationError, ProducerRefusal, Transacted, groups::GroupOutcome},
+    command::{OperationError, ProducerRefusal, StreamLimit, Transacted, groups::GroupOutcome},
     ids::{KeyspaceId, Offset, Revision, StreamId},
     record::Malformed,
 };
@@ -38,6 +38,17 @@ pub enum Outcome {
         revision: Revision,
         /// Where the appends of producers went then, in order; those without a producer are not remembered.
         appends: Vec<AppendedAt>,
+    },
+    /// An append breaks one of the stream's own limits; nothing happened.
+    OverStreamLimit {
+        /// The stream.
+        stream: StreamId,
+        /// Which limit.
+        limit: StreamLimit,
+        /// What it allows.
+        max: u64,
+        /// What the append has.
+        got: u64,
     },
     /// A producer's append cannot be taken; nothing happened.
     ProducerRefused {

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::{
     ids::{BlobRef, Generation, Index, Revision},
@@ -97,8 +99,16 @@ fn layout_of_a_commit_is_pinned() {
 
 #[test]
 fn layouts_of_the_other_commands_are_pinned() {
-    let config = StreamConfig { max_age: Some(Duration::from_micros(1)), max_bytes: None, max_records: Some(3) };
-    let config_bytes = b"\x01\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x03\0\0\0\0\0\0\0".as_slice();
+    let config = StreamConfig {
+        max_age: Some(Duration::from_micros(1)),
+        max_records: Some(3),
+        max_record_bytes: Some(4),
+        max_batch_bytes: Some(5),
+        compaction: Some(Compaction { tombstone_grace: Duration::from_micros(6) }),
+        max_bytes: None,
+    };
+    let config_bytes: Vec<u8> = [1, u64::MAX, 3, 4, 5, 6].into_iter().flat_map(u64::to_le_bytes).collect();
+    let config_bytes = config_bytes.as_slice();
     let configure = encoded(|out| encode_configure_keyspace(out, KS, &KeyspaceConfig { exact_counts: true }));
     assert_eq!(configure, b"\x09\x02\x01\0\0\x01\x01\x01\x01");
     let create_stream = encoded(|out| encode_create_stream(out, "s", &config).unwrap());
@@ -159,8 +169,22 @@ fn layouts_of_moves_are_pinned() {
     let from_bytes = b"\x01\0\0\0\0\0\0\0\x02\0\0\0\x03\0\0\0\x04\0\0\0".as_slice();
     let value = MoveTarget::Value { keyspace: KS, key: b"key" };
     let batch = MoveTarget::Batch { stream: STREAM, first: Offset(9) };
-    let expected = [b"\x00\x02\x01\0\0\x03\0\0\0key".as_slice(), b"\x01\x07\0\0\0\x09\0\0\0\0\0\0\0"];
-    for (target, expected) in [value, batch].into_iter().zip(expected) {
+    let compacted = MoveTarget::Compacted(Compacted {
+        stream: STREAM,
+        first: Offset(1),
+        end: Offset(2),
+        sources: 3,
+        rows_crc: 4,
+        kept: 5,
+    });
+    let cleaned = MoveTarget::Cleaned { stream: STREAM, before: Offset(9) };
+    let expected = [
+        b"\x00\x02\x01\0\0\x03\0\0\0key".as_slice(),
+        b"\x01\x07\0\0\0\x09\0\0\0\0\0\0\0",
+        b"\x02\x07\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\x04\0\0\0\x05\0\0\0",
+        b"\x03\x07\0\0\0\x09\0\0\0\0\0\0\0",
+    ];
+    for (target, expected) in [value, batch, compacted, cleaned].into_iter().zip(expected) {
         let bytes = encoded(|out| Move::encode(out, &from, &target, b"abc"));
         assert_eq!(bytes, [from_bytes, expected, b"abc"].concat());
         let bytes_at = bytes.len() - 3;

@@ -1,0 +1,314 @@
+//! Compaction by key: streams that keep only the newest record of each key.
+//!
+//! A pass over one stream goes in bounded steps, some each round: it first reads the *dirty* stretch, what
+//! was appended since the last pass, and notes the newest offset of each key; then it goes through the
+//! stream from its start to the end of that stretch and replaces batches by what is left of them. Each
+//! replacement is a move, node-local and void unless the state still is as it was read (see
+//! `thalweg_state::machine`), so a pass can be given up at any point: what is done stays done.
+//!
+//! ```text
+//!   start          cleaned                    end            next
+//!   |  one per key  |  dirty: read, then all   |  left alone  |      end: where the log's active segment begins
+//!   |<------------- rewritten ---------------->|
+//! ```
+//! Invariants: `cleaned` rises only when a pass has rewritten everything below it. A tombstone is dropped
+//! only in a pass that has gone through all that lies below it, so what it buried never comes back. Memory:
+//! the keys of one dirty stretch: [`MAX_COMPACTION_KEY_BYTES`] and those of one batch; more keys end the
+//! stretch earlier.
+//!
+//! A stream is due when the dirty stretch is at least as large as what is clean: each byte that is kept is
+//! then rewritten O(log n) times, not once for every segment.
+
+use std::collections::HashMap;
+
+use thalweg_state::{
+    machine::Moved,
+    streams::{BatchRef, CompactionCandidate, Stretch},
+};
+use thalweg_types::{
+    BlobRef, Generation, Offset, SpaceTime, StreamId,
+    command::{Compacted, Compaction, Move, MoveTarget},
+    limits::{COMPACTION_BATCHES, COMPACTION_BYTES, COMPACTION_ROUND_BYTES, MAX_COMPACTION_KEY_BYTES},
+    record::{Record, Records},
+    sparse::SparseBuilder,
+};
+
+use crate::{
+    database::Inner,
+    error::{ReadError, WriteError},
+    maintenance::Maintenance,
+    stream::{parts, read_batch},
+};
+
+/// What a key in the map costs beside its bytes.
+const KEY_OVERHEAD_BYTES: usize = 64;
+/// What ending a pass counts as, so that a round ends also if each pass is given up at once.
+const STEP_COST: u64 = 64 * 1024;
+/// Streams that were looked at and not due, remembered until the log's active segment changes.
+const MAX_LOOKED_AT: usize = 10_000;
+
+/// Remembers the pass under way.
+#[derive(Debug, Default)]
+pub(crate) struct Compactor {
+    pass: Option<Pass>,
+    /// In which active segment a stream was last found not to be due: before the next one nothing is new.
+    looked_at: HashMap<StreamId, Generation>,
+}
+
+#[derive(Debug)]
+struct Pass {
+    stream: StreamId,
+    compaction: Compaction,
+    /// The newest offset of each key between `cleaned` and `end`.
+    newest: HashMap<Box<[u8]>, Offset>,
+    key_bytes: usize,
+    end: Offset,
+    step: Step,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Noting keys, from this offset on.
+    Noting(Offset),
+    /// Rewriting, from this offset on.
+    Rewriting(Offset),
+}
+
+/// How a step left the pass.
+enum Went {
+    On,
+    Done,
+}
+
+impl Compactor {
+    /// Goes on with the pass under way, and begins others, within what a round may read.
+    pub(crate) fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
+        let mut budget = COMPACTION_ROUND_BYTES;
+        while budget > 0 {
+            if self.pass.is_none() {
+                self.pass = self.next_due(inner)?;
+            }
+            let Some(mut pass) = self.pass.take() else { return Ok(()) };
+            // Whatever fails, the pass is given up: the next one begins where the last whole one ended.
+            match pass.step(inner, &mut budget, done)? {
+                Went::On => self.pass = Some(pass),
+                Went::Done => budget = budget.saturating_sub(STEP_COST),
+            }
+        }
+        Ok(())
+    }
+
+    fn next_due(&mut self, inner: &Inner) -> Result<Option<Pass>, WriteError> {
+        let candidates = inner.open.machine.compaction_candidates();
+        if candidates.is_empty() {
+            self.looked_at.clear();
+            return Ok(None);
+        }
+        let segments = inner.open.log.segments();
+        let Some(active) = segments.iter().find(|segment| segment.active).map(|segment| segment.generation) else {
+            return Ok(None);
+        };
+        if self.looked_at.len() > MAX_LOOKED_AT {
+            self.looked_at.clear();
+        }
+        for candidate in candidates {
+            if self.looked_at.get(&candidate.stream) == Some(&active) {
+                continue;
+            }
+            match due_end(inner, &candidate, active)? {
+                Some(end) => return Ok(Some(Pass::new(&candidate, end))),
+                None => _ = self.looked_at.insert(candidate.stream, active),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Where the dirty stretch of a stream ends, if it is large enough.
+fn due_end(inner: &Inner, candidate: &CompactionCandidate, active: Generation) -> Result<Option<Offset>, WriteError> {
+    let CompactionCandidate { stream, cleaned, next, .. } = *candidate;
+    let (mut at, mut end, mut dirty, mut tail) = (cleaned, None, 0, 0);
+    while at < next {
+        let stretch = stretch_at(inner, stream, at, next, u64::MAX)?;
+        let Some(last) = stretch.batches.last() else { break };
+        for batch in &stretch.batches {
+            if end.is_none() && batch.blob.generation == active {
+                end = Some(batch.first);
+            }
+            let sum = if end.is_none() { &mut dirty } else { &mut tail };
+            *sum += u64::from(batch.blob.len);
+        }
+        at = last.end();
+    }
+    let all = inner.open.machine.stream(stream).map_or(0, |info| info.bytes);
+    let clean = all.saturating_sub(dirty + tail);
+    Ok((dirty > 0 && dirty >= clean).then_some(end.unwrap_or(next)))
+}
+
+fn stretch_at(inner: &Inner, stream: StreamId, at: Offset, end: Offset, max_bytes: u64) -> Result<Stretch, WriteError> {
+    let found = inner.open.machine.stretch(stream, at, end, COMPACTION_BATCHES, max_bytes);
+    found.map_err(|error| failed(&error))
+}
+
+/// Calls `visit` with each record: offset, time, bytes with their length, and the record itself if it decodes.
+fn for_each_record(
+    inner: &Inner,
+    batch: &BatchRef,
+    visit: &mut dyn FnMut(Offset, SpaceTime, &[u8], Option<Record<'_>>),
+) -> Result<(), WriteError> {
+    let bytes = read_batch(&inner.open.log, batch).map_err(|error| failed(&error))?;
+    for part in parts(batch, &bytes).map_err(|error| failed(&error))? {
+        let mut records = Records::new(&part.bytes);
+        let mut offset = part.first;
+        while let Some(framed) = records.next_framed() {
+            let corrupt = |error| failed(&ReadError::Corrupt(format!("at offset {offset}: {error}")));
+            let framed = framed.map_err(corrupt)?;
+            // What a newer writer has framed is kept: nobody here knows its key.
+            visit(offset, part.time, framed, Records::new(framed).next().and_then(Result::ok));
+            offset = offset.next();
+        }
+    }
+    Ok(())
+}
+
+impl Pass {
+    fn new(candidate: &CompactionCandidate, end: Offset) -> Self {
+        Self {
+            stream: candidate.stream,
+            compaction: candidate.compaction,
+            newest: HashMap::new(),
+            key_bytes: 0,
+            end,
+            step: Step::Noting(candidate.cleaned),
+        }
+    }
+
+    fn step(&mut self, inner: &Inner, budget: &mut u64, done: &mut Maintenance) -> Result<Went, WriteError> {
+        // Trimmed, deleted or configured otherwise meanwhile?
+        let Some(now) = inner.open.machine.compaction_candidate(self.stream) else { return Ok(Went::Done) };
+        let at = match self.step {
+            Step::Noting(at) | Step::Rewriting(at) => at.max(now.start_batch),
+        };
+        if at >= self.end {
+            return self.turn(inner, &now);
+        }
+        let stretch = stretch_at(inner, self.stream, at, self.end, COMPACTION_BYTES)?;
+        let Some(last) = stretch.batches.last() else { return Ok(Went::Done) };
+        let bytes: u64 = stretch.batches.iter().map(|batch| u64::from(batch.blob.len)).sum();
+        // Index entries cost something even if nothing is left behind them.
+        *budget = budget.saturating_sub(bytes + 64 * stretch.batches.len() as u64);
+        match self.step {
+            Step::Noting(_) => {
+                self.note(inner, &stretch)?;
+                self.step = Step::Noting(last.end());
+            }
+            Step::Rewriting(_) => {
+                if self.rewrite(inner, &stretch, &now, done)? == Moved::Void {
+                    return Ok(Went::Done);
+                }
+                self.step = Step::Rewriting(last.end());
+            }
+        }
+        Ok(Went::On)
+    }
+
+    /// From noting to rewriting, or to the end.
+    fn turn(&mut self, inner: &Inner, now: &CompactionCandidate) -> Result<Went, WriteError> {
+        match self.step {
+            Step::Noting(_) => {
+                self.step = Step::Rewriting(now.start_batch);
+                Ok(Went::On)
+            }
+            Step::Rewriting(_) => {
+                let nothing = BlobRef { generation: Generation(0), offset: 0, len: 0, crc: crc_of(&[]) };
+                let target = MoveTarget::Cleaned { stream: self.stream, before: self.end };
+                relocate(inner, &nothing, &target, &[])?;
+                Ok(Went::Done)
+            }
+        }
+    }
+
+    fn note(&mut self, inner: &Inner, stretch: &Stretch) -> Result<(), WriteError> {
+        for batch in &stretch.batches {
+            for_each_record(inner, batch, &mut |offset, _, _, record| {
+                let Some(key) = record.and_then(|record| record.key) else { return };
+                match self.newest.get_mut(key) {
+                    Some(newest) => *newest = offset,
+                    None => {
+                        self.key_bytes += key.len() + KEY_OVERHEAD_BYTES;
+                        self.newest.insert(key.into(), offset);
+                    }
+                }
+            })?;
+            if self.key_bytes >= MAX_COMPACTION_KEY_BYTES {
+                self.end = batch.end();
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn rewrite(
+        &self,
+        inner: &Inner,
+        stretch: &Stretch,
+        now: &CompactionCandidate,
+        done: &mut Maintenance,
+    ) -> Result<Moved, WriteError> {
+        let (Some(oldest), Some(latest)) = (stretch.batches.first(), stretch.batches.last()) else {
+            return Ok(Moved::Void);
+        };
+        let expired = inner.open.machine.applied().time.minus(self.compaction.tombstone_grace);
+        let (mut left, mut dropped) = (SparseBuilder::new(), 0_u64);
+        for batch in &stretch.batches {
+            for_each_record(inner, batch, &mut |offset, time, framed, record| {
+                if offset < now.start || self.is_dead(offset, time, record.as_ref(), expired) {
+                    dropped += 1;
+                } else {
+                    // A stretch stands for at most 2^32 offsets.
+                    left.push((offset.0 - oldest.first.0) as u32, time, framed);
+                }
+            })?;
+        }
+        if dropped == 0 {
+            return Ok(Moved::Applied);
+        }
+        let kept = left.kept();
+        let bytes = left.finish();
+        let target = MoveTarget::Compacted(Compacted {
+            stream: self.stream,
+            first: oldest.first,
+            end: latest.end(),
+            sources: u32::try_from(stretch.batches.len()).unwrap_or(u32::MAX),
+            rows_crc: stretch.rows_crc,
+            kept,
+        });
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let copy = BlobRef { generation: Generation(0), offset: 0, len, crc: crc_of(&bytes) };
+        let moved = relocate(inner, &copy, &target, &bytes)?;
+        if moved == Moved::Applied {
+            done.compacted_records += dropped;
+        }
+        Ok(moved)
+    }
+
+    fn is_dead(&self, offset: Offset, time: SpaceTime, record: Option<&Record<'_>>, expired: SpaceTime) -> bool {
+        let Some(record) = record else { return false };
+        let Some(key) = record.key else { return false };
+        self.newest.get(key).is_some_and(|newest| *newest > offset) || (record.is_tombstone && time < expired)
+    }
+}
+
+fn relocate(inner: &Inner, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) -> Result<Moved, WriteError> {
+    let mut payload = Vec::with_capacity(bytes.len() + 64);
+    Move::encode(&mut payload, from, target, bytes);
+    Ok(inner.open.solo.relocate(&payload)?)
+}
+
+fn crc_of(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+fn failed(error: &dyn std::error::Error) -> WriteError {
+    WriteError::StateFailed { reason: format!("compaction: {error}") }
+}

@@ -1,0 +1,90 @@
+//! What compaction needs to know of a stream, and how it finds batches again.
+//!
+//! Owns: the candidates, stretches of index entries and their checksum. Does not own the choice of what
+//! to drop (whoever maintains the space reads the records), nor the replacement (`machine::compaction`).
+
+use std::ops::ControlFlow;
+
+use thalweg_types::{Offset, StreamId, command::Compaction};
+
+use crate::{
+    backend::View,
+    keys,
+    machine::MachineError,
+    streams::{
+        BatchRef, Head,
+        index::{self, IndexEntry},
+    },
+};
+
+/// A stream with compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactionCandidate {
+    /// The stream.
+    pub stream: StreamId,
+    /// How.
+    pub compaction: Compaction,
+    /// Its first readable offset.
+    pub start: Offset,
+    /// Where the batch that holds it begins.
+    pub start_batch: Offset,
+    /// Below it, or below the start, one record per key is left.
+    pub cleaned: Offset,
+    /// Its next offset.
+    pub next: Offset,
+}
+
+impl CompactionCandidate {
+    pub(crate) fn of(stream: StreamId, head: &Head) -> Option<Self> {
+        let compaction = head.config.get().compaction.filter(|_| head.is_live() && head.start_batch < head.next)?;
+        let Head { start, start_batch, next, .. } = *head;
+        Some(Self { stream, compaction, start, start_batch, cleaned: head.cleaned.max(start_batch), next })
+    }
+}
+
+/// Consecutive batches as of one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stretch {
+    /// In order, without gaps.
+    pub batches: Vec<BatchRef>,
+    /// Of their index entries, for [`thalweg_types::command::Compacted`].
+    pub rows_crc: u32,
+}
+
+/// The checksum of index entries, keys and rows.
+#[derive(Debug, Default)]
+pub(crate) struct RowsCrc(Vec<u8>);
+
+impl RowsCrc {
+    pub(crate) fn add(&mut self, stream: StreamId, first: Offset, entry: &IndexEntry) {
+        self.0.extend_from_slice(&keys::index_entry(stream, first));
+        self.0.extend_from_slice(entry.encode().bytes());
+    }
+
+    pub(crate) fn finish(&self) -> u32 {
+        crc_fast::crc32_iscsi(&self.0)
+    }
+}
+
+pub(crate) fn stretch(
+    view: &dyn View,
+    stream: StreamId,
+    from: Offset,
+    end: Offset,
+    max_batches: usize,
+    max_bytes: u64,
+) -> Result<Stretch, MachineError> {
+    let (mut found, mut crc, mut bytes) = (Stretch::default(), RowsCrc::default(), 0_u64);
+    index::visit(view, stream, from, end, &mut |first, entry| {
+        bytes = bytes.saturating_add(u64::from(entry.blob.len));
+        let is_long = entry.end(first).0 - from.0 > u64::from(u32::MAX);
+        if !found.batches.is_empty() && (bytes > max_bytes || found.batches.len() >= max_batches || is_long) {
+            return ControlFlow::Break(());
+        }
+        crc.add(stream, first, entry);
+        found.batches.push(BatchRef::of(first, entry));
+        ControlFlow::Continue(())
+    })?;
+    found.rows_crc = crc.finish();
+    Ok(found)
+}

@@ -1,0 +1,181 @@
+//! Sparse batches: what compaction leaves of a stretch of a stream.
+//!
+//! Owns the encoding. The records are those of the original batches, byte for byte; what is new is that
+//! there are gaps between them, so each run of consecutive ones says where it lies and when it was
+//! appended.
+//!
+//! ```text
+//! sparse := run*
+//! run    := delta u32 | count u32 | time u64 | len u32 | batch          little-endian
+//! ```
+//! `delta` counts offsets from the first one that the sparse batch stands for; deltas rise, runs do not
+//! overlap. `len` is that of `batch`, which holds `count` records (see [`crate::record`]).
+
+use crate::{
+    clock::SpaceTime,
+    record::{Malformed, Reader},
+};
+
+/// Bytes before a run's records.
+pub const RUN_HEAD_BYTES: usize = 20;
+
+/// Consecutive records of one append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run<'a> {
+    /// Offset of its first record, counted from the first that the sparse batch stands for.
+    pub delta: u32,
+    /// How many records.
+    pub count: u32,
+    /// When they were appended.
+    pub time: SpaceTime,
+    /// The records.
+    pub batch: &'a [u8],
+    /// Where `batch` begins in the sparse batch.
+    pub batch_at: usize,
+}
+
+/// Builds a sparse batch from records in the order of their offsets.
+#[derive(Clone, Debug, Default)]
+pub struct SparseBuilder {
+    bytes: Vec<u8>,
+    /// Where the last run's head is, and what it says.
+    run_at: usize,
+    run: Option<(u32, u32, SpaceTime)>,
+    kept: u32,
+}
+
+impl SparseBuilder {
+    /// Without records.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a record, given with its own length field. It joins the run before if it follows it without a
+    /// gap and was appended at the same time.
+    pub fn push(&mut self, delta: u32, time: SpaceTime, framed: &[u8]) {
+        self.kept += 1;
+        match &mut self.run {
+            Some((first, count, at)) if *at == time && u64::from(*first) + u64::from(*count) == u64::from(delta) => {
+                *count += 1;
+            }
+            _ => {
+                self.finish_run();
+                self.run_at = self.bytes.len();
+                self.bytes.extend_from_slice(&[0; RUN_HEAD_BYTES]);
+                self.run = Some((delta, 1, time));
+            }
+        }
+        self.bytes.extend_from_slice(framed);
+    }
+
+    /// Records so far.
+    #[must_use]
+    pub fn kept(&self) -> u32 {
+        self.kept
+    }
+
+    /// The encoding.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<u8> {
+        self.finish_run();
+        self.bytes
+    }
+
+    fn finish_run(&mut self) {
+        let Some((delta, count, time)) = self.run.take() else { return };
+        let len = u32::try_from(self.bytes.len() - self.run_at - RUN_HEAD_BYTES).expect("sparse batches are small");
+        let head = &mut self.bytes[self.run_at..self.run_at + RUN_HEAD_BYTES];
+        head[..4].copy_from_slice(&delta.to_le_bytes());
+        head[4..8].copy_from_slice(&count.to_le_bytes());
+        head[8..16].copy_from_slice(&time.0.to_le_bytes());
+        head[16..].copy_from_slice(&len.to_le_bytes());
+    }
+}
+
+/// Iterates over the runs of a sparse batch; ends after the first malformed one.
+#[derive(Clone, Debug)]
+pub struct Runs<'a> {
+    reader: Reader<'a>,
+    /// Lowest delta that the next run may have.
+    low: u64,
+    failed: bool,
+}
+
+impl<'a> Runs<'a> {
+    /// Over a sparse batch.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { reader: Reader::at(bytes, 0), low: 0, failed: false }
+    }
+
+    fn read(&mut self) -> Result<Run<'a>, Malformed> {
+        let at = self.reader.position();
+        let delta = self.reader.u32("run delta")?;
+        let count = self.reader.u32("run count")?;
+        let time = SpaceTime(self.reader.u64("run time")?);
+        let len = self.reader.u32("run length")? as usize;
+        let batch_at = self.reader.position();
+        let batch = self.reader.take(len, "run's records")?;
+        if count == 0 || u64::from(delta) < self.low {
+            return Err(Malformed { at, expected: "a run that follows the one before" });
+        }
+        self.low = u64::from(delta) + u64::from(count);
+        Ok(Run { delta, count, time, batch, batch_at })
+    }
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = Result<Run<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed || self.reader.is_empty() {
+            return None;
+        }
+        let run = self.read();
+        self.failed = run.is_err();
+        Some(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Vec<u8> {
+        let mut builder = SparseBuilder::new();
+        builder.push(1, SpaceTime(5), b"\x02\0\0\0\0a");
+        builder.push(2, SpaceTime(5), b"\x02\0\0\0\0b");
+        builder.push(3, SpaceTime(6), b"\x02\0\0\0\0c");
+        builder.push(9, SpaceTime(6), b"\x02\0\0\0\0d");
+        assert_eq!(builder.kept(), 4);
+        builder.finish()
+    }
+
+    #[test]
+    fn layout_is_pinned() {
+        let expected: &[&[u8]] = &[
+            b"\x01\0\0\0\x02\0\0\0\x05\0\0\0\0\0\0\0\x0c\0\0\0\x02\0\0\0\0a\x02\0\0\0\0b",
+            b"\x03\0\0\0\x01\0\0\0\x06\0\0\0\0\0\0\0\x06\0\0\0\x02\0\0\0\0c",
+            b"\x09\0\0\0\x01\0\0\0\x06\0\0\0\0\0\0\0\x06\0\0\0\x02\0\0\0\0d",
+        ];
+        assert_eq!(example(), expected.concat());
+        assert_eq!(SparseBuilder::new().finish(), b"");
+    }
+
+    #[test]
+    fn runs_come_back_and_any_cut_is_an_error_or_fewer() {
+        let bytes = example();
+        let runs: Vec<_> = Runs::new(&bytes).collect::<Result<_, _>>().unwrap();
+        let found: Vec<_> = runs.iter().map(|run| (run.delta, run.count, run.time.0)).collect();
+        assert_eq!(found, [(1, 2, 5), (3, 1, 6), (9, 1, 6)]);
+        assert!(runs.iter().all(|run| &bytes[run.batch_at..run.batch_at + run.batch.len()] == run.batch));
+        for cut in 0..bytes.len() {
+            let cut: Result<Vec<_>, _> = Runs::new(&bytes[..cut]).collect();
+            assert!(cut.is_err() || cut.unwrap().len() < runs.len());
+        }
+        let mut backwards = bytes.clone();
+        backwards[RUN_HEAD_BYTES + 12] = 2;
+        assert!(Runs::new(&backwards).any(|run| run.is_err()), "runs that overlap");
+    }
+}
