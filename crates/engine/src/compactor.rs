@@ -150,12 +150,11 @@ fn stretch_at(inner: &Inner, stream: StreamId, at: Offset, end: Offset, max_byte
     found.map_err(|error| failed(&error))
 }
 
-/// Calls `visit` with each record: offset, time, bytes with their length, and the record itself if it decodes.
-fn for_each_record(
-    inner: &Inner,
-    batch: &BatchRef,
-    visit: &mut dyn FnMut(Offset, SpaceTime, &[u8], Option<Record<'_>>),
-) -> Result<(), WriteError> {
+/// Sees a record: its offset, time, bytes with their length, and itself if it decodes.
+type Visit<'v> = dyn FnMut(Offset, SpaceTime, &[u8], Option<Record<'_>>) + 'v;
+
+/// Calls `visit` with each record of a batch.
+fn for_each_record(inner: &Inner, batch: &BatchRef, visit: &mut Visit<'_>) -> Result<(), WriteError> {
     let bytes = read_batch(&inner.open.log, batch).map_err(|error| failed(&error))?;
     for part in parts(batch, &bytes).map_err(|error| failed(&error))? {
         let mut records = Records::new(&part.bytes);

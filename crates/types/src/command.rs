@@ -67,11 +67,11 @@ pub use keyspace_config::KeyspaceConfig;
 pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::{Operations, ScanOperation};
 pub use outcome::{AppendedAt, Outcome};
+pub use stream_config::{Compaction, StreamConfig, StreamLimit};
 pub use transaction::{
     FailedCondition, Got, OperationError, OperationResult, ScanPage, ScannedItem, Transacted, Transaction,
     TransactionBuilder,
 };
-pub use stream_config::{Compaction, StreamConfig, StreamLimit};
 
 use crate::{
     ids::{KeyspaceId, Offset, StreamId},

@@ -44,7 +44,14 @@ fn append(number: u32) -> Framed {
     let mut batch = RecordBatch::new();
     let payload = format!("record {number}");
     batch.push_payload(payload.as_bytes()).unwrap();
-    batch.push(&Record { key: Some(b"key"), headers: vec![("a", b"b")], payload: &[number as u8; 300], is_tombstone: false }).unwrap();
+    batch
+        .push(&Record {
+            key: Some(b"key"),
+            headers: vec![("a", b"b")],
+            payload: &[number as u8; 300],
+            is_tombstone: false,
+        })
+        .unwrap();
     framed(|out| {
         encode_append(out, STREAM, None, &batch);
         Ok(())

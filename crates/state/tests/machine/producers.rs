@@ -216,10 +216,13 @@ fn a_deleted_streams_producers_go_in_steps() {
     assert!(bench.backend.dump().keys().all(|key| !matches!(key[0], 0x03 | 0x0d | 0x11)));
 }
 
+/// Revision, first offset and count of each append of an epoch.
+type Results = Vec<(u64, u64, u32)>;
+
 /// What a plain reading of the rules says. Times stay within the memory.
 #[derive(Default)]
 struct Model {
-    producers: BTreeMap<String, (u32, Vec<(u64, u64, u32)>)>,
+    producers: BTreeMap<String, (u32, Results)>,
     next: u64,
     revision: u64,
 }
