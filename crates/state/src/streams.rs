@@ -108,7 +108,7 @@ pub(crate) struct Head {
     pub(crate) last_time: SpaceTime,
     /// Producers with a row, expired ones included.
     pub(crate) producers: u32,
-    /// Below it compaction has left one record per key. Local to the node, as the two are where bytes lie.
+    /// Below it compaction has left one record per key. Where an entry begins, if one is there. Local to the node, as the two are where bytes lie.
     pub(crate) cleaned: Offset,
     /// Bytes that compaction has taken from the batches with index entries; negative if it has added some.
     pub(crate) saved_bytes: i64,

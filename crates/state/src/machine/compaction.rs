@@ -4,7 +4,9 @@
 //! entries that its maker saw. So it can lose any race, against a trim or another move, and nothing
 //! happens. Offsets stay: the new entry stands for all offsets of those that it replaces.
 //!
-//! Invariant: index entries still tile `first_indexed..next`; `start_batch` is where an entry begins.
+//! Invariants: index entries still tile `first_indexed..next`; `start_batch` is where an entry begins, and so
+//! is `cleaned`, if it lies between `start_batch` and `next`: a replacement that reaches over it lowers it,
+//! which only means that some keys are noted once more.
 
 use std::ops::ControlFlow;
 
@@ -63,6 +65,9 @@ pub(crate) fn replace(applying: &mut Applying<'_>, compacted: &Compacted, to: &B
     applying.raise(BlobKind::Batch, &blob);
     let head = applying.live_head(stream).expect("looked up above");
     head.saved_bytes += entry.saved_bytes() - saved_before;
+    if first < head.cleaned && head.cleaned < end {
+        head.cleaned = first;
+    }
     if first == head.start_batch {
         head.start_time = entry.last_time();
     }

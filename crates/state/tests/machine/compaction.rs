@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thalweg_state::{
     machine::{Machine, MachineOptions, Moved},
-    streams::{BatchForm, Stretch},
+    streams::{BatchForm, CompactionCandidate, Stretch},
 };
 use thalweg_types::{
     BlobRef, Generation, Offset, SpaceTime, StreamId,
@@ -236,10 +236,21 @@ fn any_sequence_of_replacements_keeps_the_figures_true() {
                     let keeps = |offset: u64| Rng(salt ^ offset).below(3) > 0;
                     assert_eq!(compact(&mut bench, &seen, &keeps), Moved::Applied);
                     model.retain(|(offset, ..)| *offset < from.0 || *offset >= end || keeps(*offset));
+                    if rng.below(3) == 0 {
+                        let cleaned = MoveTarget::Cleaned { stream: STREAM, before: Offset(end) };
+                        let none = BlobRef { generation: Generation(0), offset: 0, len: 0, crc: 0 };
+                        let record = bench.log.moved(&none, &cleaned, b"");
+                        apply(&bench.machine, &record);
+                    }
                     applied += 1;
                 }
             }
             assert_eq!(read(&bench, start), model);
+            if let Some(candidate) = bench.machine.compaction_candidates().first() {
+                // The next pass must find a batch there.
+                let CompactionCandidate { cleaned, next, .. } = *candidate;
+                bench.machine.stretch(STREAM, cleaned, next, usize::MAX, u64::MAX).unwrap();
+            }
             let info = bench.machine.stream(STREAM).unwrap();
             assert_eq!((info.start.0, info.next.0), (start, next));
             let pending = bench.machine.reclaim_due().contains(&STREAM);
