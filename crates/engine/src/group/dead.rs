@@ -201,13 +201,13 @@ impl Burial<'_> {
         // A record that has as many headers as there may be loses its last ones.
         let without = || {
             let headers = own.into_iter().chain([("thalweg-payload", b"too large".as_slice())]).collect();
-            Record { key: record.key, headers, payload: b"" }
+            Record { key: record.key, headers, payload: b"", is_tombstone: record.is_tombstone }
         };
         if part == Part::WithoutPayload {
             return batch.push(&without());
         }
         let headers: Vec<_> = own.into_iter().chain(record.headers.iter().copied()).take(MAX_HEADERS).collect();
-        let whole = Record { key: record.key, headers, payload: record.payload };
+        let whole = Record { key: record.key, headers, payload: record.payload, is_tombstone: record.is_tombstone };
         match batch.push(&whole) {
             Err(RecordError::TooLarge { .. }) => batch.push(&without()),
             pushed => pushed,

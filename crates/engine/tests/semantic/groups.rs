@@ -117,7 +117,9 @@ fn dead_letters_say_where_they_come_from(node: &mut Node) {
     {
         let stream = node.db().stream("jobs").unwrap();
         let mut records = RecordBatch::new();
-        records.push(&Record { key: Some(b"k"), headers: vec![("own", b"kept")], payload: b"poison" }).unwrap();
+        records
+            .push(&Record { key: Some(b"k"), headers: vec![("own", b"kept")], payload: b"poison", is_tombstone: false })
+            .unwrap();
         records.push_payload(b"good").unwrap();
         stream.append(&records).unwrap();
         let group = create(&stream, &config);
