@@ -352,3 +352,18 @@ fn streams_are_created_with_limits_and_take_tombstones() {
         assert!(configured["config"]["compaction"].is_null());
     });
 }
+
+#[test]
+fn a_watch_tells_changes_from_a_revision_on() {
+    each_place(|place| {
+        place.cli(&["put", "users", "ada", "1"]).ok();
+        place.cli(&["put", "users", "bob", "2"]).ok();
+        place.cli(&["del", "users", "ada"]).ok();
+        let all = place.cli(&["watch", "users", "--from", "1", "--limit", "3"]).ok();
+        assert_eq!(all, "1\tput\tada\t1\n2\tput\tbob\t2\n3\tdelete\tada\n");
+        let one = json(&place.cli(&["watch", "users", "--key", "ada", "--from", "2", "--limit", "1", "--json"]).ok());
+        assert_eq!((&one["revision"], &one["change"], &one["key"]), (&3.into(), &"delete".into(), &"ada".into()));
+        assert!(place.cli(&["watch", "nowhere"]).fails(3).contains("nowhere"));
+        assert!(place.cli(&["watch", "users", "--from", "99"]).fails(3).contains("next one is 4"));
+    });
+}

@@ -1,0 +1,198 @@
+//! What watches cost those who write: puts without watches, beside as many as asked for on prefixes that nobody
+//! writes to, and on prefixes of which every put hits one.
+//!
+//! `cargo bench -p thalweg-engine --bench watch -- [--watches 1000] [--rounds 7] [--puts 200000]`. Within a round
+//! the cases take turns, each on a database of its own. The rate is of the puts alone. Every event is checked:
+//! each watch gets exactly the puts of its prefix, in order. As a test (`cargo test --benches`) it is small.
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+use std::{
+    future::Future,
+    sync::{Arc, mpsc},
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use thalweg_engine::{Database, Keyspace, Options, Watch, WatchKeys, types::Durability};
+
+const VALUE: [u8; 100] = [7; 100];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Case {
+    None,
+    /// Watches of which none wants anything.
+    Idle,
+    /// Watches of which one wants each put.
+    Hit,
+}
+
+const CASES: [Case; 3] = [Case::None, Case::Idle, Case::Hit];
+
+impl Case {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "no watches",
+            Self::Idle => "watches, none hit",
+            Self::Hit => "watches, one hit by each put",
+        }
+    }
+}
+
+struct Settings {
+    watches: u64,
+    rounds: usize,
+    puts: u64,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let number = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        arguments.get(at + 1)?.parse().ok()
+    };
+    let is_bench = arguments.iter().any(|argument| argument == "--bench");
+    let or = |full, least| if is_bench { full } else { least };
+    let settings = Settings {
+        watches: number("--watches").unwrap_or(or(1000, 20)),
+        rounds: number("--rounds").unwrap_or(or(7, 1)) as usize,
+        puts: number("--puts").unwrap_or(or(200_000, 2000)),
+    };
+    println!("puts of {} B, one writer, {} watches, {} rounds", VALUE.len(), settings.watches, settings.rounds);
+    for (level, puts) in [(Durability::Os, settings.puts), (Durability::Disk, settings.puts / 50)] {
+        let mut rates: [Vec<f64>; 3] = Default::default();
+        for round in 0..settings.rounds {
+            for turn in 0..CASES.len() {
+                let at = (round + turn) % CASES.len();
+                rates[at].push(measure(CASES[at], level, puts, &settings));
+            }
+        }
+        for (case, of_case) in CASES.iter().zip(&rates) {
+            let against: Vec<f64> = of_case.iter().zip(&rates[0]).map(|(rate, base)| rate / base).collect();
+            println!(
+                "{level}, {puts} puts, {}: median {:.0}/s (of {:.0} to {:.0}), {:.3} of none in the same round",
+                case.name(),
+                median(of_case),
+                of_case.iter().copied().fold(f64::INFINITY, f64::min),
+                of_case.iter().copied().fold(0.0, f64::max),
+                median(&against),
+            );
+        }
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn measure(case: Case, level: Durability, puts: u64, settings: &Settings) -> f64 {
+    let dir = tempfile::tempdir().expect("a directory");
+    let options = Options { maintenance_interval: Duration::ZERO, ..Options::default() };
+    let db = Database::open(dir.path(), options).expect("opens").with_durability(level);
+    let keyspace = db.keyspace("bench").expect("created");
+    for number in 0..1000 {
+        keyspace.put(&key(number, settings.watches), &VALUE).expect("warms up");
+    }
+    let consumer = (case != Case::None).then(|| Consumer::start(&keyspace, case, puts, settings));
+    // Lets the disk come to rest.
+    db.sync().expect("syncs");
+    let begun = Instant::now();
+    for number in 0..puts {
+        keyspace.put(&key(number, settings.watches), &VALUE).expect("put");
+    }
+    let rate = puts as f64 / begun.elapsed().as_secs_f64();
+    if let Some(consumer) = consumer {
+        let wanted = if case == Case::Hit { puts } else { 0 };
+        assert_eq!(consumer.finish(), wanted, "events");
+    }
+    rate
+}
+
+/// Keys go through the prefixes one after the other.
+fn key(number: u64, prefixes: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&(number % prefixes).to_be_bytes());
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Tells the consumer which watch has something.
+struct Ready {
+    watch: usize,
+    ready: mpsc::Sender<Option<usize>>,
+}
+
+impl Wake for Ready {
+    fn wake(self: Arc<Self>) {
+        // A consumer that has seen enough is gone.
+        let _ = self.ready.send(Some(self.watch));
+    }
+}
+
+/// A thread that takes what the watches have when they are woken, as an async server would.
+struct Consumer {
+    thread: thread::JoinHandle<u64>,
+    ready: mpsc::Sender<Option<usize>>,
+}
+
+/// A watch, who is woken for it, the last revision it told, and its prefix.
+struct Watched {
+    watch: Watch,
+    waker: Waker,
+    last: u64,
+    prefix: [u8; 8],
+}
+
+impl Consumer {
+    fn start(keyspace: &Keyspace, case: Case, puts: u64, settings: &Settings) -> Self {
+        let above = if case == Case::Idle { settings.watches } else { 0 };
+        let (ready, receiver) = mpsc::channel();
+        let watched = |number: u64| {
+            let prefix = (above + number).to_be_bytes();
+            let watch = keyspace.watch(&WatchKeys::Prefix(prefix.to_vec()), None).expect("watches");
+            let waker = Waker::from(Arc::new(Ready { watch: number as usize, ready: ready.clone() }));
+            Watched { watch, waker, last: 0, prefix }
+        };
+        let mut watches: Vec<_> = (0..settings.watches).map(watched).collect();
+        let wanted = if case == Case::Hit { puts } else { 0 };
+        let thread = thread::spawn(move || {
+            let mut events: u64 = watches.iter_mut().map(Watched::take).sum();
+            let mut finishing = false;
+            while !finishing || events < wanted {
+                match receiver.recv_timeout(Duration::from_secs(60)).expect("what is missing comes") {
+                    Some(number) => events += watches[number].take(),
+                    None => finishing = true,
+                }
+            }
+            events
+        });
+        Self { thread, ready }
+    }
+
+    fn finish(self) -> u64 {
+        self.ready.send(None).expect("the consumer waits for it");
+        self.thread.join().expect("all events came, in order")
+    }
+}
+
+impl Watched {
+    /// Takes all there is and asks to be woken.
+    fn take(&mut self) -> u64 {
+        let mut events = 0;
+        loop {
+            while let Some(batch) = self.watch.try_next().expect("goes on") {
+                for event in &batch.events {
+                    assert!(event.revision.0 > self.last && event.key.starts_with(&self.prefix));
+                    self.last = event.revision.0;
+                }
+                events += batch.events.len() as u64;
+            }
+            let ready = std::pin::pin!(self.watch.ready());
+            if ready.poll(&mut Context::from_waker(&self.waker)) == Poll::Pending {
+                return events;
+            }
+        }
+    }
+}
