@@ -17,6 +17,7 @@ use crate::{
     batch::{JsonRecord, push_records},
     body,
     error::ApiError,
+    groups::{self, JsonSettlement},
     json::{self, required_bytes},
     parse::{Media, request_media},
     reply, streams,
@@ -95,6 +96,21 @@ enum JsonWrite {
         expected: Option<JsonExpected>,
         producer: Option<JsonProducer>,
         records: Vec<JsonRecord>,
+    },
+    Ack {
+        stream: String,
+        group: String,
+        attempts: Vec<JsonSettlement>,
+    },
+    Nack {
+        stream: String,
+        group: String,
+        attempts: Vec<JsonSettlement>,
+        delay_seconds: Option<f64>,
+        #[serde(default)]
+        reject: bool,
+        #[serde(default)]
+        reason: String,
     },
 }
 
@@ -278,6 +294,15 @@ async fn add_write(
             }
             builder.append_with(id, &append_terms(expected.as_ref(), producer.as_ref())?, &batch)?;
             appends.push(Asked { stream: stream.clone(), produced: producer.is_some() });
+        }
+        JsonWrite::Ack { stream, group, attempts } => {
+            let group = groups::find_named(app, stream, group)?;
+            builder.ack(group.id(), &groups::settlements(attempts)?)?;
+        }
+        JsonWrite::Nack { stream, group, attempts, delay_seconds, reject, reason } => {
+            let group = groups::find_named(app, stream, group)?;
+            let again = groups::again(*delay_seconds, *reject, false)?;
+            builder.nack(group.id(), again, reason, &groups::settlements(attempts)?)?;
         }
     }
     Ok(())

@@ -15,6 +15,7 @@ pub mod config;
 pub mod connection;
 mod entity;
 pub mod error;
+mod groups;
 mod json;
 mod keys;
 mod keyspaces;

@@ -113,6 +113,26 @@ operations! {
     ProducerGet = "producer_get", GET "/v1/streams/{stream}/producers/{producer}";
     /// Give a producer a new epoch.
     ProducerOpen = "producer_open", POST "/v1/streams/{stream}/producers/{producer}";
+    /// A stream's consumer groups.
+    GroupList = "group_list", GET "/v1/streams/{stream}/groups";
+    /// Figures and configuration of a consumer group.
+    GroupGet = "group_get", GET "/v1/streams/{stream}/groups/{group}";
+    /// Create a consumer group.
+    GroupCreate = "group_create", PUT "/v1/streams/{stream}/groups/{group}";
+    /// Change a consumer group's configuration.
+    GroupPatch = "group_patch", PATCH "/v1/streams/{stream}/groups/{group}";
+    /// Delete a consumer group.
+    GroupDelete = "group_delete", DELETE "/v1/streams/{stream}/groups/{group}";
+    /// Deliver records to a member.
+    GroupFetch = "group_fetch", POST "/v1/streams/{stream}/groups/{group}/fetch";
+    /// Ack records.
+    GroupAck = "group_ack", POST "/v1/streams/{stream}/groups/{group}/ack";
+    /// Give records back.
+    GroupNack = "group_nack", POST "/v1/streams/{stream}/groups/{group}/nack";
+    /// Move the deadlines of attempts.
+    GroupExtend = "group_extend", POST "/v1/streams/{stream}/groups/{group}/extend";
+    /// Move a consumer group's cursor.
+    GroupSeek = "group_seek", POST "/v1/streams/{stream}/groups/{group}/seek";
     /// Store an entity.
     EntityPut = "entity_put", PUT "/v0/entity";
     /// An entity.

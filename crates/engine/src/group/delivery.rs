@@ -46,6 +46,12 @@ pub struct Message<'a> {
 }
 
 impl Delivery {
+    /// Nothing, at a level.
+    #[must_use]
+    pub fn none(durability: Durability) -> Self {
+        Self { durability, ..Self::default() }
+    }
+
     /// Whether nothing was delivered.
     #[must_use]
     pub fn is_empty(&self) -> bool {

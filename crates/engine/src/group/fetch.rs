@@ -100,12 +100,12 @@ impl Group {
                         waiting = Some(self.db.inner.open.waits.enter().ok_or(GroupError::TooManyWaiting)?);
                     }
                     if !self.park(due, until)? {
-                        return Ok(Delivery::default());
+                        return Ok(Delivery::none(self.db.durability()));
                     }
                 }
             }
             if until.is_some_and(|until| Instant::now() >= until) && self.ready()? != Ready::Now {
-                return Ok(Delivery::default());
+                return Ok(Delivery::none(self.db.durability()));
             }
         }
     }

@@ -1,0 +1,112 @@
+//! `/v1/streams/{stream}/groups` over real sockets.
+
+mod support;
+
+use serde_json::{Value, json};
+use support::Node;
+
+const GROUP: &str = "/v1/streams/jobs/groups/workers";
+
+async fn put_json(node: &Node, target: &str, body: &Value) -> support::Reply {
+    node.call("PUT", target, &[("content-type", "application/json")], body.to_string().as_bytes()).await
+}
+
+async fn append(node: &Node, count: usize) {
+    let records: Vec<_> = (0..count).map(|number| json!({ "payload": number.to_string() })).collect();
+    node.post_json("/v1/streams/jobs/records", &json!(records)).await.is(200);
+}
+
+async fn fetch(node: &Node, body: &Value) -> Value {
+    node.post_json(&format!("{GROUP}/fetch"), body).await.is(200).json()
+}
+
+fn offsets(delivery: &Value) -> Vec<u64> {
+    delivery["messages"].as_array().unwrap().iter().map(|message| message["offset"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn records_are_fetched_acked_and_given_back() {
+    let node = Node::start().await;
+    put_json(&node, GROUP, &json!({ "max_deliveries": 2 })).await.is(201);
+    put_json(&node, GROUP, &json!({})).await.is(200);
+    append(&node, 5).await;
+    let delivery = fetch(&node, &json!({ "member": "a", "max_records": 4 })).await;
+    assert_eq!((offsets(&delivery), &delivery["durability"]), (vec![0, 1, 2, 3], &json!("disk")));
+    assert_eq!((&delivery["messages"][1]["payload"], &delivery["messages"][1]["deliveries"]), (&json!("1"), &json!(1)));
+    let attempt = &delivery["attempt"];
+    let acked = json!({ "attempts": [{ "attempt": attempt, "ranges": [[0, 1]] }] });
+    let reply = node.post_json(&format!("{GROUP}/ack"), &acked).await.is(200);
+    assert_eq!(reply.header("thalweg-durability"), "disk");
+    assert_eq!((&reply.json()["settled"], &reply.json()["lapsed"]), (&json!(2), &json!([])));
+    let again = node.post_json(&format!("{GROUP}/ack"), &acked).await.is(200).json();
+    assert_eq!(again["lapsed"], json!([{ "attempt": attempt, "range": [0, 1] }]));
+    let nack = json!({ "attempts": [{ "attempt": attempt, "ranges": [[3, 3]] }], "reason": "no" });
+    assert_eq!(node.post_json(&format!("{GROUP}/nack"), &nack).await.is(200).json()["settled"], json!(1));
+    let second = fetch(&node, &json!({})).await;
+    assert_eq!((offsets(&second), &second["messages"][0]["deliveries"]), (vec![3, 4], &json!(2)));
+    let info = node.get(GROUP).await.is(200).json();
+    assert_eq!((&info["lag"], &info["pending"], &info["acked"]), (&json!(0), &json!(3), &json!(2)));
+    assert_eq!(info["members"].as_array().unwrap().len(), 2);
+    let listed = node.get("/v1/streams/jobs/groups").await.is(200).json();
+    assert_eq!(listed["groups"][0]["config"]["max_deliveries"], json!(2));
+    let extend = json!({ "attempts": [attempt, 1], "by_seconds": 60 });
+    let extended = node.post_json(&format!("{GROUP}/extend"), &extend).await.is(200).json();
+    assert_eq!(extended["lapsed"], json!([1]));
+    let sought = node.post_json(&format!("{GROUP}/seek"), &json!({ "to": { "offset": 4 } })).await.is(200).json();
+    assert_eq!(sought["cursor"], json!(4));
+    assert_eq!(offsets(&fetch(&node, &json!({})).await), [4]);
+    node.delete(GROUP).await.is(204);
+    node.get(GROUP).await.refused(404, "no_such_group", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_fetch_waits_for_records() {
+    let node = Node::start().await;
+    put_json(&node, GROUP, &json!({})).await.is(201);
+    let empty = fetch(&node, &json!({ "wait_seconds": 0.01 })).await;
+    assert!(offsets(&empty).is_empty() && empty.get("attempt").is_none());
+    let wait = json!({ "wait_seconds": 60 });
+    let (delivery, ()) = tokio::join!(fetch(&node, &wait), append(&node, 1));
+    assert_eq!(offsets(&delivery), [0]);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_commit_acks_with_what_it_writes_or_not_at_all() {
+    let node = Node::start().await;
+    put_json(&node, GROUP, &json!({})).await.is(201);
+    append(&node, 2).await;
+    let delivery = fetch(&node, &json!({})).await;
+    let commit = json!({ "writes": [
+        { "op": "put", "keyspace": "sums", "key": "k", "value": "v" },
+        { "op": "append", "stream": "out", "records": [{ "payload": "p" }] },
+        { "op": "ack", "stream": "jobs", "group": "workers", "attempts": [{ "attempt": delivery["attempt"] }] },
+    ] });
+    node.post_json("/v1/commit", &commit).await.is(200);
+    let refused = node.post_json("/v1/commit", &commit).await.refused(409, "attempt_lapsed", "fix");
+    assert_eq!(refused["attempt"], delivery["attempt"]);
+    assert_eq!(node.get("/v1/streams/out").await.is(200).json()["next"], json!(1));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused() {
+    let node = Node::start().await;
+    put_json(&node, GROUP, &json!({ "order": "sideways" })).await.refused(400, "bad_json", "fix");
+    put_json(&node, GROUP, &json!({ "ack_deadline_seconds": -1 })).await.refused(400, "bad_json", "fix");
+    put_json(&node, GROUP, &json!({ "max_pending": 0 })).await.refused(400, "bad_group", "fix");
+    put_json(&node, GROUP, &json!({ "dead_letters": "jobs" })).await.refused(409, "bad_group", "fix");
+    put_json(&node, GROUP, &json!({})).await.is(201);
+    let post = async |path: &str, body: Value| node.post_json(&format!("{GROUP}/{path}"), &body).await;
+    post("ack", json!({ "attempts": [] })).await.refused(400, "bad_json", "fix");
+    post("ack", json!({ "attempts": [{ "attempt": 1, "ranges": [[5, 4]] }] })).await.refused(400, "bad_json", "fix");
+    let both = json!({ "attempts": [{ "attempt": 1 }], "delay_seconds": 1, "reject": true });
+    post("nack", both).await.refused(400, "bad_json", "fix");
+    post("fetch", json!({ "max_records": 0 })).await.refused(400, "bad_json", "fix");
+    let none = [("thalweg-durability", "none"), ("content-type", "application/json")];
+    append(&node, 1).await;
+    node.call("POST", &format!("{GROUP}/fetch"), &none, b"{}").await.refused(400, "outcome_unknown", "fix");
+    node.get("/v1/streams/jobs/groups/other").await.refused(404, "no_such_group", "fix");
+    node.stop().await;
+}
