@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::{
-    device::Device,
+    device::{Device, DeviceCounts},
     groups::{Group, Workload},
     statistics::Statistics,
     subjects::{Mode, Subject},
@@ -38,7 +38,7 @@ pub struct Cell {
     pub statistics: Statistics,
     /// Flushes of the device per operation.
     pub flushes: Option<f64>,
-    /// Bytes sent towards the disk per operation.
+    /// Bytes written to the device per operation.
     pub written_bytes: Option<f64>,
 }
 
@@ -64,8 +64,8 @@ struct Running<'a> {
     store: Box<dyn KvSubject>,
     micros: Vec<f64>,
     operations: u64,
-    flushes: Option<u64>,
-    written_bytes: Option<u64>,
+    /// `None`: the device doesn't count.
+    device: Option<DeviceCounts>,
 }
 
 /// Measures a group for the subjects, in turns.
@@ -84,9 +84,8 @@ pub fn measure(
         let dir = scratch.fresh(&format!("store-{number}"))?;
         let store = subject.open(&dir, effort.cache_bytes).map_err(|error| named(subject, error))?;
         group.prepare(&*store, workload).map_err(|error| named(subject, error))?;
-        let counts = (device.map(|_| 0), Some(0));
-        let (flushes, written_bytes) = counts;
-        running.push(Running { subject, store, micros: Vec::new(), operations: 0, flushes, written_bytes });
+        let device = device.map(|_| DeviceCounts::default());
+        running.push(Running { subject, store, micros: Vec::new(), operations: 0, device });
     }
     wait_until_quiet();
     for sample in 0..=effort.samples {
@@ -122,33 +121,34 @@ impl Running<'_> {
         sample: u64,
         device: Option<Device>,
     ) -> Result<(), BenchError> {
-        let flushes = || device.and_then(|device| device.flushes());
-        let (flushes_before, usage_before) = (flushes(), Usage::read(Whose::Own));
+        let counts = || device.and_then(|device| device.counts());
+        let counts_before = counts();
         let begun = Instant::now();
         let operations = group.sample(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
         let took = begun.elapsed();
-        let (flushes_after, cost) = (flushes(), Usage::read(Whose::Own).since(&usage_before));
+        let counted = counts().zip(counts_before).map(|(after, before)| after.since(&before));
         group.verify(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
         if sample == 0 {
             return Ok(());
         }
         self.micros.push(took.as_secs_f64() * 1e6 / operations as f64);
         self.operations += operations;
-        let flushed = flushes_after.zip(flushes_before).map(|(after, before)| after - before);
-        self.flushes = self.flushes.zip(flushed).map(|(sum, more)| sum + more);
-        self.written_bytes = self.written_bytes.zip(cost.written_bytes).map(|(sum, more)| sum + more);
+        self.device = self.device.zip(counted).map(|(sum, more)| DeviceCounts {
+            flushes: sum.flushes + more.flushes,
+            written_bytes: sum.written_bytes + more.written_bytes,
+        });
         Ok(())
     }
 
     fn finish(self, group: Group, seed: u64) -> Cell {
-        let per_operation = |sum: Option<u64>| sum.map(|sum| sum as f64 / self.operations as f64);
+        let per_operation = |count: u64| count as f64 / self.operations as f64;
         Cell {
             group,
             store: self.subject.name.clone(),
             mode: self.subject.mode,
             statistics: Statistics::of(&self.micros, seed),
-            flushes: per_operation(self.flushes),
-            written_bytes: per_operation(self.written_bytes),
+            flushes: self.device.map(|counts| per_operation(counts.flushes)),
+            written_bytes: self.device.map(|counts| per_operation(counts.written_bytes)),
             micros: self.micros,
         }
     }

@@ -1,10 +1,23 @@
-//! How often the disk was told to flush, from the kernel's own count of the device.
+//! How often the disk was told to flush, and how much was written to it, from the kernel's own counts of the device.
 //!
-//! A store's fsyncs can't be counted in the same way for all stores; flushes that reach the device can. They are
-//! the whole device's, so somebody else's count too: a quiet machine is needed. One fsync is at most one flush,
-//! and none where several are merged or nothing was dirty.
+//! A store's fsyncs can't be counted in the same way for all stores; flushes that reach the device can. And what a
+//! process is charged for is what it dirtied, whole folios at a time, not what reached the disk. The counts are the
+//! whole device's, so somebody else's too: a quiet machine is needed. One fsync is at most one flush, and none
+//! where several are merged or nothing was dirty.
 
 use std::{fs, os::linux::fs::MetadataExt as _, path::Path};
+
+/// The kernel counts in these, whatever the device has.
+const SECTOR_BYTES: u64 = 512;
+
+/// What a device did since the machine was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Flushes of its cache.
+    pub flushes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
 
 /// The device under a directory.
 #[derive(Clone, Copy, Debug)]
@@ -19,18 +32,29 @@ impl Device {
     pub fn below(dir: &Path) -> Option<Self> {
         let number = fs::metadata(dir).ok()?.st_dev();
         let device = Self { major: (number >> 8) & 0xfff, minor: (number & 0xff) | ((number >> 12) & 0xf_ff00) };
-        device.flushes().map(|_| device)
+        device.counts().map(|_| device)
     }
 
-    /// Flushes so far.
+    /// The counts so far.
     #[must_use]
-    pub fn flushes(&self) -> Option<u64> {
+    pub fn counts(&self) -> Option<DeviceCounts> {
         let text = fs::read_to_string("/proc/diskstats").ok()?;
         text.lines().find_map(|line| {
-            let mut fields = line.split_whitespace();
-            let is_it = fields.next()?.parse() == Ok(self.major) && fields.next()?.parse() == Ok(self.minor);
-            // The name, 15 counts of reads, writes and discards, then the flushes.
-            if is_it { fields.nth(16)?.parse().ok() } else { None }
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let is_it = fields.first()?.parse() == Ok(self.major) && fields.get(1)?.parse() == Ok(self.minor);
+            // Device numbers and name; 4 counts of reads; 4 of writes, the third in sectors; 3 of time, 4 of
+            // discards; flushes.
+            let count = |at: usize| fields.get(at)?.parse::<u64>().ok();
+            let read = || Some(DeviceCounts { written_bytes: count(9)? * SECTOR_BYTES, flushes: count(18)? });
+            if is_it { read() } else { None }
         })
+    }
+}
+
+impl DeviceCounts {
+    /// What happened since an earlier look.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self { flushes: self.flushes - before.flushes, written_bytes: self.written_bytes - before.written_bytes }
     }
 }
