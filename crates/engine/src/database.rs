@@ -372,7 +372,8 @@ impl Inner {
                 Err(thalweg_log::ReadError::Gone { .. }) => {}
                 read => return Ok(read?),
             }
-            let now = self.open.machine.get(keyspace, key)?;
+            // Not hidden, though it may have ended: a view shows what had not when it was taken.
+            let now = self.open.machine.stored(keyspace, key)?;
             match now {
                 Some(stored) if stored.revision == revision => match stored.value {
                     thalweg_state::keyspaces::StoredValue::Blob(moved) if moved != blob => blob = moved,

@@ -9,7 +9,7 @@ use thalweg_state::{
     machine::{MachineError, StreamReadError},
 };
 use thalweg_types::{
-    Action, Attempt, Classified, GroupId, KeyspaceId, Offset, Revision, StreamId,
+    Action, Attempt, Classified, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId,
     command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},
     record::{Malformed, RecordError},
 };
@@ -198,6 +198,12 @@ pub enum WriteError {
         /// What is wrong.
         what: &'static str,
     },
+    /// There is no such lease: it has expired, was revoked, or never was. Nothing happened.
+    #[error("no lease {0}: it has expired, was revoked, or never was; grant a new one")]
+    NoSuchLease(LeaseId),
+    /// A lease of that id exists, or the keys of one that has ended are still being removed. Nothing happened.
+    #[error("lease {0} exists already: take another id, or leave it out to have one chosen")]
+    LeaseExists(LeaseId),
     /// A table is full.
     #[error("too many {what}: the limit is {limit}")]
     TooMany {
@@ -269,6 +275,8 @@ impl Classified for WriteError {
             Self::Command(CommandError::CommitTooLarge) => "commit_too_large",
             Self::Command(CommandError::BadName { .. }) => "bad_name",
             Self::Command(CommandError::BadProducerId { .. }) => "bad_producer_id",
+            Self::Command(CommandError::BadTtl { .. }) => "bad_ttl",
+            Self::Command(CommandError::BadLeaseId) => "bad_lease_id",
             Self::Record(RecordError::TooLarge { .. } | RecordError::BatchTooLarge) => "record_too_large",
             Self::Record(RecordError::KeyTooLong { .. }) => "key_too_long",
             Self::Record(RecordError::Headers) => "bad_headers",
@@ -290,6 +298,8 @@ impl Classified for WriteError {
             Self::AttemptLapsed { .. } => "attempt_lapsed",
             Self::BadGroup { .. } | Self::Command(CommandError::BadGroup { .. }) => "bad_group",
             Self::Command(CommandError::TooManyRanges) => "too_many_ranges",
+            Self::NoSuchLease(_) => "no_such_lease",
+            Self::LeaseExists(_) => "lease_exists",
             Self::TooMany { .. } => "too_many",
             Self::OperationFailed { error: OperationError::NotANumber, .. } => "not_a_number",
             Self::OperationFailed { error: OperationError::Overflow { .. }, .. } => "overflow",
@@ -380,6 +390,8 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         Outcome::ProducerRefused { stream, refusal } => Err(WriteError::ProducerRefused { stream, refusal }),
         Outcome::NoSuchKeyspace(id) => Err(WriteError::NoSuchKeyspace(id)),
         Outcome::NoSuchStream(id) => Err(WriteError::NoSuchStream(id)),
+        Outcome::NoSuchLease(id) => Err(WriteError::NoSuchLease(id)),
+        Outcome::LeaseExists(id) => Err(WriteError::LeaseExists(id)),
         Outcome::TooMany { what, limit } => Err(WriteError::TooMany { what, limit }),
         Outcome::CannotConfigure { what } => Err(WriteError::CannotConfigure { what }),
         Outcome::Group(GroupOutcome::NoSuchGroup(id)) => Err(WriteError::NoSuchGroup(id)),
@@ -398,6 +410,8 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         | Outcome::Stream { .. }
         | Outcome::Done
         | Outcome::Group(_)
+        | Outcome::Lease { .. }
+        | Outcome::Expired { .. }
         | Outcome::Reclaimed { .. } => Ok(outcome),
     }
 }

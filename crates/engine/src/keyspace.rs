@@ -7,6 +7,7 @@ use thalweg_log::Purpose;
 use thalweg_state::{
     backend::Direction,
     catalog::KeyspaceRow,
+    expiry::Expiry,
     keyspaces::{Fetch, Item, ScanRange as StoredRange, Snapshot, StoredRef, StoredValue},
 };
 use thalweg_types::{
@@ -32,6 +33,8 @@ pub struct Entry {
     pub value: Bytes,
     /// When it was written.
     pub revision: Revision,
+    /// When it ends; see [`Database::remaining`].
+    pub expiry: Expiry,
 }
 
 /// A value's figures.
@@ -41,6 +44,8 @@ pub struct Head {
     pub revision: Revision,
     /// Its length.
     pub value_bytes: u64,
+    /// When it ends; see [`Database::remaining`].
+    pub expiry: Expiry,
 }
 
 /// A keyspace in a list.
@@ -150,6 +155,8 @@ pub struct ScanItem<'a> {
     pub value: &'a [u8],
     /// When it was written.
     pub revision: Revision,
+    /// When it ends.
+    pub expiry: Expiry,
 }
 
 /// A keyspace; cheap to clone.
@@ -217,7 +224,7 @@ impl Keyspace {
         let inner = &self.db.inner;
         loop {
             let Some(stored) = inner.open.machine.get(self.id, key)? else { return Ok(None) };
-            let revision = stored.revision;
+            let (revision, expiry) = (stored.revision, stored.expiry);
             let value = match stored.value {
                 StoredValue::Inline(value) => value,
                 StoredValue::Blob(blob) => match inner.resolve(self.id, key, revision, blob) {
@@ -226,7 +233,7 @@ impl Keyspace {
                     read => read?,
                 },
             };
-            return Ok(Some(Entry { value, revision }));
+            return Ok(Some(Entry { value, revision, expiry }));
         }
     }
 
@@ -235,6 +242,7 @@ impl Keyspace {
         let stored = self.db.inner.open.machine.get(self.id, key)?;
         Ok(stored.map(|stored| Head {
             revision: stored.revision,
+            expiry: stored.expiry,
             value_bytes: match stored.value {
                 StoredValue::Inline(value) => value.len() as u64,
                 StoredValue::Blob(blob) => u64::from(blob.len),
@@ -264,11 +272,11 @@ impl Keyspace {
         visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let mut failure = None;
-        snapshot.scan(self.id, range, &mut |Item { key, revision, value }| match value {
-            None => visit(ScanItem { key, value: b"", revision }),
-            Some(StoredRef::Inline(value)) => visit(ScanItem { key, value, revision }),
+        snapshot.scan(self.id, range, &mut |Item { key, revision, value, expiry }| match value {
+            None => visit(ScanItem { key, value: b"", revision, expiry }),
+            Some(StoredRef::Inline(value)) => visit(ScanItem { key, value, revision, expiry }),
             Some(StoredRef::Blob(blob)) => match self.db.inner.resolve(self.id, key, revision, blob) {
-                Ok(value) => visit(ScanItem { key, value: &value, revision }),
+                Ok(value) => visit(ScanItem { key, value: &value, revision, expiry }),
                 Err(error) => {
                     failure = Some(error);
                     ControlFlow::Break(())
@@ -309,7 +317,8 @@ impl KeyspaceIter {
         let range = StoredRange { limit: items, ..self.range.stored() };
         self.keyspace.scan_snapshot(&self.snapshot, &range, &mut |item| {
             bytes += item.key.len() + item.value.len();
-            let entry = Entry { value: Bytes::copy_from_slice(item.value), revision: item.revision };
+            let value = Bytes::copy_from_slice(item.value);
+            let entry = Entry { value, revision: item.revision, expiry: item.expiry };
             pairs.push((Bytes::copy_from_slice(item.key), entry));
             if bytes >= max_bytes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

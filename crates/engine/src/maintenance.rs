@@ -1,4 +1,5 @@
-//! What goes on in the background: retention, reclaiming, dead letters of consumer groups, flushing, moving, freeing.
+//! What goes on in the background: expiry, retention, reclaiming, dead letters of consumer groups, flushing,
+//! moving, freeing.
 //!
 //! Owns the thread and the order of a round. What is due is asked of the layers below; what changes the
 //! state is proposed as commands like anyone's, so replicas and replay agree on it.
@@ -13,13 +14,14 @@ use std::{
 };
 
 use thalweg_log::Purpose;
-use thalweg_state::machine::MachineError;
+use thalweg_state::machine::{MachineError, StaleCursor};
 use thalweg_types::{
     Durability, Lsn, StreamId,
     command::{
-        CommandError, HistoryFloor, Outcome, encode_raise_history_floor, encode_reclaim_stream, encode_sweep,
-        encode_trim_stream,
+        CommandError, HistoryFloor, Outcome, encode_expire, encode_forget_rows, encode_raise_history_floor,
+        encode_reclaim_stream, encode_sweep, encode_trim_stream,
     },
+    limits::MAX_STALE_ROWS,
 };
 
 use crate::{
@@ -31,6 +33,12 @@ use crate::{
 
 /// Streams with a retention that one round looks at.
 const RETENTION_PER_ROUND: usize = 50_000;
+/// Rows of what has ended that one command removes: bounds how long it holds the writer.
+const EXPIRE_PER_COMMAND: u32 = 1000;
+/// Such commands per round.
+const EXPIRES_PER_ROUND: u32 = 100;
+/// Rows looked at per round for whether they are stale: a few milliseconds.
+const STALE_ROWS_PER_ROUND: u32 = 1000;
 /// Index entries forgotten by one command: bounds how long it holds the writer.
 const RECLAIM_PER_COMMAND: u32 = 1000;
 /// Such commands per stream and round.
@@ -40,10 +48,15 @@ const RECLAIMS_PER_ROUND: u32 = 100;
 const SWEPT_PER_COMMAND: u32 = 1000;
 /// Such commands per round: together they remove 100,000 rows a second at most.
 const SWEEPS_PER_ROUND: u32 = 100;
+const _: () = assert!(STALE_ROWS_PER_ROUND as usize <= MAX_STALE_ROWS);
 
 /// What maintenance did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Maintenance {
+    /// Keys removed because they had ended.
+    pub expired_keys: u64,
+    /// Rows forgotten that named keys which end otherwise by now.
+    pub stale_rows: u64,
     /// Streams whose start was raised.
     pub trimmed_streams: u64,
     /// Index entries of trimmed or deleted batches forgotten.
@@ -62,6 +75,8 @@ pub struct Maintenance {
 
 impl Maintenance {
     fn add(&mut self, other: &Self) {
+        self.expired_keys += other.expired_keys;
+        self.stale_rows += other.stale_rows;
         self.trimmed_streams += other.trimmed_streams;
         self.reclaimed_entries += other.reclaimed_entries;
         self.swept_rows += other.swept_rows;
@@ -79,13 +94,16 @@ pub(crate) struct Rounds {
     compactor: Compactor,
     /// The last stream that was looked at for retention.
     swept: Option<StreamId>,
+    /// Where the search for stale rows goes on.
+    stale: StaleCursor,
 }
 
 impl Inner {
     /// One round. Each step is tried even if the state needs nothing of the ones before.
     pub(crate) fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
-        let mut done =
-            Maintenance { trimmed_streams: self.enforce_retention(&mut rounds.swept)?, ..Maintenance::default() };
+        let mut done = Maintenance { expired_keys: self.expire()?, ..Maintenance::default() };
+        done.stale_rows = self.forget_stale(&mut rounds.stale)?;
+        done.trimmed_streams = self.enforce_retention(&mut rounds.swept)?;
         done.reclaimed_entries = self.reclaim()?;
         done.swept_rows = self.sweep()?;
         done.dead_letters = self.bury_dead()?;
@@ -98,6 +116,46 @@ impl Inner {
         compacted?;
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
         Ok(done)
+    }
+
+    /// Removes what has ended. It is hidden already: this is for the space that it takes.
+    fn expire(&self) -> Result<u64, WriteError> {
+        let due = self.open.machine.expiry_due(self.open.solo.now());
+        if !due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })? {
+            return Ok(0);
+        }
+        let mut expired = 0;
+        for _ in 0..EXPIRES_PER_ROUND {
+            let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
+                encode_expire(out, EXPIRE_PER_COMMAND);
+                Ok::<_, CommandError>(())
+            })?;
+            match committed.outcome.map(refusal) {
+                Some(Ok(Outcome::Expired { keys, more, .. })) => {
+                    expired += u64::from(keys);
+                    if !more {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+        }
+        Ok(expired)
+    }
+
+    /// Walks on through what ends, and forgets rows that blind writes have left behind: else those of a far
+    /// deadline would gather.
+    fn forget_stale(&self, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
+        let rows = self.open.machine.stale_rows(cursor, STALE_ROWS_PER_ROUND);
+        let rows = rows.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        self.propose(Durability::Os, Purpose::Reclaim, |out| {
+            encode_forget_rows(out, rows.iter().map(Vec::as_slice));
+            Ok::<_, CommandError>(())
+        })?;
+        Ok(rows.len() as u64)
     }
 
     /// Looks at so many streams a round, and goes on after them in the next: each of `n` streams with a

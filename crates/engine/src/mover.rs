@@ -195,7 +195,10 @@ impl Walk<'_> {
                     let Ok(command) = Command::decode(bytes) else { continue };
                     for write in command.writes() {
                         match write {
-                            Write::Put { keyspace, key, value, value_at } if value.len() > MIN_INLINE_VALUE_BYTES => {
+                            Write::Put { keyspace, key, value, value_at }
+                            | Write::PutUntil { keyspace, key, value, value_at, .. }
+                                if value.len() > MIN_INLINE_VALUE_BYTES =>
+                            {
                                 self.value(keyspace, key, value, at(command_at + value_at))?;
                             }
                             Write::Append { stream, batch, batch_at, .. } => {
@@ -228,7 +231,7 @@ impl Walk<'_> {
     }
 
     fn value(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], at: LogPosition) -> Result<(), WriteError> {
-        let stored = self.inner.open.machine.get(keyspace, key).map_err(|error| failed(&error))?;
+        let stored = self.inner.open.machine.stored(keyspace, key).map_err(|error| failed(&error))?;
         if let Some(StoredValue::Blob(blob)) = stored.map(|stored| stored.value)
             && lies_at(&blob, at)
         {

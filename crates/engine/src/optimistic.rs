@@ -114,7 +114,7 @@ impl Transaction {
             StoredValue::Inline(value) => value,
             StoredValue::Blob(blob) => self.db.inner.resolve(id, key, stored.revision, blob)?,
         };
-        Ok(Some(Entry { value, revision: stored.revision }))
+        Ok(Some(Entry { value, revision: stored.revision, expiry: stored.expiry }))
     }
 
     /// Sets a key when the transaction commits.

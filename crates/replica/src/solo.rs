@@ -33,7 +33,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    clock::SpaceClock,
+    clock::{Frozen, SpaceClock},
     error::{OpenError, ProposeError},
     lead::take_lead,
     queue::{Pending, Queue, WhenFull},
@@ -91,7 +91,7 @@ pub struct Solo {
 struct Shared {
     log: Log,
     machine: Arc<Machine>,
-    clock: SpaceClock,
+    clock: Arc<SpaceClock>,
     space: SpaceId,
     /// In which this node leads.
     term: Term,
@@ -143,8 +143,9 @@ impl Solo {
         options: &SoloOptions,
     ) -> Result<Self, OpenError> {
         let applied = machine.applied();
-        let space_clock = SpaceClock::anchor(clock, applied.time);
+        let space_clock = Arc::new(SpaceClock::anchor(clock, applied.time));
         let term = take_lead(&log, &machine, options, space_clock.stamp())?;
+        machine.read_by(space_clock.clone());
         let next = machine.applied().index.next();
         let shared = Shared {
             log,
@@ -246,8 +247,16 @@ impl Solo {
         let shared = &*self.shared;
         let _role = shared.role();
         shared.check()?;
-        let appended =
-            shared.append(RecordKind::Move, Term::ZERO, Index::ZERO, payload, Durability::Os, Purpose::Reclaim)?.0;
+        let (time, _) = shared.stamp();
+        let appended = shared.append(
+            RecordKind::Move,
+            Term::ZERO,
+            Index::ZERO,
+            time,
+            payload,
+            Durability::Os,
+            Purpose::Reclaim,
+        )?;
         let moved = shared.machine.apply_move(payload, appended.payload_at, appended.next);
         moved.map_err(|error| shared.fail(&error.to_string()))
     }
@@ -259,7 +268,8 @@ impl Solo {
         let shared = &*self.shared;
         let _role = shared.role();
         shared.check()?;
-        let appended = shared.append(RecordKind::Purged, term, index, &[], Durability::Os, Purpose::Reclaim)?.0;
+        let (time, _) = shared.stamp();
+        let appended = shared.append(RecordKind::Purged, term, index, time, &[], Durability::Os, Purpose::Reclaim)?;
         let passed = shared.machine.apply_purged(LogId { term, index }, appended.next);
         passed.map_err(|error| shared.fail(&error.to_string()))
     }
@@ -516,7 +526,8 @@ impl Shared {
     ) -> Result<Durability, ProposeError> {
         role.outcomes.clear();
         let index = role.next;
-        let (appended, time) = self.append(RecordKind::Entry, self.term, index, payload, level, purpose)?;
+        let (time, _frozen) = self.stamp();
+        let appended = self.append(RecordKind::Entry, self.term, index, time, payload, level, purpose)?;
         let entry = Entry { term: self.term, index, time, payload, at: appended.payload_at, next_lsn: appended.next };
         let applied = self.machine.apply(&entry, &mut role.outcomes);
         applied.map_err(|error| self.fail(&error.to_string()))?;
@@ -531,18 +542,30 @@ impl Shared {
         Ok(level.max(Durability::Os))
     }
 
+    /// The time for the next record. Where keys have deadlines, reads stay at it until the guard is dropped;
+    /// where none has, no read asks for the time, and nothing is paid for it.
+    fn stamp(&self) -> (SpaceTime, Option<Frozen<'_>>) {
+        if !self.machine.has_deadlines() {
+            return (self.clock.stamp(), None);
+        }
+        let (time, frozen) = self.clock.stamp_frozen();
+        (time, Some(frozen))
+    }
+
+    // One record's header, and how it is to be written.
+    #[expect(clippy::too_many_arguments)]
     fn append(
         &self,
         kind: RecordKind,
         term: Term,
         index: Index,
+        time: SpaceTime,
         payload: &[u8],
         level: Durability,
         purpose: Purpose,
-    ) -> Result<(Appended, SpaceTime), ProposeError> {
-        let time = self.clock.stamp();
+    ) -> Result<Appended, ProposeError> {
         let payload = &[IoSlice::new(payload)];
         let draft = Draft { space: self.space, kind, term, index, time, payload };
-        Ok((self.log.append(&[draft], level, purpose)?, time))
+        Ok(self.log.append(&[draft], level, purpose)?)
     }
 }

@@ -126,7 +126,9 @@ fn command_status(error: &CommandError) -> StatusCode {
         CommandError::KeyTooLong { .. }
         | CommandError::BadName { .. }
         | CommandError::BadGroup { .. }
-        | CommandError::BadProducerId { .. } => StatusCode::BAD_REQUEST,
+        | CommandError::BadProducerId { .. }
+        | CommandError::BadTtl { .. }
+        | CommandError::BadLeaseId => StatusCode::BAD_REQUEST,
     }
 }
 
@@ -161,14 +163,16 @@ impl From<WriteError> for ApiError {
             | WriteError::TooMany { .. }
             | WriteError::CannotConfigure { .. }
             | WriteError::BadGroup { .. }
-            | WriteError::AttemptLapsed { .. } => StatusCode::CONFLICT,
+            | WriteError::AttemptLapsed { .. }
+            | WriteError::LeaseExists(_) => StatusCode::CONFLICT,
             WriteError::OperationFailed { error: OperationError::ResultTooLarge { .. }, .. } => {
                 StatusCode::PAYLOAD_TOO_LARGE
             }
             WriteError::OperationFailed { .. } => StatusCode::CONFLICT,
-            WriteError::NoSuchKeyspace(_) | WriteError::NoSuchStream(_) | WriteError::NoSuchGroup(_) => {
-                StatusCode::NOT_FOUND
-            }
+            WriteError::NoSuchKeyspace(_)
+            | WriteError::NoSuchStream(_)
+            | WriteError::NoSuchGroup(_)
+            | WriteError::NoSuchLease(_) => StatusCode::NOT_FOUND,
             WriteError::OutcomeUnknown | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
             WriteError::DiskFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
             WriteError::Overloaded { .. }

@@ -1,12 +1,12 @@
 //! `/v1/keyspaces`: keyspaces as a whole.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, KeyspaceStats};
-use thalweg_types::command::KeyspaceConfig;
+use thalweg_types::command::{Deadline, KeyspaceConfig};
 
 use crate::{
     app::{Answer, App, Call},
@@ -16,6 +16,7 @@ use crate::{
     json,
     parse::name_segment,
     reply,
+    streams::given,
 };
 
 /// A configuration as sent: what is left out stays as it is.
@@ -23,16 +24,31 @@ use crate::{
 #[serde(deny_unknown_fields)]
 struct JsonConfig {
     exact_counts: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
+    default_ttl_seconds: Option<Option<f64>>,
 }
 
 impl JsonConfig {
-    fn over(&self, config: KeyspaceConfig) -> KeyspaceConfig {
-        KeyspaceConfig { exact_counts: self.exact_counts.unwrap_or(config.exact_counts) }
+    fn over(&self, mut config: KeyspaceConfig) -> Result<KeyspaceConfig, ApiError> {
+        config.exact_counts = self.exact_counts.unwrap_or(config.exact_counts);
+        if let Some(ttl) = self.default_ttl_seconds {
+            config.default_ttl = ttl.map(|seconds| span_of_seconds("default_ttl_seconds", seconds)).transpose()?;
+            config.default_ttl.map_or(Ok(Deadline::Never), |ttl| Deadline::After(ttl).check())?;
+        }
+        Ok(config)
     }
 }
 
 fn config_json(config: &KeyspaceConfig) -> Value {
-    json!({ "exact_counts": config.exact_counts })
+    json!({
+        "exact_counts": config.exact_counts,
+        "default_ttl_seconds": config.default_ttl.map(|ttl| ttl.as_secs_f64()),
+    })
+}
+
+/// A span as sent, in seconds.
+pub fn span_of_seconds(what: &str, seconds: f64) -> Result<Duration, ApiError> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| ApiError::bad_request("bad_json", format!("{what}: {error}")))
 }
 
 /// A keyspace, without statistics.
@@ -93,7 +109,7 @@ pub async fn get(app: &Arc<App>, call: &Call) -> Answer {
 pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let (keyspace, created) =
-        app.db_at_level(call)?.create_keyspace(&name(call)?, &sent.over(KeyspaceConfig::default())).await?;
+        app.db_at_level(call)?.create_keyspace(&name(call)?, &sent.over(KeyspaceConfig::default())?).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(reply::json(status, &keyspace.info().as_ref().map_or(Value::Null, info_json)))
 }
@@ -104,7 +120,7 @@ pub async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let name = name(call)?;
     let keyspace = app.find_keyspace(&name)?;
     let info = keyspace.info().ok_or_else(|| no_such_keyspace(&name))?;
-    let config = sent.over(info.config);
+    let config = sent.over(info.config)?;
     let ack = app.db_at_level(call)?.configure_keyspace(keyspace.id(), &config).await?;
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": config_json(&config) })))
 }

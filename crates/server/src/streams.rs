@@ -147,7 +147,7 @@ fn span(name: &'static str, seconds: f64) -> Result<Duration, ApiError> {
 }
 
 /// Tells a field that is `null` from one that is left out.
-fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
+pub fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 

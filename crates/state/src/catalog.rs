@@ -242,7 +242,7 @@ mod tests {
         Meta { next_keyspace: KeyspaceId(0x0203), next_stream: StreamId(4) }.write(&mut batch);
         let row = KeyspaceRow {
             name: "name".into(),
-            config: KeyspaceConfig { exact_counts: true },
+            config: KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() },
             life: KeyspaceLife::Dropped,
             revision: Revision(6),
             created: SpaceTime(7),

@@ -144,11 +144,14 @@ impl<'a> EntryCommit<'a> {
             Changes::Derived(commit) => {
                 for write in commit.writes()? {
                     match write? {
-                        Write::Put { keyspace, key, value, .. } => visit(KeyChange::Put { keyspace, key, value }),
+                        Write::Put { keyspace, key, value, .. } | Write::PutUntil { keyspace, key, value, .. } => {
+                            visit(KeyChange::Put { keyspace, key, value });
+                        }
                         Write::Delete { keyspace, key } => visit(KeyChange::Delete { keyspace, key }),
                         Write::Append { .. } | Write::Settle(_) => {}
                         // Refused in a commit: transactions tell what they change.
                         Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {}
+                        Write::Touch { .. } => {}
                     }
                 }
                 Ok(())

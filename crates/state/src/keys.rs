@@ -20,6 +20,9 @@
 //! 0e                                       the next consumer group
 //! 0e | group u32 BE                        a consumer group's head
 //! 0f | group u32 BE | member u32 BE        a member of a consumer group
+//! 08 | deadline u64 BE | keyspace, user key what ends, by time: a key, or (keyspace 0) a lease
+//! 09 | lease u64 BE                        a lease
+//! 0a | lease u64 BE | keyspace, user key   a key attached to a lease
 //! 10 | keyspace u32 BE | user key          a key's value
 //! 11 | stream u32 BE | first offset u64 BE a batch's index entry
 //! 14 | group u32 BE | attempt u64 BE       pending records of a consumer group
@@ -45,6 +48,9 @@ pub(crate) const TAG_MARK: u8 = 0x0c;
 pub(crate) const TAG_PRODUCER: u8 = 0x0d;
 pub(crate) const TAG_CONSUMERS: u8 = 0x0e;
 pub(crate) const TAG_MEMBER: u8 = 0x0f;
+pub(crate) const TAG_DEADLINE: u8 = 0x08;
+pub(crate) const TAG_LEASE: u8 = 0x09;
+pub(crate) const TAG_ATTACHED: u8 = 0x0a;
 pub(crate) const TAG_DATA: u8 = 0x10;
 pub(crate) const TAG_INDEX: u8 = 0x11;
 pub(crate) const TAG_PARCEL: u8 = 0x14;
@@ -275,6 +281,14 @@ impl KeyRange {
         }
     }
 
+    pub(crate) fn set_lower(&mut self, lower: Bound<Vec<u8>>) {
+        self.lower = lower;
+    }
+
+    pub(crate) fn set_upper(&mut self, upper: Bound<Vec<u8>>) {
+        self.upper = upper;
+    }
+
     pub(crate) fn lower(&self) -> Bound<&[u8]> {
         self.lower.as_ref().map(Vec::as_slice)
     }
@@ -314,6 +328,7 @@ mod tests {
         assert_eq!([GROUP_MEMBERSHIP, GROUP_VOTE, GROUP_PURGED], [[0x05, 1], [0x05, 2], [0x05, 3]]);
         assert_eq!(keyspace_row(KeyspaceId(0x0102_0304)), [0x02, 1, 2, 3, 4]);
         assert_eq!(stream_head(StreamId(7)), [0x03, 0, 0, 0, 7]);
+        assert_eq!([TAG_DEADLINE, TAG_LEASE, TAG_ATTACHED], [0x08, 0x09, 0x0a]);
         assert_eq!(liveness_row(Generation(258)), [0x04, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(index_entry(StreamId(7), Offset(258)), [0x11, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(clear_prefix(KeyspaceId(7)), [0x06, 0, 0, 0, 7]);

@@ -4,27 +4,34 @@
 //! the bytes of a value that stayed in the log: for those it answers with where they are.
 //!
 //! ```text
-//! value := 0 | revision u64 LE | bytes           inline
-//!        | 1 | revision u64 LE | BlobRef         in the log; 29 bytes in all
+//! value := 0 | revision u64 LE | bytes              inline
+//!        | 1 | revision u64 LE | BlobRef            in the log; 29 bytes in all
+//!        | 2 | revision u64 LE | expiry | bytes     inline, and it ends
+//!        | 3 | revision u64 LE | expiry | BlobRef   in the log, and it ends; 45 bytes in all
 //! ```
+//! `expiry` is in `expiry.rs`; forms 2 and 3 never hold one that says never.
 
 use std::{
+    collections::HashMap,
     ops::{Bound, ControlFlow},
     sync::Arc,
 };
 
 use bytes::{Buf, Bytes};
-use thalweg_types::{BlobRef, KeyspaceId, Revision};
+use thalweg_types::{BlobRef, KeyspaceId, LeaseId, Revision, SpaceTime};
 
 use crate::{
     backend::{Applied, Direction, View},
     clears::{ClearTable, Prefixes},
+    expiry::{Expiry, Lease},
     keys::{self, KeyRange},
     machine::MachineError,
 };
 
 pub(crate) const FORM_INLINE: u8 = 0;
 pub(crate) const FORM_BLOB: u8 = 1;
+pub(crate) const FORM_INLINE_ENDING: u8 = 2;
+pub(crate) const FORM_BLOB_ENDING: u8 = 3;
 /// Form and revision.
 const HEAD_LEN: usize = 9;
 
@@ -35,6 +42,8 @@ pub struct Stored {
     pub revision: Revision,
     /// The value, or where it is.
     pub value: StoredValue,
+    /// When it ends.
+    pub expiry: Expiry,
 }
 
 /// A value, or where it is.
@@ -64,6 +73,8 @@ pub struct Item<'a> {
     pub revision: Revision,
     /// The value; `None` in a scan of keys only.
     pub value: Option<StoredRef<'a>>,
+    /// When it ends.
+    pub expiry: Expiry,
 }
 
 /// What a scan gives of each pair.
@@ -124,25 +135,40 @@ impl Sight<'_> {
 }
 
 /// A consistent, immutable view of all keyspaces. Holding one keeps old data alive.
+///
+/// It is of one moment of space time, too: what had ended by then is hidden, and what ends later is not, for
+/// as long as the view is held.
 #[derive(Clone)]
 pub struct Snapshot {
     view: Arc<dyn View>,
     clears: Arc<ClearTable>,
+    time: SpaceTime,
 }
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshot").field("applied", &self.view.applied()).finish()
+        f.debug_struct("Snapshot").field("applied", &self.view.applied()).field("time", &self.time).finish()
     }
 }
 
 impl Snapshot {
-    pub(crate) fn new(view: Arc<dyn View>, clears: Arc<ClearTable>) -> Self {
-        Self { view, clears }
-    }
-
     fn sight(&self, keyspace: KeyspaceId) -> Sight<'_> {
         Sight { clears: self.clears.of(keyspace), as_of: self.view.applied().revision }
+    }
+
+    /// `time` is at least that of the last entry that the view has applied, and at most that of the next.
+    pub(crate) fn new(view: Arc<dyn View>, clears: Arc<ClearTable>, time: SpaceTime) -> Self {
+        Self { view, clears, time }
+    }
+
+    /// The moment of space time that the view is of.
+    #[must_use]
+    pub fn time(&self) -> SpaceTime {
+        self.time
+    }
+
+    pub(crate) fn view(&self) -> &dyn View {
+        &*self.view
     }
 
     /// What the view has applied.
@@ -153,6 +179,13 @@ impl Snapshot {
 
     /// The value of a key.
     pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
+        let Some(stored) = self.stored(keyspace, key)? else { return Ok(None) };
+        let is_live = stored.expiry.is_live(self.time, |id| Lease::in_view(&*self.view, id))?;
+        Ok(is_live.then_some(stored))
+    }
+
+    /// The value of a key, whether it has ended or not.
+    pub(crate) fn stored(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         let found = keys::with_data_key(keyspace, key, |full| decode_owned(full, self.view.get(full)?))?;
         Ok(found.filter(|found| self.sight(keyspace).shows(key, found.revision)))
     }
@@ -164,30 +197,64 @@ impl Snapshot {
         range: &ScanRange<'_>,
         visit: &mut dyn FnMut(Item<'_>) -> ControlFlow<()>,
     ) -> Result<(), MachineError> {
-        let full = KeyRange::of_keyspace(keyspace, range.prefix, range.start, range.end);
+        let mut full = KeyRange::of_keyspace(keyspace, range.prefix, range.start, range.end);
         if full.is_empty() || range.limit == 0 {
             return Ok(());
         }
         let mut left = range.limit;
-        let mut failure = None;
         let sight = self.sight(keyspace);
-        self.view.scan(full.lower(), full.upper(), range.direction, &mut |key, value| {
-            let item = match decode_item(key, value, range.fetch) {
-                Ok(item) => item,
-                Err(error) => {
-                    failure = Some(error);
-                    return ControlFlow::Break(());
+        let mut leases = HashMap::new();
+        loop {
+            let mut stopped_by = None;
+            self.view.scan(full.lower(), full.upper(), range.direction, &mut |key, value| {
+                let item = match decode_item(key, value, range.fetch) {
+                    Ok(item) => item,
+                    Err(error) => {
+                        stopped_by = Some(Stop::Failed(error));
+                        return ControlFlow::Break(());
+                    }
+                };
+                if !sight.shows(item.key, item.revision) {
+                    return ControlFlow::Continue(());
                 }
-            };
-            if !sight.shows(item.key, item.revision) {
-                return ControlFlow::Continue(());
+                if item.expiry != Expiry::NEVER {
+                    match item.expiry.is_live(self.time, |id| leases.get(&id).copied().ok_or(id)) {
+                        Ok(true) => {}
+                        Ok(false) => return ControlFlow::Continue(()),
+                        Err(id) => {
+                            stopped_by = Some(Stop::UnknownLease { id, key: key.to_vec() });
+                            return ControlFlow::Break(());
+                        }
+                    }
+                }
+                visit(item)?;
+                left -= 1;
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            match stopped_by {
+                None => return Ok(()),
+                Some(Stop::Failed(error)) => return Err(error),
+                // A backend need not be able to answer while it scans.
+                Some(Stop::UnknownLease { id, key }) => {
+                    leases.insert(id, Lease::in_view(&*self.view, id)?);
+                    match range.direction {
+                        Direction::Forward => full.set_lower(Bound::Included(key)),
+                        Direction::Reverse => full.set_upper(Bound::Included(key)),
+                    }
+                }
             }
-            visit(item)?;
-            left -= 1;
-            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        failure.map_or(Ok(()), Err)
+        }
     }
+}
+
+/// Why a scan ended before its range did.
+enum Stop {
+    Failed(MachineError),
+    /// Whether the pair at `key` is there depends on a lease that has not been looked up yet.
+    UnknownLease {
+        id: LeaseId,
+        key: Vec<u8>,
+    },
 }
 
 /// What comes before an inline value's bytes or a pointer.
@@ -200,8 +267,8 @@ pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
 
 fn decode_item<'a>(key: &'a [u8], value: &'a [u8], fetch: Fetch) -> Result<Item<'a>, MachineError> {
     let user_key = key.get(keys::DATA_PREFIX_LEN..).unwrap_or_default();
-    let Decoded { revision, value } = decode_value(key, value)?;
-    Ok(Item { key: user_key, revision, value: (fetch == Fetch::Values).then_some(value) })
+    let Decoded { revision, value, expiry } = decode_value(key, value)?;
+    Ok(Item { key: user_key, revision, value: (fetch == Fetch::Values).then_some(value), expiry })
 }
 
 /// A row of a key, as stored; whether it counts is for the reader's sight to say.
@@ -209,6 +276,7 @@ fn decode_item<'a>(key: &'a [u8], value: &'a [u8], fetch: Fetch) -> Result<Item<
 pub(crate) struct Decoded<'a> {
     pub(crate) revision: Revision,
     pub(crate) value: StoredRef<'a>,
+    pub(crate) expiry: Expiry,
 }
 
 /// Decodes a stored value; `key` is for the error.
@@ -220,26 +288,32 @@ pub(crate) fn decode_value<'a>(key: &[u8], value: &'a [u8]) -> Result<Decoded<'a
     };
     let mut revision = [0; 8];
     revision.copy_from_slice(&head[1..]);
-    let value = match head[0] {
-        FORM_INLINE => StoredRef::Inline(rest),
-        FORM_BLOB => StoredRef::Blob(BlobRef::decode(rest).ok_or_else(|| corrupt("pointer of a wrong length"))?),
-        _ => return Err(corrupt("unknown form")),
-    };
-    Ok(Decoded { revision: Revision(u64::from_le_bytes(revision)), value })
+    let revision = Revision(u64::from_le_bytes(revision));
+    let blob = |bytes| BlobRef::decode(bytes).map(StoredRef::Blob).ok_or_else(|| corrupt("pointer of a wrong length"));
+    match head[0] {
+        FORM_INLINE => Ok(Decoded { revision, value: StoredRef::Inline(rest), expiry: Expiry::NEVER }),
+        FORM_BLOB => Ok(Decoded { revision, value: blob(rest)?, expiry: Expiry::NEVER }),
+        form @ (FORM_INLINE_ENDING | FORM_BLOB_ENDING) => {
+            let (expiry, rest) = rest.split_first_chunk().ok_or_else(|| corrupt("shorter than its expiry"))?;
+            let value = if form == FORM_INLINE_ENDING { StoredRef::Inline(rest) } else { blob(rest)? };
+            Ok(Decoded { revision, value, expiry: Expiry::decode(*expiry) })
+        }
+        _ => Err(corrupt("unknown form")),
+    }
 }
 
 #[inline]
 pub(crate) fn decode_owned(key: &[u8], value: Option<Bytes>) -> Result<Option<Stored>, MachineError> {
     let Some(mut bytes) = value else { return Ok(None) };
-    let Decoded { revision, value } = decode_value(key, &bytes)?;
+    let Decoded { revision, value, expiry } = decode_value(key, &bytes)?;
     let value = match value {
         StoredRef::Blob(blob) => StoredValue::Blob(blob),
-        StoredRef::Inline(_) => {
-            bytes.advance(HEAD_LEN);
+        StoredRef::Inline(value) => {
+            bytes.advance(bytes.len() - value.len());
             StoredValue::Inline(bytes)
         }
     };
-    Ok(Some(Stored { revision, value }))
+    Ok(Some(Stored { revision, value, expiry }))
 }
 
 #[cfg(test)]
@@ -250,7 +324,7 @@ mod tests {
 
     #[test]
     fn value_layouts_are_pinned() {
-        let decoded = |revision, value| Decoded { revision: Revision(revision), value };
+        let decoded = |revision, value| Decoded { revision: Revision(revision), value, expiry: Expiry::NEVER };
         let inline = b"\x00\x02\x01\0\0\0\0\0\0value";
         assert_eq!([&value_head(FORM_INLINE, Revision(0x0102)), b"value".as_slice()].concat(), inline);
         assert_eq!(decode_value(b"k", inline).unwrap(), decoded(0x0102, StoredRef::Inline(b"value")));
@@ -258,12 +332,26 @@ mod tests {
         let stored = b"\x01\x07\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x05\0\0\0\x06\0\0\0";
         assert_eq!([&value_head(FORM_BLOB, Revision(7)), blob.encode().as_slice()].concat(), stored);
         assert_eq!(decode_value(b"k", stored).unwrap(), decoded(7, StoredRef::Blob(blob)));
+        let expiry = Expiry { deadline: Some(SpaceTime(8)), lease: Some(LeaseId(9)) };
+        let ending = [&value_head(FORM_INLINE_ENDING, Revision(7)), expiry.encode().as_slice(), b"value"].concat();
+        assert_eq!(ending, b"\x02\x07\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0value");
+        let found = decode_value(b"k", &ending).unwrap();
+        assert_eq!(found, Decoded { expiry, ..decoded(7, StoredRef::Inline(b"value")) });
+        let owned = decode_owned(b"k", Some(Bytes::copy_from_slice(&ending))).unwrap().unwrap();
+        assert_eq!((owned.value, owned.expiry), (StoredValue::Inline(Bytes::from_static(b"value")), expiry));
+        let ending = [&[3], &stored[1..9], &expiry.encode(), &blob.encode()].concat();
+        let found = decode_value(b"k", &ending).unwrap();
+        assert_eq!(found, Decoded { expiry, ..decoded(7, StoredRef::Blob(blob)) });
     }
 
     #[test]
     fn bad_values_are_errors() {
-        for bad in [b"".as_slice(), b"\0\0\0\0\0\0\0\0", b"\x02\0\0\0\0\0\0\0\0", b"\x01\0\0\0\0\0\0\0\0short"] {
+        for bad in [b"".as_slice(), b"\0\0\0\0\0\0\0\0", b"\x02\0\0\0\0\0\0\0\0", b"\x04\0\0\0\0\0\0\0\0"] {
             assert!(matches!(decode_value(b"k", bad), Err(MachineError::Corrupt { .. })), "{bad:?}");
+        }
+        for form in [FORM_BLOB, FORM_BLOB_ENDING] {
+            let bad = [form, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, b's'];
+            assert!(matches!(decode_value(b"k", &bad), Err(MachineError::Corrupt { .. })), "{bad:?}");
         }
     }
 }

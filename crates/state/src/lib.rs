@@ -12,6 +12,7 @@ mod buffered;
 pub mod catalog;
 mod clears;
 pub mod counts;
+pub mod expiry;
 mod files;
 pub mod groups;
 pub mod history;

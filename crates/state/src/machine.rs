@@ -7,14 +7,18 @@
 //! need to tell what its entries changed (`history`), and reads of what is applied (`reads`). Does not own the
 //! log, the order of entries, time, or the bytes of streams and large values.
 //!
+//! Time: what ends (`timed`, `leases`, `expire`) does so by the time of entries; reads hide it by a time of their
+//! own (`time`) that no later entry falls below.
+//!
 //! Invariants:
 //! * The same entries at the same log positions, applied from the same map, give the same map, byte for
 //!   byte, and the same outcomes. Outcomes alone do not depend on the positions, nor on
 //!   [`MachineOptions`], nor on [`Machine::forget_segment`]: those are this node's own affair.
 //! * Everything one entry changes is one backend batch, and becomes visible with it: heads and names in
 //!   memory are published after the batch, so a reader never sees a promise without what it promises.
-//! * A revision is used by each command that commits, and by nothing else: a failed condition, an
-//!   unknown name, or a command about a keyspace or stream uses none.
+//! * A revision is used by each command that commits and by each that removes keys which have ended, and by
+//!   nothing else: a failed condition, an unknown name, or a command about a keyspace, a stream or a lease
+//!   uses none.
 //! * After an error in the middle of an entry, nothing of it is applied, and nothing more is accepted.
 
 mod admin;
@@ -24,14 +28,18 @@ mod compaction;
 mod consumers;
 mod entry;
 mod error;
+mod expire;
 mod group;
 mod history;
 mod keyspace_admin;
+mod leases;
 mod live;
 mod moves;
 mod overlay;
 mod producers;
 mod reads;
+mod time;
+mod timed;
 mod transaction;
 mod transaction_scan;
 
@@ -50,8 +58,10 @@ use thalweg_types::{
 };
 
 pub use error::{MachineError, StreamReadError};
+pub use expire::StaleCursor;
 pub use group::{AppliedMembership, LogId};
 pub use history::Verdicts;
+pub use time::{AttachedKey, LeaseInfo, ReadTime};
 
 use crate::{
     backend::{Applied, Backend, Direction, View},
@@ -62,7 +72,10 @@ use crate::{
     groups::GroupTable,
     keys::KeyRange,
     liveness::{Liveness, LivenessTable},
-    machine::entry::{Applier, Applying, Position},
+    machine::{
+        entry::{Applier, Applying, Position},
+        time::TimeOfReads,
+    },
     streams::StreamTable,
 };
 
@@ -115,6 +128,7 @@ pub struct Machine {
     options: MachineOptions,
     applier: Mutex<Applier>,
     published: Published,
+    time_of_reads: TimeOfReads,
     /// Segments whose liveness rows go with the next batch.
     forgotten: Mutex<Vec<Generation>>,
     /// Whether there may be some: a record mostly finds none, without the lock.
@@ -172,7 +186,8 @@ impl Machine {
             return Err(MachineError::corrupt("meta row", &crate::keys::META, "missing"));
         }
         let (stream_count, keyspaces) = (read(&published.streams).len(), read(&published.keyspaces));
-        let mut applier = Applier::new(meta, stored.is_some(), applied, stream_count, &keyspaces);
+        let lease_count = time::count_leases(&*view)?;
+        let mut applier = Applier::new(meta, stored.is_some(), applied, stream_count, &keyspaces, lease_count);
         drop(keyspaces);
         (applier.clears, applier.counts) = (clears, counts);
         applier.history_floor = history::load_floor(&*view)?;
@@ -182,6 +197,7 @@ impl Machine {
             options,
             applier: Mutex::new(applier),
             published,
+            time_of_reads: TimeOfReads::load(&*view)?,
             forgotten: Mutex::default(),
             has_forgotten: AtomicBool::new(false),
             groups: Mutex::new(groups),

@@ -244,6 +244,9 @@ pub struct KeyspaceSettings {
     /// Count keys and bytes with every write, which then reads what it replaces [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub exact_counts: Option<bool>,
+    /// How long a value lives whose put says nothing of it [default: forever]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    pub default_ttl: Option<std::time::Duration>,
 }
 
 #[derive(Args, Debug)]

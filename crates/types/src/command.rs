@@ -19,6 +19,7 @@
 //!            | 24 | revision u64 | index u64 | max u32                      raise the history floor
 //!            | 32 | stream u32 | producer id                                open a producer
 //!            | 48 to 63                                                     consumer groups, see `groups`
+//!            | 16 to 20 | ...                                               about time, see `time.rs`
 //! condition := keyspace u32 | key_len u32 | key | 0                         key is absent
 //!            | keyspace u32 | key_len u32 | key | 1                         key is present
 //!            | keyspace u32 | key_len u32 | key | 2 | revision u64          key is at the revision
@@ -36,6 +37,7 @@
 //!            | 32 | stream u32 | expected u64 | stamp | count u32 | len u32 | batch     append of a producer
 //!            | 48 or 49                                                     ack or nack, see `groups`
 //! config    := see stream_config.rs
+//!            | 16 or 17 | ...                                               put with a deadline, touch: see `time.rs`
 //! name      := len u16 | UTF-8
 //! move      := from (20 bytes) | 0 | keyspace u32 | key_len u32 | key | value
 //!            | from (20 bytes) | 1 | stream u32 | first u64 | batch         payload of a record of kind move
@@ -54,12 +56,15 @@ mod moves;
 mod operations;
 mod outcome;
 mod stream_config;
+mod time;
 mod transaction;
+
+use std::time::Duration;
 
 pub use append::{AppendTerms, EncodedStamp, ExpectedOffset, ProducerRefusal, ProducerStamp, check_producer_id};
 pub use commit::{
     Commit, CommitBuilder, Condition, Expect, Write, Writes, check_key, check_value, encode_append, encode_append_with,
-    encode_delete, encode_put,
+    encode_delete, encode_put, encode_put_until,
 };
 pub use groups::GroupCommand;
 pub use history::{HistoryFloor, encode_raise_history_floor};
@@ -68,6 +73,10 @@ pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::{Operations, ScanOperation};
 pub use outcome::{AppendedAt, Outcome};
 pub use stream_config::{Compaction, StreamConfig, StreamLimit};
+pub use time::{
+    Deadline, StaleRows, TimeCommand, encode_expire, encode_forget_rows, encode_grant_lease, encode_keep_lease,
+    encode_revoke_lease,
+};
 pub use transaction::{
     FailedCondition, Got, OperationError, OperationResult, ScanPage, ScannedItem, Transacted, Transaction,
     TransactionBuilder,
@@ -77,6 +86,7 @@ use crate::{
     ids::{KeyspaceId, Offset, StreamId},
     limits::{
         MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_SETTLED_RANGES, MAX_VALUE_BYTES,
+        MIN_LEASE_TTL,
     },
     record::{Malformed, Reader, put_u16},
 };
@@ -137,6 +147,15 @@ pub enum CommandError {
         /// As given, shortened.
         id: String,
     },
+    /// No time to live, or one above [`MAX_TTL`](crate::limits::MAX_TTL), or below [`MIN_LEASE_TTL`] for a lease.
+    #[error("bad time to live {got:?}: above 0 (leases: at least {MIN_LEASE_TTL:?}) and at most 100 years")]
+    BadTtl {
+        /// As given.
+        got: Duration,
+    },
+    /// A lease id of 0.
+    #[error("a lease id is not 0: leave it out to have one chosen")]
+    BadLeaseId,
 }
 
 /// Checks a keyspace or stream name.
@@ -151,6 +170,7 @@ pub fn check_name(name: &str) -> Result<(), CommandError> {
 /// Appends the command that creates a keyspace; one that exists is left as it is.
 pub fn encode_create_keyspace(out: &mut Vec<u8>, name: &str, config: &KeyspaceConfig) -> Result<(), CommandError> {
     check_name(name)?;
+    config.default_ttl.map_or(Ok(Deadline::Never), |ttl| Deadline::After(ttl).check())?;
     out.push(CREATE_KEYSPACE);
     config.encode(out);
     encode_name(out, name);
@@ -348,6 +368,8 @@ pub enum Command<'a> {
     },
     /// About a consumer group.
     Group(GroupCommand<'a>),
+    /// Something about leases or expiry.
+    Time(TimeCommand<'a>),
 }
 
 impl<'a> Command<'a> {
@@ -404,6 +426,7 @@ impl<'a> Command<'a> {
                 id: append::decode_producer_id(reader)?,
             }),
             kind @ groups::FIRST_KIND..=groups::LAST_KIND => Ok(Self::Group(GroupCommand::decode(kind, reader)?)),
+            kind @ 16..=23 => Ok(Self::Time(TimeCommand::decode(kind, reader)?)),
             _ => Err(Malformed { at: 0, expected: "known command kind" }),
         }
     }
@@ -416,6 +439,7 @@ impl<'a> Command<'a> {
         match bytes {
             [COMMIT, count @ ..] => count.first_chunk::<4>().is_some_and(|count| *count != [0; 4]),
             [TRANSACTION | DROP_KEYSPACE | SWEEP, ..] => true,
+            [kind, ..] => TimeCommand::REMOVING.contains(kind),
             _ => false,
         }
     }

@@ -86,6 +86,10 @@ id!(
     Attempt(u64)
 );
 id!(
+    /// A lease. 0 is none. One that the machine chose is never chosen again.
+    LeaseId(u64)
+);
+id!(
     /// A node, drawn when its directory is created.
     NodeId(u64)
 );

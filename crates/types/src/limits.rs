@@ -98,6 +98,20 @@ pub const MAX_WATCH_QUEUES_BYTES: usize = 64 * 1024 * 1024;
 pub const DEFAULT_INLINE_VALUE_BYTES: usize = 4 * 1024;
 /// The threshold may not be set lower: shorter values are never looked for in the log when a segment is freed.
 pub const MIN_INLINE_VALUE_BYTES: usize = 128;
+/// Longest time to live, of keys and leases: 100 years. Longer: typed error.
+pub const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// Shortest time to live of a lease: whoever holds one must be able to keep it alive. Shorter: typed error.
+pub const MIN_LEASE_TTL: Duration = Duration::from_millis(100);
+/// Most leases in a space, ended ones whose keys are not all removed yet included. More: typed error.
+pub const MAX_LEASES: usize = 100_000;
+/// Most keys attached to a lease, those included that have been overwritten since and not yet been found
+/// out. More: typed error.
+pub const MAX_LEASE_KEYS: u32 = 1_000_000;
+/// Rows that one entry may remove for being past their deadline, over all its commands: bounds the batch
+/// and the time that the next entry waits. What is left over is hidden and goes with a later entry.
+pub const MAX_EXPIRED_ROWS: u32 = 10_000;
+/// Rows that one command may name as stale. More are left to a later one.
+pub const MAX_STALE_ROWS: usize = 1_000;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);

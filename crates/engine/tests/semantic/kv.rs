@@ -110,7 +110,7 @@ fn a_deleted_prefix_is_gone_at_once_and_swept_by_maintenance(node: &mut Node) {
 }
 
 fn a_dropped_keyspace_frees_its_name(node: &mut Node) {
-    let config = KeyspaceConfig { exact_counts: true };
+    let config = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
     let (keyspace, created) = node.db().create_keyspace("k", &config).unwrap();
     assert!(created && keyspace.info().unwrap().config.exact_counts);
     assert!(!node.db().create_keyspace("k", &KeyspaceConfig::default()).unwrap().1);
@@ -143,7 +143,7 @@ fn statistics_are_exact_or_say_that_they_are_not(node: &mut Node) {
     assert_eq!(keyspace.stats(2000).unwrap(), exact);
     let estimate = keyspace.stats(100).unwrap();
     assert!(!estimate.exact && (1800..2200).contains(&estimate.keys), "{estimate:?}");
-    let refused = keyspace.configure(&KeyspaceConfig { exact_counts: true }).unwrap_err();
+    let refused = keyspace.configure(&KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() }).unwrap_err();
     assert!(matches!(refused, WriteError::CannotConfigure { .. }), "{refused}");
 }
 

@@ -2,13 +2,14 @@
 
 use thalweg_types::{
     BlobRef, KeyspaceId, LogPosition, Offset, Revision, StreamId,
-    command::{AppendedAt, Commit, Condition, Expect, Outcome, StreamConfig, StreamLimit, Write},
+    command::{AppendedAt, Commit, Condition, Deadline, Expect, Outcome, StreamConfig, StreamLimit, Write},
     limits::MAX_KEY_BYTES,
     record::{Malformed, Records},
 };
 
 use crate::{
     catalog::KeyspaceKind,
+    expiry::Expiry,
     history::KeyChange,
     keys,
     keyspaces::{FORM_BLOB, FORM_INLINE, value_head},
@@ -16,9 +17,11 @@ use crate::{
     machine::{
         MachineError, consumers,
         entry::{Applying, Refused},
+        leases::check_attachable,
         live::{LiveKey, LiveValue, count_change, live_key},
         overlay::Overlay,
         producers,
+        timed::{PutUntil, put_until, tell_if_passed, touch},
     },
     streams::index::IndexEntry,
 };
@@ -56,12 +59,14 @@ fn apply_once<'a>(
         // By far the most frequent commit is decoded only once.
         let write = writes.next().expect("one write")?;
         begin_checks(applying);
-        check_write(applying, &write)?;
+        check_write(applying, commit, &write)?;
         let revision = applying.use_revision();
         perform(applying, &write, revision, at, overlay, &mut appends)?;
         return Ok(Outcome::Committed { revision, appends });
     }
-    check_writes(applying, writes.clone())?;
+    if check_writes(applying, commit, writes.clone())? == Reads::Own {
+        overlay.want_own();
+    }
     let revision = applying.use_revision();
     for write in writes {
         let write = write.expect("decoded before, while it was checked");
@@ -82,16 +87,27 @@ fn perform<'a>(
 ) -> Result<(), MachineError> {
     match *write {
         Write::Put { keyspace, key, value, value_at } => {
+            let at = within(at, value_at);
+            if applying.has_default_ttl(keyspace) {
+                let put = PutUntil { keyspace, key, value, deadline: Deadline::Default, lease: None };
+                return put_until(applying, &put, revision, at, overlay);
+            }
             let counts = applying.counts_exactly(keyspace);
             if counts {
                 let change = count_change(applying, overlay, keyspace, key, Some(value.len()))?;
                 applying.count(keyspace, change);
             }
-            put(applying, keyspace, key, value, revision, within(at, value_at));
+            put(applying, keyspace, key, value, revision, at);
             if counts || overlay.is_wanted() {
-                overlay.set(keyspace, key, Some(LiveKey { revision, value: LiveValue::Written(value) }));
+                let value = LiveValue::Written(value, at);
+                overlay.set(keyspace, key, Some(LiveKey { revision, value, expiry: Expiry::NEVER }));
             }
         }
+        Write::PutUntil { keyspace, key, value, value_at, deadline, lease } => {
+            let put = PutUntil { keyspace, key, value, deadline, lease };
+            put_until(applying, &put, revision, within(at, value_at), overlay)?;
+        }
+        Write::Touch { keyspace, key, deadline } => touch(applying, keyspace, key, deadline, overlay)?,
         Write::Delete { keyspace, key } => {
             let counts = applying.counts_exactly(keyspace);
             if counts {
@@ -133,6 +149,9 @@ pub(super) fn check_condition(
     overlay: &Overlay<'_>,
 ) -> Result<(), Refused> {
     let Condition { keyspace, key, expect } = *condition;
+    if expect == Expect::Any {
+        return Ok(());
+    }
     check_key(applying, keyspace, key)?;
     let live = live_key(applying, overlay, keyspace, key)?;
     let actual = live.as_ref().map(|live| live.revision);
@@ -146,6 +165,7 @@ pub(super) fn check_condition(
             Some(live) => live.value_is(applying, value)?,
             None => false,
         },
+        Expect::Any => true,
     };
     if holds { Ok(()) } else { Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })) }
 }
@@ -169,27 +189,69 @@ pub(super) fn begin_checks(applying: &mut Applying<'_>) {
     applying.applier.pending.producers.begin_commit();
 }
 
+/// Whether the writes of a commit read what earlier ones of it have written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    Nothing,
+    Own,
+}
+
 fn check_writes<'a>(
     applying: &mut Applying<'_>,
+    commit: &Commit<'_>,
     writes: impl Iterator<Item = Result<Write<'a>, Malformed>>,
-) -> Result<(), Refused> {
+) -> Result<Reads, Refused> {
     begin_checks(applying);
+    let mut reads = Reads::Nothing;
     for write in writes {
-        check_write(applying, &write?)?;
+        let write = write?;
+        check_write(applying, commit, &write)?;
+        if is_reading(&write) {
+            reads = Reads::Own;
+        }
     }
-    Ok(())
+    Ok(reads)
+}
+
+/// Whether a write depends on what the key is before it.
+fn is_reading(write: &Write<'_>) -> bool {
+    match write {
+        Write::Touch { .. } => true,
+        Write::PutUntil { deadline, .. } => deadline.reads(),
+        _ => false,
+    }
 }
 
 #[inline]
-fn check_write(applying: &mut Applying<'_>, write: &Write<'_>) -> Result<(), Refused> {
+fn check_write(applying: &mut Applying<'_>, commit: &Commit<'_>, write: &Write<'_>) -> Result<(), Refused> {
     match write {
         Write::Put { keyspace, key, .. } | Write::Delete { keyspace, key } => check_key(applying, *keyspace, key),
+        Write::PutUntil { keyspace, key, lease, deadline, .. } => {
+            check_key(applying, *keyspace, key)?;
+            check_says_that_it_reads(commit, write)?;
+            tell_if_passed(applying, *deadline);
+            lease.map_or(Ok(()), |id| check_attachable(applying, id))
+        }
+        Write::Touch { keyspace, key, deadline } => {
+            check_key(applying, *keyspace, key)?;
+            tell_if_passed(applying, *deadline);
+            check_says_that_it_reads(commit, write)
+        }
         append @ Write::Append { .. } => check_append(applying, append),
         Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {
             Err(Malformed { at: 0, expected: "transaction, for an operation that reads" }.into())
         }
         Write::Settle(settle) => consumers::check_settle(applying, settle),
     }
+}
+
+/// A commit that reads has conditions, if only one that always holds: else the writes of earlier commands of
+/// the entry would not have been remembered for it.
+fn check_says_that_it_reads(commit: &Commit<'_>, write: &Write<'_>) -> Result<(), Refused> {
+    if is_reading(write) && commit.condition_count() == 0 {
+        return Err(Malformed { at: 0, expected: "a condition in a commit that reads" }.into());
+    }
+    Ok(())
 }
 
 pub(super) fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<(), Refused> {
@@ -261,20 +323,6 @@ pub(super) fn put(
         applying.applier.batch.put(&[&prefix, key], &[&value_head(FORM_BLOB, revision), &blob.encode()]);
         applying.raise(BlobKind::Value, &blob);
     }
-}
-
-/// Sets a key to a number, in decimal digits.
-pub(super) fn put_number(
-    applying: &mut Applying<'_>,
-    keyspace: KeyspaceId,
-    key: &[u8],
-    value: i64,
-    revision: Revision,
-) {
-    let value = value.to_string();
-    let value = value.as_bytes();
-    applying.changed(&KeyChange::Put { keyspace, key, value }, None);
-    applying.applier.batch.put(&[&keys::data_prefix(keyspace), key], &[&value_head(FORM_INLINE, revision), value]);
 }
 
 #[inline]

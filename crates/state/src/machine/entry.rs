@@ -12,7 +12,7 @@ use std::{
 
 use thalweg_types::{
     Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
-    command::{Command, Commands, HistoryFloor, Outcome},
+    command::{Command, Commands, HistoryFloor, Outcome, TimeCommand},
     record::Malformed,
 };
 
@@ -28,7 +28,9 @@ use crate::{
     machine::{
         Entry, Machine, MachineError, admin, clearing, commit,
         consumers::{self, Claims},
-        history, keyspace_admin, lock,
+        expire, history, keyspace_admin,
+        leases::{self, PendingLeases},
+        lock,
         overlay::Overlay,
         producers::{self, PendingProducers},
         read, transaction, write,
@@ -73,6 +75,8 @@ pub(crate) struct Applier {
     pub(crate) keyspace_count: usize,
     /// As the commands so far left them.
     pub(crate) kinds: KeyspaceKinds,
+    /// Leases, those that have ended and wait to be removed and of the current record included.
+    pub(crate) lease_count: usize,
     pub(crate) stopped: bool,
     pub(crate) pending: Pending,
     pub(crate) liveness: LivenessChanges,
@@ -107,6 +111,9 @@ pub(crate) struct Pending {
     pub(crate) clears: ClearChanges,
     /// Keyspaces whose exact counts change.
     pub(crate) counted: BTreeSet<KeyspaceId>,
+    pub(crate) leases: PendingLeases,
+    /// Rows of what has ended that the record has looked at.
+    pub(crate) expired_rows: u32,
 }
 
 impl Applier {
@@ -116,6 +123,7 @@ impl Applier {
         applied: Applied,
         stream_count: usize,
         keyspaces: &KeyspaceTable,
+        lease_count: usize,
     ) -> Self {
         Self {
             batch: WriteBatch::new(),
@@ -125,6 +133,7 @@ impl Applier {
             stream_count,
             keyspace_count: keyspaces.len(),
             kinds: keyspaces.kinds(),
+            lease_count,
             stopped: false,
             pending: Pending::default(),
             liveness: LivenessChanges::default(),
@@ -168,6 +177,7 @@ impl<'m> Applying<'m> {
         }
         applier.batch.clear();
         applier.pending.reclaimed = 0;
+        applier.pending.expired_rows = 0;
         for generation in machine.take_forgotten() {
             applier.liveness.forget(generation);
         }
@@ -279,6 +289,7 @@ impl<'m> Applying<'m> {
         pending.stream_names.clear();
         pending.appended.clear();
         pending.producers.clear();
+        pending.leases.clear();
         *write(&published.applied) = self.applied;
         if let Some(mut groups) = self.groups {
             groups.applying = false;
@@ -340,11 +351,26 @@ fn run<'a>(
         Ok(Command::RaiseHistoryFloor { floor, max }) => history::raise_floor(applying, floor, max),
         Ok(Command::OpenProducer { stream, id }) => producers::open(applying, stream, id),
         Ok(Command::Group(command)) => consumers::apply(applying, command),
+        Ok(Command::Time(command)) => run_about_time(applying, &command, overlay),
         Err(malformed) => Ok(Outcome::Malformed(malformed)),
     };
     match refused {
         Ok(outcome) | Err(Refused::Outcome(outcome)) => Ok(outcome),
         Err(Refused::Failed(error)) => Err(error),
+    }
+}
+
+fn run_about_time(
+    applying: &mut Applying<'_>,
+    command: &TimeCommand<'_>,
+    overlay: &mut Overlay<'_>,
+) -> Result<Outcome, Refused> {
+    match command {
+        TimeCommand::Grant { id, ttl } => leases::grant(applying, *id, *ttl),
+        TimeCommand::Keep { id } => leases::keep(applying, *id),
+        TimeCommand::Revoke { id } => leases::revoke(applying, *id, overlay),
+        TimeCommand::Expire { max } => expire::expire(applying, *max, overlay),
+        TimeCommand::Forget { rows } => expire::forget(applying, rows, overlay),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Commands about keyspaces themselves. None of them uses a revision.
 
+use std::time::Duration;
+
 use thalweg_types::{
     KeyspaceId,
     command::{KeyspaceConfig, Outcome},
@@ -22,6 +24,20 @@ impl Applying<'_> {
         match self.applier.pending.keyspaces.get(&id) {
             Some(row) => row.clone(),
             None => read(&self.machine.published.keyspaces).row(id).cloned(),
+        }
+    }
+
+    /// Whether plain puts to a keyspace end by themselves.
+    #[inline]
+    pub(crate) fn has_default_ttl(&self, id: KeyspaceId) -> bool {
+        self.applier.kinds.of(id) == KeyspaceKind::Configured && self.default_ttl(id).is_some()
+    }
+
+    /// How long a value lives whose put says nothing of it.
+    pub(crate) fn default_ttl(&self, id: KeyspaceId) -> Option<Duration> {
+        match self.applier.pending.keyspaces.get(&id) {
+            Some(row) => row.as_ref()?.config.default_ttl,
+            None => read(&self.machine.published.keyspaces).row(id)?.config.default_ttl,
         }
     }
 

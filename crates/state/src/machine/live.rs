@@ -8,10 +8,11 @@
 //! [`Sight`]: crate::keyspaces::Sight
 
 use bytes::Bytes;
-use thalweg_types::{KeyspaceId, Revision};
+use thalweg_types::{KeyspaceId, LogPosition, Revision};
 
 use crate::{
     counts::CountChange,
+    expiry::Expiry,
     keys,
     keyspaces::{Stored, StoredValue, decode_owned},
     machine::{MachineError, entry::Applying, overlay::Overlay},
@@ -24,13 +25,15 @@ pub(crate) struct LiveKey<'a> {
     pub(crate) revision: Revision,
     /// Its value, wherever that is.
     pub(crate) value: LiveValue<'a>,
+    /// When it ends.
+    pub(crate) expiry: Expiry,
 }
 
 /// The value of a key that is there.
 #[derive(Clone, Debug)]
 pub(crate) enum LiveValue<'a> {
-    /// Written by this entry: bytes of its payload.
-    Written(&'a [u8]),
+    /// Written by this entry: bytes of its payload, and where they lie in the log.
+    Written(&'a [u8], LogPosition),
     /// Computed by this entry: a counter.
     Number(i64),
     /// As the backend holds it.
@@ -41,8 +44,8 @@ impl LiveKey<'_> {
     /// Whether the value is these bytes. Of a value in the log, length and checksum are compared first.
     pub(crate) fn value_is(&self, applying: &Applying<'_>, bytes: &[u8]) -> Result<bool, MachineError> {
         Ok(match &self.value {
-            LiveValue::Written(value) => *value == bytes,
             LiveValue::Number(number) => number.to_string().as_bytes() == bytes,
+            LiveValue::Written(value, _) => *value == bytes,
             LiveValue::Stored(StoredValue::Inline(value)) => value == bytes,
             LiveValue::Stored(StoredValue::Blob(blob)) => {
                 blob.len as usize == bytes.len()
@@ -55,7 +58,7 @@ impl LiveKey<'_> {
     /// The length of the value.
     pub(crate) fn value_len(&self) -> usize {
         match &self.value {
-            LiveValue::Written(value) => value.len(),
+            LiveValue::Written(value, _) => value.len(),
             LiveValue::Number(number) => number.to_string().len(),
             LiveValue::Stored(StoredValue::Inline(value)) => value.len(),
             LiveValue::Stored(StoredValue::Blob(blob)) => blob.len as usize,
@@ -65,7 +68,7 @@ impl LiveKey<'_> {
     /// The value; read from the log if it stays there.
     pub(crate) fn bytes(&self, applying: &Applying<'_>) -> Result<Bytes, MachineError> {
         Ok(match &self.value {
-            LiveValue::Written(value) => Bytes::copy_from_slice(value),
+            LiveValue::Written(value, _) => Bytes::copy_from_slice(value),
             LiveValue::Number(number) => number.to_string().into(),
             LiveValue::Stored(StoredValue::Inline(value)) => value.clone(),
             LiveValue::Stored(StoredValue::Blob(blob)) => applying.machine.blobs.read(blob)?,
@@ -80,17 +83,27 @@ pub(crate) fn live_key<'a>(
     keyspace: KeyspaceId,
     key: &[u8],
 ) -> Result<Option<LiveKey<'a>>, MachineError> {
-    if let Some(written) = overlay.get(keyspace, key) {
-        return Ok(written.clone());
-    }
-    let found = stored_row(applying, keyspace, key)?;
-    let counts =
-        |found: &Stored| !overlay.is_cleared(keyspace, key) && applying.sight(keyspace).shows(key, found.revision);
-    Ok(found.filter(counts).map(live))
+    let found = match overlay.get(keyspace, key) {
+        Some(written) => written.clone(),
+        None => {
+            let found = stored_row(applying, keyspace, key)?;
+            let counts = |found: &Stored| {
+                !overlay.is_cleared(keyspace, key) && applying.sight(keyspace).shows(key, found.revision)
+            };
+            found.filter(counts).map(live)
+        }
+    };
+    let Some(found) = found else { return Ok(None) };
+    Ok(is_live(applying, &found.expiry)?.then_some(found))
+}
+
+/// Whether what ends so is there at the entry's time.
+pub(crate) fn is_live(applying: &Applying<'_>, expiry: &Expiry) -> Result<bool, MachineError> {
+    expiry.is_live(applying.applied.time, |id| applying.lease(id))
 }
 
 fn live<'a>(stored: Stored) -> LiveKey<'a> {
-    LiveKey { revision: stored.revision, value: LiveValue::Stored(stored.value) }
+    LiveKey { revision: stored.revision, value: LiveValue::Stored(stored.value), expiry: stored.expiry }
 }
 
 fn stored_row(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {

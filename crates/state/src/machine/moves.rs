@@ -7,9 +7,9 @@ use thalweg_types::{
 
 use crate::{
     keys,
-    keyspaces::{FORM_BLOB, StoredRef, StoredValue, decode_value, value_head},
+    keyspaces::{StoredRef, StoredValue, decode_value},
     liveness::BlobKind,
-    machine::{Machine, MachineError, Moved, commit::blob_at, compaction, entry::Applying},
+    machine::{Machine, MachineError, Moved, commit::blob_at, compaction, entry::Applying, timed::write_value},
     streams::{Life, index},
 };
 
@@ -42,14 +42,13 @@ fn move_value(
     if key.len() > thalweg_types::limits::MAX_KEY_BYTES {
         return Ok(Moved::Void);
     }
-    let revision = keys::with_data_key(keyspace, key, |full| {
+    let found = keys::with_data_key(keyspace, key, |full| {
         let Some(value) = applying.machine.backend.get(full)? else { return Ok(None) };
         let found = decode_value(full, &value)?;
-        Ok::<_, MachineError>((found.value == StoredRef::Blob(*from)).then_some(found.revision))
+        Ok::<_, MachineError>((found.value == StoredRef::Blob(*from)).then_some((found.revision, found.expiry)))
     })?;
-    let Some(revision) = revision else { return Ok(Moved::Void) };
-    let value: [&[u8]; 2] = [&value_head(FORM_BLOB, revision), &to.encode()];
-    applying.applier.batch.put(&[&keys::data_prefix(keyspace), key], &value);
+    let Some((revision, expiry)) = found else { return Ok(Moved::Void) };
+    write_value(applying, keyspace, key, revision, &expiry, StoredRef::Blob(*to));
     applying.lower(BlobKind::Value, from);
     applying.raise(BlobKind::Value, to);
     Ok(Moved::Applied)
@@ -78,7 +77,7 @@ fn move_batch(
 impl Machine {
     /// Whether the key's value is these bytes at this place, so that its segment cannot be freed.
     pub fn is_value_live(&self, keyspace: KeyspaceId, key: &[u8], blob: &BlobRef) -> Result<bool, MachineError> {
-        Ok(self.get(keyspace, key)?.is_some_and(|stored| stored.value == StoredValue::Blob(*blob)))
+        Ok(self.stored(keyspace, key)?.is_some_and(|stored| stored.value == StoredValue::Blob(*blob)))
     }
 
     /// Whether the stream's batch from `first` on is these bytes at this place and holds readable

@@ -32,6 +32,8 @@ pub(crate) struct Overlay<'a> {
     last_reader: usize,
     /// The command being run.
     number: usize,
+    /// Whether it reads what it has written itself.
+    own: bool,
 }
 
 #[derive(Debug)]
@@ -47,19 +49,25 @@ impl<'a> Overlay<'a> {
         };
         let readers = Commands::new(payload).enumerate().filter(|(_, framed)| reads(framed));
         let last_reader = readers.last().map_or(0, |(number, _)| number);
-        Self { keys: BTreeMap::new(), clears: Vec::new(), tried: None, last_reader, number: 0 }
+        Self { keys: BTreeMap::new(), clears: Vec::new(), tried: None, last_reader, number: 0, own: false }
     }
 
     /// Goes on to a command.
     #[inline]
     pub(crate) fn begin(&mut self, number: usize) {
         self.number = number;
+        self.own = false;
     }
 
-    /// Whether what the current command writes can matter to a later one.
+    /// Says that later writes of the current command read what earlier ones have written.
+    pub(crate) fn want_own(&mut self) {
+        self.own = true;
+    }
+
+    /// Whether what the current command writes can matter to a later one, or to itself.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        self.number < self.last_reader
+        self.number < self.last_reader || self.own
     }
 
     pub(crate) fn set(&mut self, keyspace: KeyspaceId, key: impl Into<Cow<'a, [u8]>>, written: Option<LiveKey<'a>>) {

@@ -1,4 +1,4 @@
-//! Reads of what is applied. Any thread, any time; the applier is held up for short copies only.
+//! Reads of the catalog and of streams; those of keys are in `time`. Any thread, any time; the applier is held up for short copies only.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -8,7 +8,6 @@ use crate::{
     catalog::KeyspaceRow,
     counts::Counts,
     keys,
-    keyspaces::{Snapshot, Stored, decode_owned},
     machine::{Machine, MachineError, StreamReadError, read},
     streams::{
         Batches, Chore, CompactionCandidate, Head, ProducerInfo, StreamInfo, Stretch, compaction,
@@ -21,31 +20,6 @@ use crate::{
 const PAGE: usize = 256;
 
 impl Machine {
-    /// The newest consistent view.
-    #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        // A clear may be settled between looking at the table and taking the view, or the other way round:
-        // only a table that was there all the while goes with the view.
-        let mut clears = read(&self.published.clears).clone();
-        loop {
-            let view = self.backend.view();
-            let after = read(&self.published.clears).clone();
-            if Arc::ptr_eq(&clears, &after) {
-                return Snapshot::new(view, clears);
-            }
-            clears = after;
-        }
-    }
-
-    /// The newest value of a key.
-    pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
-        // Asked before the backend is: what a clear that comes later hides was still there when we began.
-        if self.published.has_clears.load(Ordering::Acquire) {
-            return self.snapshot().get(keyspace, key);
-        }
-        keys::with_data_key(keyspace, key, |full| decode_owned(full, self.backend.get(full)?))
-    }
-
     /// The keyspace of that name.
     #[must_use]
     pub fn keyspace_id(&self, name: &str) -> Option<KeyspaceId> {

@@ -8,12 +8,13 @@
 //! as they stand in the list. Pairs and values read come out as bytes, wherever they are stored, so an
 //! outcome is the same on every node.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
     command::{
-        AppendedAt, FailedCondition, Got, OperationError, OperationResult, Outcome, Transacted, Transaction, Write,
+        AppendedAt, Deadline, FailedCondition, Got, OperationError, OperationResult, Outcome, Transacted, Transaction,
+        Write,
     },
     limits::{MAX_PENDING_CLEARS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_RESULT_BYTES},
     record::Malformed,
@@ -21,12 +22,16 @@ use thalweg_types::{
 
 use crate::{
     counts::CountChange,
+    expiry::Expiry,
     machine::{
+        MachineError,
         clearing::{Emptying, plan_emptying},
         commit::{self, check_append, check_condition, check_key},
         entry::{Applying, Refused},
+        leases::check_attachable,
         live::{LiveKey, LiveValue, count_change, live_key},
         overlay::Overlay,
+        timed::{end_of_put, store_put},
         transaction_scan,
     },
 };
@@ -43,7 +48,7 @@ pub(crate) fn apply<'a>(
     let operations = if failed.is_none() { then } else { otherwise };
     commit::begin_checks(applying);
     overlay.try_out();
-    let mut plan = Plan::new(applying.applied.revision.next());
+    let mut plan = Plan::new(applying.applied.revision.next(), at);
     for (number, operation) in operations.clone().enumerate() {
         if let Err(refused) = plan.add(applying, overlay, number as u32, &operation?) {
             overlay.undo();
@@ -56,7 +61,7 @@ pub(crate) fn apply<'a>(
         debug_assert_eq!(revision, plan.revision);
         applying.tell_changes();
         for (number, operation) in operations.enumerate() {
-            perform(applying, &operation?, &mut plan, number, at);
+            perform(applying, &operation?, &mut plan, number, at)?;
         }
         for (keyspace, change) in plan.counted {
             applying.count(keyspace, change);
@@ -94,18 +99,24 @@ struct Plan {
     /// Of each delete by prefix: how, and the keys that the entry wrote before.
     emptied: VecDeque<(Emptying, Vec<Vec<u8>>)>,
     counted: Vec<(KeyspaceId, CountChange)>,
+    /// Of puts that may end, by their number: when, or that they have ended already.
+    ends: BTreeMap<usize, Option<Expiry>>,
+    /// Where the transaction begins in the log.
+    at: LogPosition,
     /// Bytes that reads may still come to.
     room: usize,
 }
 
 impl Plan {
-    fn new(revision: Revision) -> Self {
+    fn new(revision: Revision, at: LogPosition) -> Self {
         Self {
             revision,
             writes: false,
             results: Vec::new(),
             emptied: VecDeque::new(),
             counted: Vec::new(),
+            ends: BTreeMap::new(),
+            at,
             room: MAX_TRANSACTION_RESULT_BYTES,
         }
     }
@@ -119,10 +130,27 @@ impl Plan {
     ) -> Result<(), Refused> {
         let failed = |error| Refused::Outcome(Outcome::OperationFailed { operation: number, error });
         let result = match *operation {
-            Write::Put { keyspace, key, value, .. } => {
+            Write::Put { keyspace, key, value, value_at } => {
                 check_key(applying, keyspace, key)?;
-                self.set(applying, overlay, keyspace, key, Some(LiveValue::Written(value)))?;
+                let value = LiveValue::Written(value, commit::within(self.at, value_at));
+                if applying.has_default_ttl(keyspace) {
+                    let expiry = end_of_put(applying, overlay, keyspace, key, Deadline::Default, None)?;
+                    self.set_until(applying, overlay, number, (keyspace, key), value, expiry)?;
+                } else {
+                    self.set(applying, overlay, keyspace, key, Some((value, Expiry::NEVER)))?;
+                }
                 OperationResult::Put
+            }
+            Write::PutUntil { keyspace, key, value, value_at, deadline, lease } => {
+                check_key(applying, keyspace, key)?;
+                lease.map_or(Ok(()), |id| check_attachable(applying, id))?;
+                let value = LiveValue::Written(value, commit::within(self.at, value_at));
+                let expiry = end_of_put(applying, overlay, keyspace, key, deadline, lease)?;
+                self.set_until(applying, overlay, number, (keyspace, key), value, expiry)?;
+                OperationResult::Put
+            }
+            Write::Touch { .. } => {
+                return Err(Malformed { at: 0, expected: "commit, for a touch" }.into());
             }
             Write::Delete { keyspace, key } => {
                 check_key(applying, keyspace, key)?;
@@ -134,7 +162,11 @@ impl Plan {
                 check_key(applying, keyspace, key)?;
                 let live = live_key(applying, overlay, keyspace, key)?;
                 let value = sum(applying, live.as_ref(), delta)?.map_err(failed)?;
-                self.set(applying, overlay, keyspace, key, Some(LiveValue::Number(value)))?;
+                let expiry = match &live {
+                    Some(live) => Some(live.expiry),
+                    None => end_of_put(applying, overlay, keyspace, key, Deadline::Default, None)?,
+                };
+                self.set_until(applying, overlay, number, (keyspace, key), LiveValue::Number(value), expiry)?;
                 OperationResult::Added { value }
             }
             Write::Append { stream, count, .. } => {
@@ -171,6 +203,21 @@ impl Plan {
         Ok(())
     }
 
+    /// Tries out a put that may end, and remembers when; `None`: it has ended already.
+    fn set_until<'a>(
+        &mut self,
+        applying: &Applying<'_>,
+        overlay: &mut Overlay<'a>,
+        number: u32,
+        (keyspace, key): (KeyspaceId, &'a [u8]),
+        value: LiveValue<'a>,
+        expiry: Option<Expiry>,
+    ) -> Result<(), Refused> {
+        self.set(applying, overlay, keyspace, key, expiry.map(|expiry| (value, expiry)))?;
+        self.ends.insert(number as usize, expiry);
+        Ok(())
+    }
+
     /// Tries out what a write will leave.
     fn set<'a>(
         &mut self,
@@ -178,9 +225,9 @@ impl Plan {
         overlay: &mut Overlay<'a>,
         keyspace: KeyspaceId,
         key: &'a [u8],
-        value: Option<LiveValue<'a>>,
+        value: Option<(LiveValue<'a>, Expiry)>,
     ) -> Result<(), Refused> {
-        let live = value.map(|value| LiveKey { revision: self.revision, value });
+        let live = value.map(|(value, expiry)| LiveKey { revision: self.revision, value, expiry });
         if applying.counts_exactly(keyspace) {
             let after = live.as_ref().map(LiveKey::value_len);
             self.counted.push((keyspace, count_change(applying, overlay, keyspace, key, after)?));
@@ -276,17 +323,32 @@ fn next_offset(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<thalwe
 }
 
 /// Does a planned operation.
-fn perform(applying: &mut Applying<'_>, operation: &Write<'_>, plan: &mut Plan, number: usize, at: LogPosition) {
+fn perform(
+    applying: &mut Applying<'_>,
+    operation: &Write<'_>,
+    plan: &mut Plan,
+    number: usize,
+    at: LogPosition,
+) -> Result<(), MachineError> {
     let revision = plan.revision;
+    if let Some(expiry) = plan.ends.remove(&number) {
+        return match *operation {
+            Write::Put { keyspace, key, value, value_at } | Write::PutUntil { keyspace, key, value, value_at, .. } => {
+                let at = Some(commit::within(at, value_at));
+                store_put(applying, (keyspace, key), value, revision, expiry, at)
+            }
+            Write::Add { keyspace, key, .. } => {
+                let OperationResult::Added { value } = plan.results[number] else { unreachable!("planned as an add") };
+                store_put(applying, (keyspace, key), value.to_string().as_bytes(), revision, expiry, None)
+            }
+            _ => unreachable!("only puts and adds end"),
+        };
+    }
     match *operation {
         Write::Put { keyspace, key, value, value_at } => {
             commit::put(applying, keyspace, key, value, revision, commit::within(at, value_at));
         }
         Write::Delete { keyspace, key } => commit::delete(applying, keyspace, key),
-        Write::Add { keyspace, key, .. } => {
-            let OperationResult::Added { value } = plan.results[number] else { unreachable!("planned as an add") };
-            commit::put_number(applying, keyspace, key, value, revision);
-        }
         Write::Append { stream, count, batch, batch_at, .. } => {
             commit::append(applying, stream, count, batch, commit::within(at, batch_at));
         }
@@ -294,8 +356,12 @@ fn perform(applying: &mut Applying<'_>, operation: &Write<'_>, plan: &mut Plan, 
             let (emptying, written) = plan.emptied.pop_front().expect("planned");
             applying.empty(keyspace, prefix, &emptying, &written, revision);
         }
+        Write::Add { .. } | Write::PutUntil { .. } | Write::Touch { .. } => {
+            unreachable!("planned with an end, or refused")
+        }
         Write::Get { .. } | Write::Scan { .. } | Write::Settle(_) => {}
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::{
     machine::{
         MachineError,
         entry::Applying,
-        live::{LiveKey, LiveValue},
+        live::{LiveKey, LiveValue, is_live},
         overlay::Overlay,
     },
 };
@@ -80,15 +80,15 @@ fn merge(
                 return Ok(ControlFlow::Break(()));
             }
             if let Some((_, live)) = mine.next_if(|(own, _)| *own == key) {
-                return page.look_at(key, live);
+                return page.look_at_own(key, live);
             }
-            let Decoded { revision, value } = decode_value(full, value)?;
-            let shown = !overlay.is_cleared(keyspace, key) && sight.shows(key, revision);
+            let Decoded { revision, value, expiry } = decode_value(full, value)?;
+            let shown = !overlay.is_cleared(keyspace, key) && sight.shows(key, revision) && is_live(applying, &expiry)?;
             let value = LiveValue::Stored(match value {
                 StoredRef::Inline(bytes) => StoredValue::Inline(Bytes::copy_from_slice(bytes)),
                 StoredRef::Blob(blob) => StoredValue::Blob(blob),
             });
-            page.look_at(key, shown.then_some(&LiveKey { revision, value }))
+            page.look_at(key, shown.then_some(&LiveKey { revision, value, expiry }))
         };
         visit().unwrap_or_else(|error| {
             failure = Some(error);
@@ -101,7 +101,7 @@ fn merge(
     while page.end.is_none()
         && let Some((key, live)) = mine.next()
     {
-        if page.look_at(key, live)?.is_break() {
+        if page.look_at_own(key, live)?.is_break() {
             break;
         }
     }
@@ -154,11 +154,19 @@ impl Page<'_, '_> {
             Direction::Reverse => Ordering::Greater,
         };
         while let Some((own, live)) = mine.next_if(|(own, _)| (*own).cmp(key) == before) {
-            if self.look_at(own, live)?.is_break() {
+            if self.look_at_own(own, live)?.is_break() {
                 return Ok(ControlFlow::Break(()));
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// A key as the entry left it. It may have ended since, with a lease that a later command revoked.
+    fn look_at_own(&mut self, key: &[u8], live: Option<&LiveKey<'_>>) -> Result<ControlFlow<()>, MachineError> {
+        match live {
+            Some(live) if !is_live(self.applying, &live.expiry)? => self.look_at(key, None),
+            live => self.look_at(key, live),
+        }
     }
 
     fn look_at(&mut self, key: &[u8], live: Option<&LiveKey<'_>>) -> Result<ControlFlow<()>, MachineError> {

@@ -10,8 +10,8 @@ use thalweg_state::{
     machine::{LogId, Machine, MachineOptions},
 };
 use thalweg_types::{
-    Index, KeyspaceId, Offset, Revision, SpaceTime, StreamId, Term,
-    command::{self, AppendTerms, CommitBuilder, Compaction, KeyspaceConfig, ProducerStamp, StreamConfig},
+    Index, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId, Term,
+    command::{self, AppendTerms, CommitBuilder, Compaction, Deadline, KeyspaceConfig, ProducerStamp, StreamConfig},
     record::{Record, RecordBatch, Records},
 };
 
@@ -51,6 +51,21 @@ fn fixed() -> Bench {
     );
     bench.run(2_000_000, &[command(|out| commit.encode(out))]);
     bench.run(3_000_000, &[append(1), command(|out| command::encode_trim_stream(out, StreamId(1), Offset(3)))]);
+    let until = |key: &[u8], deadline, lease: Option<u64>| {
+        let lease = lease.map(LeaseId);
+        command(|out| command::encode_put_until(out, KeyspaceId(2), key, b"in the log", deadline, lease).unwrap())
+    };
+    let day = Duration::from_secs(86_400);
+    bench.run(
+        3_000_000,
+        &[
+            command(|out| command::encode_grant_lease(out, Some(LeaseId(7)), day).unwrap()),
+            command(|out| command::encode_grant_lease(out, None, day).unwrap()),
+            until(b"ends", Deadline::After(day), None),
+            until(b"hangs", Deadline::Never, Some(7)),
+            until(b"both", Deadline::At(SpaceTime(9_000_000)), Some(7)),
+        ],
+    );
     let mut passed = || bench.log.skip(SpaceTime(3_000_000)).next_lsn;
     bench.machine.apply_membership(MEMBERSHIP, SpaceTime(3_000_000), b"members", passed()).unwrap();
     bench.machine.apply_vote(b"vote", passed()).unwrap();
@@ -116,7 +131,7 @@ fn a_state_of_format_1_can_be_read() {
             ]
         );
     }
-    assert_eq!(machine.liveness().len(), 2);
+    assert_eq!(machine.liveness().len(), 3);
     let membership = machine.membership().unwrap().unwrap();
     assert_eq!((membership.id, membership.payload.as_ref()), (MEMBERSHIP, b"members".as_slice()));
     assert_eq!(machine.vote().unwrap().as_deref(), Some(b"vote".as_slice()));

@@ -14,6 +14,8 @@ mod model;
 mod producers;
 mod replay;
 mod support;
+mod time;
+mod time_model;
 mod transactions;
 mod workload;
 mod workload_kv;

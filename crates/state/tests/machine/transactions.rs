@@ -31,7 +31,10 @@ const MANY: usize = MAX_EAGER_PREFIX_ROWS + 10;
 fn bench() -> Bench {
     let mut bench = Bench::new(MachineOptions::default());
     let create = |name: &str, exact_counts| {
-        command(|out| command::encode_create_keyspace(out, name, &KeyspaceConfig { exact_counts }).unwrap())
+        command(|out| {
+            command::encode_create_keyspace(out, name, &KeyspaceConfig { exact_counts, ..KeyspaceConfig::default() })
+                .unwrap()
+        })
     };
     let stream = command(|out| command::encode_create_stream(out, "s", &StreamConfig::default()).unwrap());
     bench.run(1, &[create("plain", false), create("exact", true), stream]);
@@ -372,7 +375,13 @@ fn exact_counts_follow_every_write() {
         2,
         &[
             command(|out| command::encode_configure_keyspace(out, EXACT, &plain)),
-            command(|out| command::encode_configure_keyspace(out, EXACT, &KeyspaceConfig { exact_counts: true })),
+            command(|out| {
+                command::encode_configure_keyspace(
+                    out,
+                    EXACT,
+                    &KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() },
+                )
+            }),
         ],
     );
     assert!(matches!(outcomes[..], [Outcome::Done, Outcome::CannotConfigure { .. }]), "{outcomes:?}");

@@ -129,7 +129,7 @@ impl Model {
     fn create_keyspace(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
         let name = format!("ks{}", rng.below(4));
         let exact_counts = rng.below(2) == 0;
-        let config = KeyspaceConfig { exact_counts };
+        let config = KeyspaceConfig { exact_counts, ..KeyspaceConfig::default() };
         let command = command(|out| command::encode_create_keyspace(out, &name, &config).unwrap());
         if let Some((&id, _)) = self.keyspaces.iter().find(|(_, (other, _))| *other == name) {
             return (command, Outcome::Keyspace { id: KeyspaceId(id), created: false });

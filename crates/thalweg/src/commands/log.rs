@@ -13,7 +13,7 @@ use thalweg_log::{
 };
 use thalweg_types::{
     Lsn,
-    command::{Command, Commands, GroupCommand, Write},
+    command::{Command, Commands, GroupCommand, TimeCommand, Write},
     record::Malformed,
 };
 
@@ -249,7 +249,7 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
             Command::Commit(commit) => {
                 for write in commit.writes()? {
                     match write? {
-                        Write::Put { .. } => puts += 1,
+                        Write::Put { .. } | Write::PutUntil { .. } => puts += 1,
                         Write::Delete { .. } => deletes += 1,
                         Write::Append { count, .. } => (appends, records) = (appends + 1, records + u64::from(count)),
                         Write::Settle(settle) => others.push(format!("settle for group {}", settle.group)),
@@ -263,6 +263,7 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
                 let (then, otherwise) = (then.count(), otherwise.count());
                 others.push(format!("transaction ({conditions} conditions, then {then}, else {otherwise})"));
             }
+            Command::Time(command) => others.push(about_time(&command)),
             Command::DropKeyspace { keyspace } => others.push(format!("drop keyspace {keyspace}")),
             Command::Sweep { max } => others.push(format!("sweep {max} rows")),
             Command::CreateKeyspace { name, .. } => others.push(format!("create keyspace {name}")),
@@ -282,6 +283,17 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
     let counted = [(puts, "puts"), (deletes, "deletes"), (appends, "appends"), (records, "records")];
     let counted = counted.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
     Ok(counted.chain(others).collect::<Vec<_>>().join(", "))
+}
+
+fn about_time(command: &TimeCommand<'_>) -> String {
+    match command {
+        TimeCommand::Grant { id, ttl } if id.get() == 0 => format!("grant a lease of {ttl:?}"),
+        TimeCommand::Grant { id, ttl } => format!("grant lease {id} of {ttl:?}"),
+        TimeCommand::Keep { id } => format!("keep lease {id} alive"),
+        TimeCommand::Revoke { id } => format!("revoke lease {id}"),
+        TimeCommand::Expire { max } => format!("expire {max} rows"),
+        TimeCommand::Forget { rows } => format!("forget {} stale rows", rows.iter().count()),
+    }
 }
 
 /// Files below a directory and their bytes; what cannot be read counts nothing.

@@ -253,7 +253,10 @@ impl Target for Local {
 }
 
 fn changed(config: KeyspaceConfig, change: &KeyspaceChange) -> KeyspaceConfig {
-    KeyspaceConfig { exact_counts: change.exact_counts.unwrap_or(config.exact_counts) }
+    KeyspaceConfig {
+        exact_counts: change.exact_counts.unwrap_or(config.exact_counts),
+        default_ttl: change.default_ttl.or(config.default_ttl),
+    }
 }
 
 fn no_such_keyspace(name: &str) -> Failure {

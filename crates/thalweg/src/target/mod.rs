@@ -161,6 +161,7 @@ pub struct StreamRow {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyspaceChange {
     pub exact_counts: Option<bool>,
+    pub default_ttl: Option<Duration>,
 }
 
 /// Called with each pair; `Break` ends the scan early.
@@ -222,7 +223,7 @@ pub trait Target {
 /// Whether a condition holds for a key that is not there.
 pub fn holds_for_absent(expect: Expect<'_>) -> bool {
     match expect {
-        Expect::Absent => true,
+        Expect::Absent | Expect::Any => true,
         Expect::Before(revision) => revision.get() > 0,
         Expect::Present | Expect::Revision(_) | Expect::Value(_) | Expect::After(_) => false,
     }

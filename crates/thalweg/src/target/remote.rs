@@ -60,7 +60,7 @@ impl Remote {
             Some(Expect::Present) => ask = ask.header("if-match", "*"),
             Some(Expect::Revision(revision)) => ask = ask.header("if-match", format!("\"{revision}\"")),
             // Told in the body: see `commit_if`.
-            Some(Expect::Value(_) | Expect::Before(_) | Expect::After(_)) | None => {}
+            Some(Expect::Value(_) | Expect::Before(_) | Expect::After(_) | Expect::Any) | None => {}
         }
         self.http.ask(ask)
     }
@@ -69,6 +69,9 @@ impl Remote {
         let mut object = Map::new();
         if let Some(exact) = change.exact_counts {
             object.insert("exact_counts".into(), json!(exact));
+        }
+        if let Some(ttl) = change.default_ttl {
+            object.insert("default_ttl_seconds".into(), json!(ttl.as_secs_f64()));
         }
         let body = Value::Object(object).to_string();
         let ask = Ask::send(method, keyspace_path(name), body.as_bytes()).header("content-type", "application/json");
@@ -425,6 +428,8 @@ fn expect_json(expect: Expect<'_>) -> Value {
         Expect::Revision(revision) => json!({ "revision": revision.0 }),
         Expect::Before(revision) => json!({ "before": revision.0 }),
         Expect::After(revision) => json!({ "after": revision.0 }),
+        // Of revision 0 or later: all are.
+        Expect::Any => json!({ "before": u64::MAX }),
         Expect::Value(value) => {
             let mut object = Map::new();
             insert_bytes(&mut object, "value", value);

@@ -5,8 +5,9 @@ use crate::{
         AppendTerms, COMMIT, CommandError, EncodedStamp, ExpectedOffset, expect_end,
         groups::{self, Again, Settle, Settlement},
         operations::{self, ScanOperation},
+        time::{Deadline, PUT_UNTIL, TOUCH, encode_put_until_write, encode_touch_write},
     },
-    ids::{GroupId, KeyspaceId, Offset, Revision, StreamId},
+    ids::{GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_VALUE_BYTES},
     record::{Malformed, Reader, RecordBatch, put_u32},
 };
@@ -15,6 +16,7 @@ const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const APPEND: u8 = 3;
 const APPEND_PRODUCED: u8 = 32;
+const ANY: u8 = 16;
 
 /// What a condition wants of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub enum Expect<'a> {
     Before(Revision),
     /// The key's value was written after this revision.
     After(Revision),
+    /// Nothing: always holds. Says that the commit reads, as a touch does.
+    Any,
 }
 
 impl Expect<'_> {
@@ -52,6 +56,7 @@ impl Expect<'_> {
             }
             Self::Before(at) => revision(4, at),
             Self::After(at) => revision(5, at),
+            Self::Any => out.push(ANY),
         }
     }
 
@@ -69,6 +74,9 @@ pub struct CommitBuilder {
     write_count: u32,
     has_terms: bool,
     settles: bool,
+    needs_lease: bool,
+    /// Some write needs what the key is before it.
+    reads: bool,
 }
 
 impl CommitBuilder {
@@ -94,6 +102,39 @@ impl CommitBuilder {
         self.room(key.len() + value.len() + 32)?;
         self.write_count += 1;
         encode_put_write(&mut self.writes, keyspace, key, value);
+        Ok(self)
+    }
+
+    /// Adds a put that lives until a deadline and, with a lease, at most as long as that. The commit fails
+    /// if there is no such lease.
+    pub fn put_until(
+        &mut self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        value: &[u8],
+        deadline: Deadline,
+        lease: Option<LeaseId>,
+    ) -> Result<&mut Self, CommandError> {
+        check_key(key)?;
+        check_value(value)?;
+        let deadline = deadline.check()?;
+        self.room(key.len() + value.len() + 64)?;
+        self.write_count += 1;
+        self.needs_lease |= lease.is_some();
+        self.reads |= deadline.reads();
+        encode_put_until_write(&mut self.writes, keyspace, key, value, deadline, lease);
+        Ok(self)
+    }
+
+    /// Gives a key another deadline; value, revision and lease stay. Does nothing to a key without a value:
+    /// add a condition if that matters.
+    pub fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<&mut Self, CommandError> {
+        check_key(key)?;
+        let deadline = deadline.check()?;
+        self.room(key.len() + 64)?;
+        self.write_count += 1;
+        self.reads = true;
+        encode_touch_write(&mut self.writes, keyspace, key, deadline);
         Ok(self)
     }
 
@@ -171,17 +212,21 @@ impl CommitBuilder {
         self.write_count
     }
 
-    /// Whether its outcome depends on the state: conditions, appends at an expected offset or of a
-    /// producer, acks and nacks.
+    /// Whether its outcome depends on the state: conditions, appends at an expected offset or of a producer,
+    /// acks and nacks, or leases.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
-        self.condition_count > 0 || self.has_terms || self.settles
+        self.condition_count > 0 || self.has_terms || self.settles || self.needs_lease
     }
 
     /// Appends the encoded command.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        encode_commit_head(out, self.condition_count, self.write_count);
+        let says_that_it_reads = self.reads && self.condition_count == 0;
+        encode_commit_head(out, self.condition_count + u32::from(says_that_it_reads), self.write_count);
         out.extend_from_slice(&self.conditions);
+        if says_that_it_reads {
+            encode_any_condition(out);
+        }
         out.extend_from_slice(&self.writes);
     }
 
@@ -221,6 +266,11 @@ pub(super) fn encode_condition(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u
     put_u32(out, key.len());
     out.extend_from_slice(key);
     expect.encode(out);
+}
+
+fn encode_any_condition(out: &mut Vec<u8>) {
+    out.extend_from_slice(&[0; 8]);
+    out.push(ANY);
 }
 
 pub(super) fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
@@ -267,6 +317,26 @@ pub fn encode_put(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[
     check_value(value)?;
     encode_commit_head(out, 0, 1);
     encode_put_write(out, keyspace, key, value);
+    Ok(())
+}
+
+/// Appends the command of a single put that lives until a deadline, and at most as long as its lease.
+pub fn encode_put_until(
+    out: &mut Vec<u8>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    value: &[u8],
+    deadline: Deadline,
+    lease: Option<LeaseId>,
+) -> Result<(), CommandError> {
+    check_key(key)?;
+    check_value(value)?;
+    let deadline = deadline.check()?;
+    encode_commit_head(out, u32::from(deadline.reads()), 1);
+    if deadline.reads() {
+        encode_any_condition(out);
+    }
+    encode_put_until_write(out, keyspace, key, value, deadline, lease);
     Ok(())
 }
 
@@ -336,6 +406,30 @@ pub enum Write<'a> {
         keyspace: KeyspaceId,
         /// The key.
         key: &'a [u8],
+    },
+    /// Set a key that lives until a deadline.
+    PutUntil {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+        /// Where the value lies.
+        value_at: usize,
+        /// Until when.
+        deadline: Deadline,
+        /// And at most as long as this lease.
+        lease: Option<LeaseId>,
+    },
+    /// Give a key another deadline.
+    Touch {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: &'a [u8],
+        /// Until when.
+        deadline: Deadline,
     },
     /// Append records.
     Append {
@@ -484,6 +578,7 @@ pub(super) fn decode_condition<'a>(reader: &mut Reader<'a>) -> Result<Condition<
         }
         4 => Expect::Before(Revision(reader.u64("revision")?)),
         5 => Expect::After(Revision(reader.u64("revision")?)),
+        ANY => Expect::Any,
         _ => return Err(Malformed { at, expected: "known condition kind" }),
     };
     Ok(Condition { keyspace, key, expect })
@@ -510,6 +605,24 @@ fn decode_write<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
         APPEND_PRODUCED => decode_append(reader, true),
         groups::WRITE_ACK => Ok(Write::Settle(Settle::decode_ack(reader)?)),
         groups::WRITE_NACK => Ok(Write::Settle(Settle::decode_nack(reader)?)),
+        PUT_UNTIL => {
+            let keyspace = KeyspaceId(reader.u32("keyspace id")?);
+            let key_len = reader.u32("key length")? as usize;
+            let value_len = reader.u32("value length")? as usize;
+            let deadline = Deadline::decode(reader)?;
+            let lease = LeaseId(reader.u64("lease id")?);
+            let key = reader.take(key_len, "key")?;
+            let value_at = reader.position();
+            let value = reader.take(value_len, "value")?;
+            let lease = (lease != LeaseId::ZERO).then_some(lease);
+            Ok(Write::PutUntil { keyspace, key, value, value_at, deadline, lease })
+        }
+        TOUCH => {
+            let keyspace = KeyspaceId(reader.u32("keyspace id")?);
+            let len = reader.u32("key length")? as usize;
+            let deadline = Deadline::decode(reader)?;
+            Ok(Write::Touch { keyspace, key: reader.take(len, "key")?, deadline })
+        }
         kind => decode_reading(kind, at, reader),
     }
 }

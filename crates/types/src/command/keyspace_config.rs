@@ -3,13 +3,20 @@
 //! ```text
 //! config := fields u8 | (tag u8 | len u8 | bytes)*       tags ascending; a field at its default is left out
 //! tag    := 1 exact counts: 1
+//!         | 16 default TTL: micros u64 LE
 //! ```
 //! Tags 1-15 are of counting and storing, 16-23 of time, 24-31 of history. A tag that is not known makes
 //! the command malformed, so that no node half understands a newer one.
 
-use crate::record::{Malformed, Reader};
+use std::time::Duration;
+
+use crate::{
+    limits::MAX_TTL,
+    record::{Malformed, Reader},
+};
 
 const EXACT_COUNTS: u8 = 1;
+const DEFAULT_TTL: u8 = 16;
 
 /// What a keyspace does beyond storing. The default does nothing more, and its puts are blind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +24,10 @@ pub struct KeyspaceConfig {
     /// Keys and bytes are counted exactly. Costs a read for each write; can only be asked for when the
     /// keyspace is created, because counting what is there already would mean reading all of it.
     pub exact_counts: bool,
+    /// How long a value lives whose put says nothing of it; `None`: forever. Puts to the keyspace then read
+    /// the key's row, to remove what the value before was to end by. Values that are there already keep
+    /// the deadline they have, or have none.
+    pub default_ttl: Option<Duration>,
 }
 
 impl KeyspaceConfig {
@@ -38,6 +49,9 @@ impl KeyspaceConfig {
         if self.exact_counts {
             field(EXACT_COUNTS, &[1]);
         }
+        if let Some(ttl) = self.default_ttl {
+            field(DEFAULT_TTL, &u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX).to_le_bytes());
+        }
     }
 
     /// Reads the encoding; anything but what [`encode`](Self::encode) writes is malformed.
@@ -55,6 +69,14 @@ impl KeyspaceConfig {
             last = tag;
             match (tag, bytes) {
                 (EXACT_COUNTS, [1]) => config.exact_counts = true,
+                (DEFAULT_TTL, ttl) => {
+                    let micros = ttl.try_into().map(u64::from_le_bytes).unwrap_or_default();
+                    let ttl = Duration::from_micros(micros);
+                    if micros == 0 || ttl > MAX_TTL {
+                        return Err(Malformed { at, expected: "default TTL within the limits" });
+                    }
+                    config.default_ttl = Some(ttl);
+                }
                 _ => return Err(Malformed { at, expected: "known keyspace setting" }),
             }
         }
@@ -79,7 +101,10 @@ mod tests {
             out
         };
         assert_eq!(encoded(KeyspaceConfig::default()), [0]);
-        assert_eq!(encoded(KeyspaceConfig { exact_counts: true }), [1, 1, 1, 1]);
+        let exact = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
+        assert_eq!(encoded(exact), [1, 1, 1, 1]);
+        let ending = KeyspaceConfig { default_ttl: Some(Duration::from_micros(258)), ..exact };
+        assert_eq!(encoded(ending), [2, 1, 1, 1, 16, 8, 2, 1, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! What comes of a command.
 
+use std::time::Duration;
+
 use crate::{
+    clock::SpaceTime,
     command::{OperationError, ProducerRefusal, StreamLimit, Transacted, groups::GroupOutcome},
-    ids::{KeyspaceId, Offset, Revision, StreamId},
+    ids::{KeyspaceId, LeaseId, Offset, Revision, StreamId},
     record::Malformed,
 };
 
@@ -94,6 +97,28 @@ pub enum Outcome {
     Reclaimed {
         /// How many were forgotten, or looked at.
         entries: u32,
+        /// Whether another command is wanted.
+        more: bool,
+    },
+    /// The lease lives, granted or kept alive.
+    Lease {
+        /// Its id.
+        id: LeaseId,
+        /// How long it lives without being kept alive.
+        ttl: Duration,
+        /// When it ends unless it is kept alive before.
+        deadline: SpaceTime,
+    },
+    /// There is no such lease: it has expired, was revoked, or never was. Nothing happened.
+    NoSuchLease(LeaseId),
+    /// A lease of that id lives, or its keys are still being removed. Nothing happened.
+    LeaseExists(LeaseId),
+    /// What was past its deadline is removed, or rows were forgotten.
+    Expired {
+        /// How many keys are gone.
+        keys: u32,
+        /// How many rows were looked at.
+        rows: u32,
         /// Whether another command is wanted.
         more: bool,
     },

@@ -1,0 +1,199 @@
+//! Leases: granting, keeping alive, revoking, and which keys are attached to them.
+//!
+//! Owns leases as the commands of an entry see them: rows go into the batch as they change, and what the
+//! batch holds is remembered in [`PendingLeases`], since the backend does not show it yet.
+//! Does not own the removal of what has ended (see `expire`).
+//!
+//! Invariant: a lease's row is removed only when no value in the map is attached to it, so a lease of the
+//! same id that is granted later never finds keys of the former one.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use thalweg_types::{
+    KeyspaceId, LeaseId, SpaceTime,
+    command::Outcome,
+    limits::{MAX_ENTRY_COMMANDS, MAX_LEASE_KEYS, MAX_LEASES},
+};
+
+use crate::{
+    expiry::{Lease, attached_prefix, lease_deadline_row, lease_row},
+    machine::{
+        MachineError,
+        entry::{Applying, Refused},
+        expire,
+        overlay::Overlay,
+    },
+};
+
+/// Bits of a chosen id that count within an entry.
+const GRANT_BITS: u32 = 12;
+
+/// What the current record changes about leases.
+#[derive(Debug, Default)]
+pub(crate) struct PendingLeases {
+    /// Rows as changed; `None` is removed.
+    leases: BTreeMap<LeaseId, Option<Lease>>,
+    /// How many ids it has chosen.
+    named: u64,
+    /// Attachments as changed: whether the row is there. By lease, keyspace, key.
+    attached: BTreeMap<LeaseId, BTreeMap<(KeyspaceId, Vec<u8>), bool>>,
+}
+
+impl PendingLeases {
+    pub(crate) fn clear(&mut self) {
+        self.leases.clear();
+        self.named = 0;
+        self.attached.clear();
+    }
+
+    /// Whether the record has attached keys to the lease that the backend does not show yet.
+    pub(crate) fn has_attached(&self, id: LeaseId) -> bool {
+        self.attached.get(&id).is_some_and(|keys| keys.values().any(|&is_there| is_there))
+    }
+}
+
+impl Applying<'_> {
+    /// A lease as earlier commands left it, ended or not.
+    pub(crate) fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
+        match self.applier.pending.leases.leases.get(&id) {
+            Some(lease) => Ok(*lease),
+            None => Lease::from_row(id, self.machine.backend.get(&lease_row(id))),
+        }
+    }
+
+    /// An id that the space has never given out: of the entry's index, and a count within it.
+    fn free_lease_id(&mut self) -> Result<LeaseId, MachineError> {
+        const { assert!(MAX_ENTRY_COMMANDS <= 1 << GRANT_BITS) }
+        loop {
+            let count = self.applier.pending.leases.named;
+            self.applier.pending.leases.named += 1;
+            let id = LeaseId((self.applied.index.0 << GRANT_BITS).wrapping_add(count));
+            // Somebody may have chosen the number by hand.
+            if id != LeaseId::ZERO && self.lease(id)?.is_none() {
+                return Ok(id);
+            }
+        }
+    }
+
+    /// A lease that has not ended at the entry's time.
+    pub(crate) fn live_lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
+        Ok(self.lease(id)?.filter(|lease| lease.is_live(self.applied.time)))
+    }
+
+    /// Replaces a lease, and its row by time if its deadline is another one than `before`'s.
+    fn set_lease(&mut self, id: LeaseId, before: Option<&Lease>, after: Option<Lease>) {
+        let batch = &mut self.applier.batch;
+        let (old, new) = (before.map(|lease| lease.deadline), after.map(|lease| lease.deadline));
+        if old != new {
+            if let Some(deadline) = old {
+                batch.delete(&[&lease_deadline_row(deadline, id)]);
+            }
+            if let Some(deadline) = new {
+                batch.put(&[&lease_deadline_row(deadline, id)], &[]);
+                self.machine.note_deadline();
+            }
+        }
+        match after {
+            Some(lease) => batch.put(&[&lease_row(id)], &[&lease.encode()]),
+            None => batch.delete(&[&lease_row(id)]),
+        }
+        self.applier.pending.leases.leases.insert(id, after);
+    }
+
+    /// Removes a lease to which nothing is attached.
+    pub(crate) fn remove_lease(&mut self, id: LeaseId, lease: &Lease) {
+        self.set_lease(id, Some(lease), None);
+        self.applier.lease_count -= 1;
+    }
+
+    /// Attaches a key to a lease that was checked to live.
+    pub(crate) fn attach(&mut self, id: LeaseId, keyspace: KeyspaceId, key: &[u8]) -> Result<(), MachineError> {
+        self.set_attached(id, keyspace, key, true)
+    }
+
+    /// Removes a key's attachment, if there is one.
+    pub(crate) fn detach(&mut self, id: LeaseId, keyspace: KeyspaceId, key: &[u8]) -> Result<(), MachineError> {
+        self.set_attached(id, keyspace, key, false)
+    }
+
+    fn set_attached(
+        &mut self,
+        id: LeaseId,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        wanted: bool,
+    ) -> Result<(), MachineError> {
+        let prefix = attached_prefix(id, keyspace);
+        let known = self.applier.pending.leases.attached.get(&id).and_then(|keys| keys.get(&(keyspace, key.to_vec())));
+        let is_there = match known {
+            Some(&is_there) => is_there,
+            None => self.machine.backend.get(&[&prefix, key].concat())?.is_some(),
+        };
+        if is_there == wanted {
+            return Ok(());
+        }
+        let keys = self.applier.pending.leases.attached.entry(id).or_default();
+        keys.insert((keyspace, key.to_vec()), wanted);
+        match wanted {
+            true => self.applier.batch.put(&[&prefix, key], &[]),
+            false => self.applier.batch.delete(&[&prefix, key]),
+        }
+        if let Some(lease) = self.lease(id)? {
+            let keys = if wanted { lease.keys.saturating_add(1) } else { lease.keys.saturating_sub(1) };
+            self.set_lease(id, Some(&lease), Some(Lease { keys, ..lease }));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a put that is to hang on a lease that does not live, or that has its fill of keys. A commit may
+/// take a lease past its fill by its own writes: they are counted as they are done.
+pub(crate) fn check_attachable(applying: &Applying<'_>, id: LeaseId) -> Result<(), Refused> {
+    match applying.live_lease(id)? {
+        None => Err(Refused::Outcome(Outcome::NoSuchLease(id))),
+        Some(lease) if lease.keys >= MAX_LEASE_KEYS => {
+            Err(Refused::Outcome(Outcome::TooMany { what: "keys of the lease", limit: MAX_LEASE_KEYS as usize }))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Grants a lease.
+pub(crate) fn grant(applying: &mut Applying<'_>, id: LeaseId, ttl: Duration) -> Result<Outcome, Refused> {
+    if applying.applier.lease_count >= MAX_LEASES {
+        return Ok(Outcome::TooMany { what: "leases", limit: MAX_LEASES });
+    }
+    let id = if id == LeaseId::ZERO { applying.free_lease_id()? } else { id };
+    if applying.lease(id)?.is_some() {
+        return Ok(Outcome::LeaseExists(id));
+    }
+    let deadline = applying.applied.time.plus(ttl);
+    applying.set_lease(id, None, Some(Lease { ttl, deadline, keys: 0 }));
+    applying.applier.lease_count += 1;
+    Ok(Outcome::Lease { id, ttl, deadline })
+}
+
+/// Lets a lease live for another TTL from the entry's time on.
+pub(crate) fn keep(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome, Refused> {
+    let Some(lease) = applying.live_lease(id)? else { return Ok(Outcome::NoSuchLease(id)) };
+    let deadline = applying.applied.time.plus(lease.ttl).max(lease.deadline);
+    applying.set_lease(id, Some(&lease), Some(Lease { deadline, ..lease }));
+    Ok(Outcome::Lease { id, ttl: lease.ttl, deadline })
+}
+
+/// Ends a lease now: its keys are hidden with this command, and as many as one record may are removed.
+pub(crate) fn revoke(applying: &mut Applying<'_>, id: LeaseId, overlay: &mut Overlay<'_>) -> Result<Outcome, Refused> {
+    let Some(lease) = applying.live_lease(id)? else { return Ok(Outcome::NoSuchLease(id)) };
+    let ended = Lease { deadline: applying.applied.time, ..lease };
+    applying.set_lease(id, Some(&lease), Some(ended));
+    let revision = applying.use_revision();
+    applying.tell_changes();
+    expire::end_lease(applying, id, overlay, revision)?;
+    Ok(Outcome::Committed { revision, appends: Vec::new() })
+}
+
+/// When what is put or touched at `time` for `ttl` ends.
+pub(crate) fn deadline_after(time: SpaceTime, ttl: Duration) -> SpaceTime {
+    // One below what stands for none.
+    time.plus(ttl).min(SpaceTime(u64::MAX - 1))
+}

@@ -1,0 +1,390 @@
+//! Commands about time: when a key ends, leases, and what expiry itself asks for.
+//!
+//! Owns the encodings of deadlines as they are asked for, of the lease commands, and of the commands by
+//! which maintenance carries expiry out. Does not own what a deadline does: that is the state machine's.
+//!
+//! ```text
+//! command  := 16 | lease u64 | ttl_micros u64         grant a lease; 0 lets the machine choose the id
+//!           | 17 | lease u64                          keep a lease alive
+//!           | 18 | lease u64                          revoke a lease
+//!           | 19 | max u32                            remove at most so many of what is past its deadline
+//!           | 20 | count u32 | (len u32 | row)*       forget these rows of the state if they are stale
+//! write    := 16 | keyspace u32 | key_len u32 | value_len u32 | deadline | lease u64 | key | value
+//!           | 17 | keyspace u32 | key_len u32 | deadline | key
+//! deadline := kind u8 | micros u64
+//! condition:= 0 u32 | 0 u32 | 16                      always holds, of no key
+//! ```
+//! A commit with a write that reads (a touch, a put with a deadline of kind 4) has at least one condition, if
+//! only the one that always holds: by that the state machine knows what to remember of an entry.
+//! Little-endian. A lease of 0 is none. Of a deadline's kinds (0 default, 1 never, 2 after, 3 at, 4 keep) only
+//! `after` and `at` use `micros`; in the others it is 0.
+
+use std::time::Duration;
+
+use crate::{
+    clock::SpaceTime,
+    command::CommandError,
+    ids::{KeyspaceId, LeaseId},
+    limits::{MAX_STALE_ROWS, MAX_TTL, MIN_LEASE_TTL},
+    record::{Malformed, Reader, put_u32},
+};
+
+const GRANT: u8 = 16;
+const KEEP: u8 = 17;
+const REVOKE: u8 = 18;
+const EXPIRE: u8 = 19;
+const FORGET: u8 = 20;
+
+pub(super) const PUT_UNTIL: u8 = 16;
+pub(super) const TOUCH: u8 = 17;
+
+/// Until when a key is to live. Times are space time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deadline {
+    /// As the keyspace says: its default TTL from now on, or forever.
+    #[default]
+    Default,
+    /// Forever, whatever the keyspace says.
+    Never,
+    /// So long from the moment at which the command is ordered.
+    After(Duration),
+    /// Until then. What has passed already is as if deleted.
+    At(SpaceTime),
+    /// As the key's present value; as `Default` if it has none. Of no use to a touch.
+    Keep,
+}
+
+impl Deadline {
+    /// Refuses a TTL of 0 or above [`MAX_TTL`].
+    pub fn check(self) -> Result<Self, CommandError> {
+        match self {
+            Self::After(ttl) if ttl.as_micros() == 0 || ttl > MAX_TTL => Err(CommandError::BadTtl { got: ttl }),
+            fine => Ok(fine),
+        }
+    }
+
+    /// Whether it depends on what the key is before.
+    #[must_use]
+    pub fn reads(self) -> bool {
+        self == Self::Keep
+    }
+
+    pub(super) fn encode(self, out: &mut Vec<u8>) {
+        let (kind, micros) = match self {
+            Self::Default => (0, 0),
+            Self::Never => (1, 0),
+            Self::After(ttl) => (2, micros(ttl)),
+            Self::At(time) => (3, time.0),
+            Self::Keep => (4, 0),
+        };
+        out.push(kind);
+        out.extend_from_slice(&micros.to_le_bytes());
+    }
+
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let at = reader.position();
+        let kind = reader.u8("deadline kind")?;
+        match (kind, reader.u64("deadline")?) {
+            (0, 0) => Ok(Self::Default),
+            (1, 0) => Ok(Self::Never),
+            (2, ttl @ 1..) => Ok(Self::After(Duration::from_micros(ttl))),
+            (3, time) => Ok(Self::At(SpaceTime(time))),
+            (4, 0) => Ok(Self::Keep),
+            _ => Err(Malformed { at, expected: "deadline" }),
+        }
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A decoded command about time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TimeCommand<'a> {
+    /// Grant a lease.
+    Grant {
+        /// Its id; 0: the machine chooses.
+        id: LeaseId,
+        /// How long it lives without being kept alive.
+        ttl: Duration,
+    },
+    /// Let a lease live for another TTL from now on.
+    Keep {
+        /// Which.
+        id: LeaseId,
+    },
+    /// End a lease, and with it its keys.
+    Revoke {
+        /// Which.
+        id: LeaseId,
+    },
+    /// Remove what is past its deadline.
+    Expire {
+        /// At most so many rows.
+        max: u32,
+    },
+    /// Forget rows that say nothing true any more.
+    Forget {
+        /// Their keys in the state.
+        rows: StaleRows<'a>,
+    },
+}
+
+/// Keys of rows, borrowed from a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaleRows<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> StaleRows<'a> {
+    /// The keys in order.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let mut reader = Reader::at(self.bytes, 0);
+        std::iter::from_fn(move || {
+            let len = reader.u32("row length").ok()?;
+            reader.take(len as usize, "row").ok()
+        })
+    }
+}
+
+impl<'a> TimeCommand<'a> {
+    /// Kinds that look at keys.
+    pub(super) const REMOVING: [u8; 3] = [REVOKE, EXPIRE, FORGET];
+
+    /// Decodes a command of this family whose kind has been read.
+    pub(super) fn decode(kind: u8, reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        match kind {
+            GRANT => {
+                let id = LeaseId(reader.u64("lease id")?);
+                let at = reader.position();
+                let ttl = Duration::from_micros(reader.u64("lease TTL")?);
+                check_lease_ttl(ttl).map_err(|_| Malformed { at, expected: "lease TTL within the limits" })?;
+                Ok(Self::Grant { id, ttl })
+            }
+            KEEP => Ok(Self::Keep { id: LeaseId(reader.u64("lease id")?) }),
+            REVOKE => Ok(Self::Revoke { id: LeaseId(reader.u64("lease id")?) }),
+            EXPIRE => Ok(Self::Expire { max: reader.u32("row count")? }),
+            FORGET => {
+                let count = reader.u32("row count")?;
+                let at = reader.position();
+                if count as usize > MAX_STALE_ROWS {
+                    return Err(Malformed { at, expected: "fewer rows" });
+                }
+                let bytes = reader.rest();
+                let mut rows = Reader::at(bytes, 0);
+                for _ in 0..count {
+                    let len = rows.u32("row length")?;
+                    rows.take(len as usize, "row")?;
+                }
+                if !rows.is_empty() {
+                    return Err(Malformed { at: at + rows.position(), expected: "end of the command" });
+                }
+                Ok(Self::Forget { rows: StaleRows { bytes } })
+            }
+            _ => Err(Malformed { at: 0, expected: "known command kind" }),
+        }
+    }
+}
+
+fn check_lease_ttl(ttl: Duration) -> Result<(), CommandError> {
+    if ttl < MIN_LEASE_TTL || ttl > MAX_TTL {
+        return Err(CommandError::BadTtl { got: ttl });
+    }
+    Ok(())
+}
+
+/// Appends the command that grants a lease; without an id the machine chooses one.
+pub fn encode_grant_lease(out: &mut Vec<u8>, id: Option<LeaseId>, ttl: Duration) -> Result<(), CommandError> {
+    check_lease_ttl(ttl)?;
+    if id == Some(LeaseId::ZERO) {
+        return Err(CommandError::BadLeaseId);
+    }
+    out.push(GRANT);
+    out.extend_from_slice(&id.unwrap_or_default().0.to_le_bytes());
+    out.extend_from_slice(&micros(ttl).to_le_bytes());
+    Ok(())
+}
+
+/// Appends the command that lets a lease live for another TTL.
+pub fn encode_keep_lease(out: &mut Vec<u8>, id: LeaseId) {
+    out.push(KEEP);
+    out.extend_from_slice(&id.0.to_le_bytes());
+}
+
+/// Appends the command that ends a lease and its keys.
+pub fn encode_revoke_lease(out: &mut Vec<u8>, id: LeaseId) {
+    out.push(REVOKE);
+    out.extend_from_slice(&id.0.to_le_bytes());
+}
+
+/// Appends the command that removes at most `max` of what is past its deadline.
+pub fn encode_expire(out: &mut Vec<u8>, max: u32) {
+    out.push(EXPIRE);
+    out.extend_from_slice(&max.to_le_bytes());
+}
+
+/// Appends the command that forgets rows if they are stale: at most [`MAX_STALE_ROWS`], the rest is left out.
+pub fn encode_forget_rows<'a>(out: &mut Vec<u8>, rows: impl Iterator<Item = &'a [u8]>) {
+    out.push(FORGET);
+    let count_at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let mut count = 0_u32;
+    for row in rows.take(MAX_STALE_ROWS) {
+        put_u32(out, row.len());
+        out.extend_from_slice(row);
+        count += 1;
+    }
+    out[count_at..count_at + 4].copy_from_slice(&count.to_le_bytes());
+}
+
+pub(super) fn encode_put_until_write(
+    out: &mut Vec<u8>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    value: &[u8],
+    deadline: Deadline,
+    lease: Option<LeaseId>,
+) {
+    out.push(PUT_UNTIL);
+    out.extend_from_slice(&keyspace.0.to_le_bytes());
+    put_u32(out, key.len());
+    put_u32(out, value.len());
+    deadline.encode(out);
+    out.extend_from_slice(&lease.unwrap_or_default().0.to_le_bytes());
+    out.extend_from_slice(key);
+    out.extend_from_slice(value);
+}
+
+pub(super) fn encode_touch_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) {
+    out.push(TOUCH);
+    out.extend_from_slice(&keyspace.0.to_le_bytes());
+    put_u32(out, key.len());
+    deadline.encode(out);
+    out.extend_from_slice(key);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Command, Commit, CommitBuilder, Expect, Write, encode_put_until};
+
+    const KS: KeyspaceId = KeyspaceId(0x0102);
+
+    fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&mut out);
+        out
+    }
+
+    fn decoded(bytes: &[u8]) -> Result<TimeCommand<'_>, Malformed> {
+        match Command::decode(bytes)? {
+            Command::Time(command) => Ok(command),
+            other => panic!("not about time: {other:?}"),
+        }
+    }
+
+    fn commit_of(bytes: &[u8]) -> Commit<'_> {
+        match Command::decode(bytes) {
+            Ok(Command::Commit(commit)) => commit,
+            other => panic!("not a commit: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn layouts_of_commands_are_pinned() {
+        let ttl = Duration::from_millis(258);
+        let grant = encoded(|out| encode_grant_lease(out, Some(LeaseId(5)), ttl).unwrap());
+        assert_eq!(grant, b"\x10\x05\0\0\0\0\0\0\0\xd0\xef\x03\0\0\0\0\0");
+        assert_eq!(decoded(&grant), Ok(TimeCommand::Grant { id: LeaseId(5), ttl }));
+        let unnamed = encoded(|out| encode_grant_lease(out, None, ttl).unwrap());
+        assert_eq!(decoded(&unnamed), Ok(TimeCommand::Grant { id: LeaseId(0), ttl }));
+        let keep = encoded(|out| encode_keep_lease(out, LeaseId(258)));
+        assert_eq!(keep, b"\x11\x02\x01\0\0\0\0\0\0");
+        assert_eq!(decoded(&keep), Ok(TimeCommand::Keep { id: LeaseId(258) }));
+        let revoke = encoded(|out| encode_revoke_lease(out, LeaseId(258)));
+        assert_eq!(revoke, b"\x12\x02\x01\0\0\0\0\0\0");
+        assert_eq!(decoded(&revoke), Ok(TimeCommand::Revoke { id: LeaseId(258) }));
+        let expire = encoded(|out| encode_expire(out, 258));
+        assert_eq!(expire, b"\x13\x02\x01\0\0");
+        assert_eq!(decoded(&expire), Ok(TimeCommand::Expire { max: 258 }));
+        let forget = encoded(|out| encode_forget_rows(out, [b"ab".as_slice(), b"", b"c"].into_iter()));
+        assert_eq!(forget, b"\x14\x03\0\0\0\x02\0\0\0ab\x00\0\0\0\x01\0\0\0c");
+        let Ok(TimeCommand::Forget { rows }) = decoded(&forget) else { panic!("no forget") };
+        assert_eq!(rows.iter().collect::<Vec<_>>(), [b"ab".as_slice(), b"", b"c"]);
+        for command in [grant, keep, revoke, expire, forget] {
+            for cut in 0..command.len() {
+                assert!(Command::decode(&command[..cut]).is_err(), "{command:?} cut to {cut}");
+            }
+            assert!(Command::decode(&[&command[..], b"x"].concat()).is_err(), "{command:?} and more");
+        }
+    }
+
+    #[test]
+    fn layouts_of_writes_are_pinned() {
+        let mut commit = CommitBuilder::new();
+        let ttl = Duration::from_micros(258);
+        commit.put_until(KS, b"key", b"value", Deadline::After(ttl), Some(LeaseId(9))).unwrap();
+        assert!(commit.is_conditional(), "the lease may be gone");
+        let bytes = encoded(|out| commit.encode(out));
+        let put = b"\x10\x02\x01\0\0\x03\0\0\0\x05\0\0\0\x02\x02\x01\0\0\0\0\0\0\x09\0\0\0\0\0\0\0keyvalue";
+        assert_eq!(bytes, [b"\x01\0\0\0\0\x01\0\0\0".as_slice(), put].concat());
+        let single = encoded(|out| {
+            encode_put_until(out, KS, b"key", b"value", Deadline::After(ttl), Some(LeaseId(9))).unwrap();
+        });
+        assert_eq!(single, bytes);
+        let write = commit_of(&bytes).writes().unwrap().next().unwrap().unwrap();
+        let Write::PutUntil { keyspace, key, value, value_at, deadline, lease } = write else { panic!("no put") };
+        assert_eq!((keyspace, key, value), (KS, b"key".as_slice(), b"value".as_slice()));
+        assert_eq!((&bytes[value_at..], deadline, lease), (&b"value"[..], Deadline::After(ttl), Some(LeaseId(9))));
+        for cut in 0..bytes.len() {
+            let Ok(Command::Commit(commit)) = Command::decode(&bytes[..cut]) else { continue };
+            assert!(commit.writes().and_then(Iterator::collect::<Result<Vec<_>, _>>).is_err(), "cut to {cut}");
+        }
+    }
+
+    #[test]
+    fn every_deadline_comes_back_and_a_touch_reads() {
+        let ttl = Duration::from_secs(1);
+        for deadline in
+            [Deadline::Default, Deadline::Never, Deadline::After(ttl), Deadline::At(SpaceTime(7)), Deadline::Keep]
+        {
+            let mut commit = CommitBuilder::new();
+            commit.touch(KS, b"k", deadline).unwrap();
+            let bytes = encoded(|out| commit.encode(out));
+            assert!(Command::reads_keys(&bytes), "so that it sees what the entry wrote before");
+            let commit = commit_of(&bytes);
+            assert_eq!(commit.conditions().next().unwrap().unwrap().expect, Expect::Any);
+            let writes: Vec<_> = commit.writes().unwrap().collect::<Result<_, _>>().unwrap();
+            assert_eq!(writes, [Write::Touch { keyspace: KS, key: b"k", deadline }]);
+        }
+        for bad in
+            [b"\x00\x01\0\0\0\0\0\0\0", b"\x02\0\0\0\0\0\0\0\0", b"\x05\0\0\0\0\0\0\0\0", b"\x04\x01\0\0\0\0\0\0\0"]
+        {
+            assert!(Deadline::decode(&mut Reader::at(bad, 0)).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn times_have_limits() {
+        let bad = |got| CommandError::BadTtl { got };
+        let mut commit = CommitBuilder::new();
+        for got in [Duration::ZERO, Duration::from_nanos(1), MAX_TTL + Duration::from_micros(1)] {
+            let deadline = Deadline::After(got);
+            assert_eq!(commit.put_until(KS, b"k", b"v", deadline, None).unwrap_err(), bad(got));
+            assert_eq!(commit.touch(KS, b"k", deadline).unwrap_err(), bad(got));
+            assert_eq!(encode_put_until(&mut Vec::new(), KS, b"k", b"v", deadline, None).unwrap_err(), bad(got));
+            assert_eq!(encode_grant_lease(&mut Vec::new(), None, got).unwrap_err(), bad(got));
+        }
+        let short = MIN_LEASE_TTL - Duration::from_micros(1);
+        assert_eq!(encode_grant_lease(&mut Vec::new(), None, short).unwrap_err(), bad(short));
+        let none = encode_grant_lease(&mut Vec::new(), Some(LeaseId(0)), MIN_LEASE_TTL).unwrap_err();
+        assert_eq!(none, CommandError::BadLeaseId);
+        let rows = vec![b"r".as_slice(); MAX_STALE_ROWS + 1];
+        let most = encoded(|out| encode_forget_rows(out, rows.iter().copied()));
+        let Ok(TimeCommand::Forget { rows: found }) = decoded(&most) else { panic!("no forget") };
+        assert_eq!(found.iter().count(), MAX_STALE_ROWS);
+        let foreign = [&most[..1], &(MAX_STALE_ROWS as u32 + 1).to_le_bytes(), &most[5..], b"\x01\0\0\0r"].concat();
+        assert!(decoded(&foreign).is_err());
+    }
+}
