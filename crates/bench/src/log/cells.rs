@@ -11,8 +11,27 @@ pub(super) struct Cell {
     pub(super) purpose: Purpose,
     pub(super) level: Durability,
     pub(super) writers: usize,
+    pub(super) run_as: RunAs,
     pub(super) batch: usize,
     pub(super) payload: usize,
+}
+
+/// What a writer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RunAs {
+    /// A thread that sleeps until its append is durable.
+    Threads,
+    /// A task; all share one worker, which syncs when no task of it can run. What a server's connections are.
+    Tasks,
+}
+
+impl RunAs {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Threads => "threads",
+            Self::Tasks => "tasks",
+        }
+    }
 }
 
 /// Which table a cell stands in.
@@ -43,19 +62,34 @@ pub(super) fn all(options: &LogOptions) -> Vec<Cell> {
     let mut cells = Vec::new();
     if !options.only_checks {
         for &level in &options.durability {
-            let cell = |purpose, writers, batch| Cell { purpose, level, writers, batch, payload: options.payload };
+            let cell = |purpose, writers, batch| Cell {
+                purpose,
+                level,
+                writers,
+                run_as: RunAs::Threads,
+                batch,
+                payload: options.payload,
+            };
             cells.extend(options.batches.iter().map(|&batch| cell(Purpose::OneProcess, 1, batch)));
             for batch in [1, 100] {
                 cells.extend(options.processes.iter().map(|&writers| cell(Purpose::ManyProcesses, writers, batch)));
             }
         }
     }
-    let required = [(1, 1, 100), (1, 1, 1024), (64, 1, 1024), (1, 1024, 1024), (1, 1, 1 << 20)];
+    let required = [
+        (1, RunAs::Threads, 1, 100),
+        (1, RunAs::Threads, 1, 1024),
+        (64, RunAs::Threads, 1, 1024),
+        (64, RunAs::Tasks, 1, 1024),
+        (1, RunAs::Threads, 1024, 1024),
+        (1, RunAs::Threads, 1, 1 << 20),
+    ];
     if options.durability.contains(&Durability::Disk) {
-        cells.extend(required.map(|(writers, batch, payload)| Cell {
+        cells.extend(required.map(|(writers, run_as, batch, payload)| Cell {
             purpose: Purpose::Required,
             level: Durability::Disk,
             writers,
+            run_as,
             batch,
             payload,
         }));
@@ -65,12 +99,14 @@ pub(super) fn all(options: &LogOptions) -> Vec<Cell> {
 
 /// The required figures, as far as their cells were measured.
 pub(super) fn checks(measured: &[Measured]) -> Vec<Check> {
-    let find = |writers, batch, payload| {
+    let find_as = |run_as, writers, batch, payload| {
         measured.iter().find(|row| {
             let cell = &row.cell;
-            cell.purpose == Purpose::Required && (cell.writers, cell.batch, cell.payload) == (writers, batch, payload)
+            let shape = (cell.run_as, cell.writers, cell.batch, cell.payload);
+            cell.purpose == Purpose::Required && shape == (run_as, writers, batch, payload)
         })
     };
+    let find = |writers, batch, payload| find_as(RunAs::Threads, writers, batch, payload);
     let mut checks = Vec::new();
     for (payload, name) in [(100, "100 B"), (1024, "1 KB")] {
         if let Some(row) = find(1, 1, payload) {
@@ -83,11 +119,13 @@ pub(super) fn checks(measured: &[Measured]) -> Vec<Check> {
             ));
         }
     }
-    if let (Some(one), Some(many)) = (find(1, 1, 1024), find(64, 1, 1024)) {
+    for run_as in [RunAs::Threads, RunAs::Tasks] {
+        let (Some(one), Some(many)) = (find(1, 1, 1024), find_as(run_as, 64, 1, 1024)) else { continue };
+        let name = format!("64 writers ({}), 1 KB, disk", run_as.name());
         let gain = many.rate() / one.rate();
-        checks.push(Check::at_least("64 writers, 1 KB, disk: appends of one writer's", gain, 20.0, " ×"));
+        checks.push(Check::at_least(format!("{name}: appends of one writer's"), gain, 20.0, " ×"));
         let p99 = micros(many.times.percentile(99.0)) / micros(many.probe_times.percentile(50.0));
-        checks.push(Check::below("64 writers, 1 KB, disk: p99 in median fdatasyncs", p99, 4.0, " ×"));
+        checks.push(Check::below(format!("{name}: p99 in median fdatasyncs"), p99, 4.0, " ×"));
     }
     for (batch, payload, name) in [(1024, 1024, "1024 × 1 KB"), (1, 1 << 20, "1 record")] {
         if let Some(row) = find(1, batch, payload) {

@@ -1,7 +1,7 @@
 //! The log suite: row S's two tables at every durability level, beside a raw probe of the same disk.
 //!
 //! Owns: which cells there are (`cells`), one round of a cell (`round`), the report.
-//! A process of row S is a thread here that appends one batch after the other; probe and log take
+//! A process of row S is a thread here (or a task, for the figures of many writers) that appends one batch after the other; probe and log take
 //! turns, and the ratio is the median of the rounds' ratios.
 
 mod cells;
@@ -142,7 +142,7 @@ fn measure(
     probe: &mut Probe,
     progress: &mut dyn Progress,
 ) -> Result<Measured, BenchError> {
-    let values = Values::new(cell.payload, options.seed);
+    let values = Arc::new(Values::new(cell.payload, options.seed));
     let data = vec![7; cell.batch * cell.payload];
     let sync = if cell.level.waits_for_sync() { Sync::Each } else { Sync::Never };
     let mut all = Measured {
@@ -170,8 +170,9 @@ fn measure(
         all.written_bytes = all.written_bytes.zip(round.cost.written_bytes).map(|(sum, more)| sum + more);
     }
     progress.step(&format!(
-        "{} writers × {} × {} B, {}: {} records/s, p50 {} µs, p99 {} µs, {} × probe",
+        "{} writers ({}) × {} × {} B, {}: {} records/s, p50 {} µs, p99 {} µs, {} × probe",
         cell.writers,
+        cell.run_as.name(),
         cell.batch,
         cell.payload,
         cell.level,
@@ -204,6 +205,7 @@ fn table(purpose: Purpose, rows: &[&Measured]) -> Table {
         &[
             "durability",
             "writers",
+            "as",
             "batch",
             "record B",
             "records/s",
@@ -229,6 +231,7 @@ fn table(purpose: Purpose, rows: &[&Measured]) -> Table {
         table.row(vec![
             cell.level.name().into(),
             cell.writers.into(),
+            cell.run_as.name().into(),
             cell.batch.into(),
             cell.payload.into(),
             (rates.median * cell.batch as f64).into(),

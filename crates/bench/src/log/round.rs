@@ -1,18 +1,18 @@
-//! One round of a cell: threads that append until the time is up, and a look at what they wrote.
+//! One round of a cell: writers that append until the time is up, and a look at what they wrote.
 
 use std::{
     io::IoSlice,
     sync::{
-        Barrier,
+        Arc, Barrier,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use thalweg_log::{Draft, Log, Purpose, RecordKind};
-use thalweg_types::{Index, Lsn, SpaceId, SpaceTime, Term};
+use thalweg_types::{Durability, Index, Lsn, SpaceId, SpaceTime, Term};
 
-use super::cells::Cell;
+use super::cells::{Cell, RunAs};
 use crate::{
     BenchError,
     data::Values,
@@ -33,25 +33,22 @@ const MAX_COMPARED: u64 = 20_000;
 const JANITOR_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs one round. `number` makes the records of each round differ.
-pub(super) fn run(log: &Log, cell: &Cell, values: &Values, time: Duration, number: u32) -> Result<Round, BenchError> {
+pub(super) fn run(
+    log: &Log,
+    cell: &Cell,
+    values: &Arc<Values>,
+    time: Duration,
+    number: u32,
+) -> Result<Round, BenchError> {
     let first_lsn = log.end();
-    let next_index = AtomicU64::new(u64::from(number) << 40 | 1);
+    let next_index = Arc::new(AtomicU64::new(u64::from(number) << 40 | 1));
+    let writers = Writers { log, cell, values, time, next_index };
     let over = AtomicBool::new(false);
-    let start = Barrier::new(cell.writers + 1);
     let before = (Usage::read(Whose::Own), log.stats().syncs);
     let (times, seconds) = std::thread::scope(|scope| {
         let janitor = scope.spawn(|| keep_clean(log, &over));
-        let writers: Vec<_> = (0..cell.writers)
-            .map(|_| {
-                scope.spawn(|| {
-                    start.wait();
-                    append(log, cell, values, time, &next_index)
-                })
-            })
-            .collect();
-        start.wait();
         let begun = Instant::now();
-        let times: Result<Vec<Latencies>, BenchError> = writers.into_iter().map(join).collect();
+        let times = writers.run();
         let seconds = begun.elapsed().as_secs_f64();
         over.store(true, Ordering::Relaxed);
         janitor.thread().unpark();
@@ -72,39 +69,106 @@ fn join<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T, BenchError>>) -> 
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Appends one batch after the other; the record's index says what its payload must be.
+/// Writers of one round: as threads, or as tasks of one worker.
+struct Writers<'a> {
+    log: &'a Log,
+    cell: &'a Cell,
+    values: &'a Arc<Values>,
+    time: Duration,
+    next_index: Arc<AtomicU64>,
+}
+
+impl Writers<'_> {
+    fn run(&self) -> Result<Vec<Latencies>, BenchError> {
+        match self.cell.run_as {
+            RunAs::Threads => self.run_threads(),
+            RunAs::Tasks => self.run_tasks(),
+        }
+    }
+
+    fn run_threads(&self) -> Result<Vec<Latencies>, BenchError> {
+        let start = Barrier::new(self.cell.writers);
+        std::thread::scope(|scope| {
+            let writer = || {
+                start.wait();
+                let mut times = Latencies::default();
+                let begun = Instant::now();
+                let mut last = begun;
+                while last - begun < self.time {
+                    let (began, _) = append(self.log, self.cell, self.cell.level, self.values, &self.next_index)?;
+                    last = Instant::now();
+                    times.record(last - began);
+                }
+                Ok(times)
+            };
+            let threads: Vec<_> = (0..self.cell.writers).map(|_| scope.spawn(writer)).collect();
+            threads.into_iter().map(join).collect()
+        })
+    }
+
+    /// One worker for all tasks. Each writes its append and awaits the watermark; when none can run, the
+    /// worker syncs before it would sleep, and finds those that waited for that sync ready to run.
+    fn run_tasks(&self) -> Result<Vec<Latencies>, BenchError> {
+        let log = self.log.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            // A failed sync also ends every wait with that error.
+            .on_thread_park(move || drop(log.sync()))
+            .build()
+            .map_err(BenchError::subject("tokio", "starting"))?;
+        let tasks: Vec<_> = (0..self.cell.writers)
+            .map(|_| {
+                let (log, cell, values) = (self.log.clone(), *self.cell, Arc::clone(self.values));
+                let (time, next_index) = (self.time, Arc::clone(&self.next_index));
+                runtime.spawn(async move {
+                    let mut times = Latencies::default();
+                    let begun = Instant::now();
+                    let mut last = begun;
+                    while last - begun < time {
+                        let (began, next) = append(&log, &cell, Durability::Os, &values, &next_index)?;
+                        log.durable_at(next).await.map_err(BenchError::subject("log", "appending"))?;
+                        last = Instant::now();
+                        times.record(last - began);
+                    }
+                    Ok(times)
+                })
+            })
+            .collect();
+        runtime.block_on(async {
+            let mut all = Vec::new();
+            for task in tasks {
+                all.push(task.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?);
+            }
+            Ok(all)
+        })
+    }
+}
+
+/// Appends one batch; the record's index says what its payload must be. Returns when the log was called, and
+/// where it ends afterwards.
 fn append(
     log: &Log,
     cell: &Cell,
+    level: Durability,
     values: &Values,
-    time: Duration,
     next_index: &AtomicU64,
-) -> Result<Latencies, BenchError> {
-    let mut times = Latencies::default();
-    let begun = Instant::now();
-    let mut last = begun;
-    while last - begun < time {
-        let first = next_index.fetch_add(cell.batch as u64, Ordering::Relaxed);
-        let indices = first..first + cell.batch as u64;
-        let payloads: Vec<[IoSlice<'_>; 1]> = indices.clone().map(|index| [IoSlice::new(values.of(index))]).collect();
-        let drafts: Vec<Draft<'_>> = indices
-            .zip(&payloads)
-            .map(|(index, payload)| Draft {
-                space: SpaceId(0),
-                kind: RecordKind::Entry,
-                term: Term(1),
-                index: Index(index),
-                time: SpaceTime(index),
-                payload,
-            })
-            .collect();
-        last = Instant::now();
-        log.append(&drafts, cell.level, Purpose::Data).map_err(BenchError::subject("log", "appending"))?;
-        let now = Instant::now();
-        times.record(now - last);
-        last = now;
-    }
-    Ok(times)
+) -> Result<(Instant, Lsn), BenchError> {
+    let first = next_index.fetch_add(cell.batch as u64, Ordering::Relaxed);
+    let indices = first..first + cell.batch as u64;
+    let payloads: Vec<[IoSlice<'_>; 1]> = indices.clone().map(|index| [IoSlice::new(values.of(index))]).collect();
+    let drafts: Vec<Draft<'_>> = indices
+        .zip(&payloads)
+        .map(|(index, payload)| Draft {
+            space: SpaceId(0),
+            kind: RecordKind::Entry,
+            term: Term(1),
+            index: Index(index),
+            time: SpaceTime(index),
+            payload,
+        })
+        .collect();
+    let began = Instant::now();
+    let appended = log.append(&drafts, level, Purpose::Data).map_err(BenchError::subject("log", "appending"))?;
+    Ok((began, appended.next))
 }
 
 /// Gives back segments as soon as they are synced, as the state's persistence would.
