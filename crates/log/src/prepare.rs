@@ -273,9 +273,21 @@ impl Spares {
 
     /// Makes a segment on the caller's thread: for open.
     pub fn create_now(&self) -> Result<Prepared, DiskFault> {
-        let (slot, generation) = self.claim();
-        self.build(slot, generation, Pace::Urgent)?
+        self.claim_and_build(Pace::Urgent)?
             .ok_or_else(|| DiskFault::new("prepare", &self.dir, &std::io::Error::other("stopped")))
+    }
+
+    /// Makes the spares of a new log on the caller's thread, so that its first writes don't share the disk with
+    /// their zeroes. What can't be made is left to the preparer, which will say why.
+    pub fn stock_up(&self) {
+        while self.ready_count() < self.target {
+            let free = self.look().0;
+            if free < self.reserve_bytes.saturating_add(self.segment_bytes.into()) {
+                return;
+            }
+            let Ok(prepared) = self.create_now() else { return };
+            self.state().ready.push_back(prepared);
+        }
     }
 
     fn create(&self) -> Result<Option<Prepared>, DiskFault> {
@@ -286,8 +298,12 @@ impl Spares {
             let error = std::io::Error::new(std::io::ErrorKind::StorageFull, "less free than the reserve");
             return Err(DiskFault::new("prepare a segment in", &self.dir, &error));
         }
+        self.claim_and_build(Pace::Bounded)
+    }
+
+    fn claim_and_build(&self, pace: Pace) -> Result<Option<Prepared>, DiskFault> {
         let (slot, generation) = self.claim();
-        let built = self.build(slot, generation, Pace::Bounded);
+        let built = self.build(slot, generation, pace);
         let mut state = self.state();
         match &built {
             Ok(Some(_)) => state.retry = true,

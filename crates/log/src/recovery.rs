@@ -160,6 +160,7 @@ fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<Spares>) -> 
         Some(at) => spares.recycle(unused.swap_remove(at))?,
         None => spares.create_now()?,
     };
+    spares.stock_up();
     let Prepared { slot, id, generation, mut mapping } = prepared;
     let header = SegmentHeader {
         state: SegmentState::Live,
