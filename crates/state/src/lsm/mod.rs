@@ -92,6 +92,8 @@ struct State {
     flushed_count: u64,
     /// Whether level 0 may have something to compact.
     may_compact: bool,
+    /// Whether there may be tables whose blocks are worth reading into memory.
+    may_warm: bool,
     failure: Option<BackendError>,
     stop: bool,
 }
@@ -128,6 +130,7 @@ impl LsmBackend {
             persisted: applied,
             sealed_count: 0,
             flushed_count: 0,
+            may_warm: false,
             may_compact: true,
             failure: None,
             stop: false,
@@ -319,6 +322,11 @@ impl Shared {
     fn publish(&self, state: &mut State, version: Version) -> Arc<Version> {
         state.version = Arc::new(version);
         self.version.swap(Arc::clone(&state.version))
+    }
+
+    /// Whether the background has nothing better to do than reading ahead.
+    fn is_calm(state: &State) -> bool {
+        !state.may_compact && !state.stop && state.failure.is_none() && state.version.sealed.is_empty()
     }
 
     /// Waits until another memtable may be sealed.

@@ -1,7 +1,8 @@
 //! What goes on in the background.
 //!
-//! Owns: the thread that flushes sealed memtables, oldest first, and the one that compacts. They are
-//! two, so that a long compaction doesn't keep memtables waiting.
+//! Owns: the thread that flushes sealed memtables, oldest first, and the one that compacts and, when
+//! neither has work, reads what was written into the cache. They are two, so that a long compaction
+//! doesn't keep memtables waiting.
 //! Does not own: when memtables are sealed, or how writes wait.
 //!
 //! A failure is final: it is kept for whoever asks, both threads stop, and reads go on over what there
@@ -63,6 +64,7 @@ fn flush(shared: &Shared) -> Result<(), BackendError> {
         state.flushed_count += 1;
         state.persisted = Some(oldest.applied);
         state.may_compact = true;
+        state.may_warm = true;
         let retired = shared.publish(&mut state, version);
         shared.progress.notify_all();
         shared.work.notify_all();
@@ -86,33 +88,57 @@ fn next_sealed(shared: &Shared) -> Option<Sealed> {
     }
 }
 
+enum Task {
+    Compact,
+    Warm,
+}
+
+/// Compacts, and when nothing else is to be done, reads what was written into the cache.
 fn compact(shared: &Shared) -> Result<(), BackendError> {
-    while wait_for_compaction(shared) {
-        let Some(written_bytes) = shared.store.compact()? else { continue };
-        shared.counters.compactions.fetch_add(1, Ordering::Relaxed);
-        shared.counters.compacted_bytes.fetch_add(written_bytes, Ordering::Relaxed);
-        let mut state = shared.lock();
-        let mut version = Version::clone(&state.version);
-        version.tables = shared.store.newest();
-        // One compaction may make the next one due.
-        state.may_compact = true;
-        let retired = shared.publish(&mut state, version);
-        shared.progress.notify_all();
-        drop(state);
-        drop(retired);
+    while let Some(task) = next_task(shared) {
+        match task {
+            Task::Compact => compact_once(shared)?,
+            Task::Warm => {
+                if shared.store.warm(&|| Shared::is_calm(&shared.lock()))? {
+                    continue;
+                }
+                shared.lock().may_warm = true;
+            }
+        }
     }
     Ok(())
 }
 
-/// Waits until there may be something to compact; false when it is time to stop.
-fn wait_for_compaction(shared: &Shared) -> bool {
+fn compact_once(shared: &Shared) -> Result<(), BackendError> {
+    let Some(written_bytes) = shared.store.compact()? else { return Ok(()) };
+    shared.counters.compactions.fetch_add(1, Ordering::Relaxed);
+    shared.counters.compacted_bytes.fetch_add(written_bytes, Ordering::Relaxed);
+    let mut state = shared.lock();
+    let mut version = Version::clone(&state.version);
+    version.tables = shared.store.newest();
+    // One compaction may make the next one due.
+    state.may_compact = true;
+    state.may_warm = true;
+    let retired = shared.publish(&mut state, version);
+    shared.progress.notify_all();
+    drop(state);
+    drop(retired);
+    Ok(())
+}
+
+/// Waits for something to do; `None` when it is time to stop.
+fn next_task(shared: &Shared) -> Option<Task> {
     let mut state = shared.lock();
     loop {
         if state.stop || state.failure.is_some() {
-            return false;
+            return None;
         }
         if std::mem::take(&mut state.may_compact) {
-            return true;
+            return Some(Task::Compact);
+        }
+        if state.may_warm && Shared::is_calm(&state) {
+            state.may_warm = false;
+            return Some(Task::Warm);
         }
         state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
     }

@@ -25,6 +25,9 @@ use super::block::DataBlock;
 /// makes the longest insertion longer.
 const MAX_SPARED: usize = 32;
 
+/// Left for blocks that readers want while others are read ahead.
+const ROOM_LEFT_BYTES: u64 = 1 << 20;
+
 /// See the module.
 pub(super) struct BlockCache {
     capacity_bytes: u64,
@@ -54,6 +57,11 @@ impl Slots {
         }
         block
     }
+
+    /// Whether the block of that number is in memory; does not count as a read.
+    pub(super) fn holds(&self, number: usize) -> bool {
+        self.0[number].load().is_some()
+    }
 }
 
 impl BlockCache {
@@ -64,6 +72,11 @@ impl BlockCache {
     /// Bytes in memory.
     pub(super) fn bytes(&self) -> u64 {
         self.lock().bytes
+    }
+
+    /// Whether so many more bytes would push nothing out.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.lock().bytes + bytes + ROOM_LEFT_BYTES <= self.capacity_bytes
     }
 
     /// Keeps a block, and lets older ones go to make room. If somebody else was faster, theirs stays.

@@ -73,6 +73,15 @@ pub struct TableStore {
     newest: Mutex<Newest>,
 }
 
+/// Where a table comes from.
+#[derive(Clone, Copy)]
+enum Origin {
+    /// There at open.
+    Found,
+    /// Written by this process.
+    Written,
+}
+
 struct Newest {
     set: Arc<TableSet>,
     next_seqno: u64,
@@ -90,7 +99,7 @@ impl TableStore {
         let next_seqno = tree.get_highest_persisted_seqno().map_or(FIRST_SEQNO, |highest| highest + 1);
         let newest = Newest { set: Arc::default(), next_seqno: next_seqno.max(FIRST_SEQNO) };
         let store = Self { tree, cache, table_bytes: options.table_bytes, newest: Mutex::new(newest) };
-        store.refresh(&mut store.lock())?;
+        store.refresh(&mut store.lock(), Origin::Found)?;
         Ok(store)
     }
 
@@ -130,7 +139,7 @@ impl TableStore {
             self.tree.register_tables(&tables, None, None, &[], EVERYTHING)?;
             Ok(tables.iter().map(|table| table.metadata.file_size).sum())
         })?;
-        self.refresh(&mut self.lock())?;
+        self.refresh(&mut self.lock(), Origin::Written)?;
         Ok(written_bytes)
     }
 
@@ -139,7 +148,7 @@ impl TableStore {
         let before = self.newest();
         let strategy = Leveled::default().with_l0_threshold(LEVEL_0_FLUSHES).with_table_target_size(self.table_bytes);
         guarded("compaction", || self.tree.compact(Arc::new(strategy), EVERYTHING))?;
-        let set = self.refresh(&mut self.lock())?;
+        let set = self.refresh(&mut self.lock(), Origin::Written)?;
         // A flush may have come meanwhile; it only adds to level 0.
         let known: HashSet<u64> = before.tables().map(|table| table.id()).collect();
         let below: Vec<_> = set.tables_below_level_0().collect();
@@ -148,6 +157,19 @@ impl TableStore {
         let same = below.into_iter().map(|table| table.id()).eq(before.tables_below_level_0().map(|table| table.id()))
             && before.tables_per_level().get(1..) == set.tables_per_level().get(1..);
         Ok((!same).then_some(written_bytes))
+    }
+
+    /// Reads blocks of tables written since open into memory while there is room for them, newest data first:
+    /// what was just written is likely to be read, and its pages are still in the kernel's memory. Ends early
+    /// when `go_on` says so; then, and only then, false.
+    pub fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
+        for table in self.newest().tables() {
+            if !table.warm(go_on)? {
+                // Full: what is read from now on decides what stays.
+                return Ok(go_on());
+            }
+        }
+        Ok(true)
     }
 
     /// Bytes of blocks in memory.
@@ -159,8 +181,16 @@ impl TableStore {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn open_table(&self, table: lsm_tree::Table, origin: Origin) -> Result<Table, BackendError> {
+        let table = Table::open(table, Arc::clone(&self.cache))?;
+        Ok(match origin {
+            Origin::Written => table,
+            Origin::Found => table.leave_cold(),
+        })
+    }
+
     /// Reads the current tables from the crate, opening those that are new.
-    fn refresh(&self, newest: &mut Newest) -> Result<Arc<TableSet>, BackendError> {
+    fn refresh(&self, newest: &mut Newest, origin: Origin) -> Result<Arc<TableSet>, BackendError> {
         let known: HashMap<u64, &Arc<Table>> = newest.set.tables().map(|table| (table.id(), table)).collect();
         let mut set = TableSet::default();
         let version = self.tree.current_version();
@@ -174,7 +204,7 @@ impl TableStore {
                 for table in run.iter() {
                     tables.push(match known.get(&table.id()) {
                         Some(table) => Arc::clone(table),
-                        None => Arc::new(Table::open(table.clone(), Arc::clone(&self.cache))?),
+                        None => Arc::new(self.open_table(table.clone(), origin)?),
                     });
                 }
                 set.runs.push(Run::new(tables));

@@ -6,7 +6,14 @@
 //! The crate's own reader costs about three times as much per read: it goes through boxed iterators and
 //! materialises every key and value. So only its file format and its filter are used here.
 
-use std::{cmp::Ordering, fs::File, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fs::File,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use bytes::Bytes;
 use lsm_tree::{
@@ -43,6 +50,8 @@ pub struct Table {
     slots: Arc<Slots>,
     index: BlockIndex,
     filter: Option<Filter>,
+    /// Blocks that [`warm`](Self::warm) need not look at any more.
+    warmed: AtomicUsize,
 }
 
 impl std::fmt::Debug for Table {
@@ -84,7 +93,7 @@ impl Table {
             None => None,
         };
         let slots = Arc::new(Slots::new(index.len()));
-        Ok(Self { inner, file, cache, slots, index, filter })
+        Ok(Self { inner, file, cache, slots, index, filter, warmed: AtomicUsize::new(0) })
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -146,6 +155,30 @@ impl Table {
             Some(block) => Ok(Arc::clone(block)),
             None => self.load_block(number),
         }
+    }
+
+    /// Reads blocks into memory, from where the last call ended, as long as there is room for them and `go_on`
+    /// says so. True if nothing is left to do here.
+    pub(super) fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
+        loop {
+            let number = self.warmed.load(Relaxed);
+            if number == self.index.len() {
+                return Ok(true);
+            }
+            if !go_on() || !self.cache.has_room(self.index.place(number).1.into()) {
+                return Ok(false);
+            }
+            if !self.slots.holds(number) {
+                self.load_block(number)?;
+            }
+            self.warmed.store(number + 1, Relaxed);
+        }
+    }
+
+    /// Says that its blocks are not worth being read before somebody wants them.
+    pub(super) fn leave_cold(self) -> Self {
+        self.warmed.store(self.index.len(), Relaxed);
+        self
     }
 
     #[cold]
