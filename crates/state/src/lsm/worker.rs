@@ -1,11 +1,11 @@
 //! What goes on in the background.
 //!
-//! Owns: the thread that flushes sealed memtables, oldest first, and the one that compacts and, when
-//! neither has work, reads what was written into the cache. They are two, so that a long compaction
-//! doesn't keep memtables waiting.
+//! Owns: the thread that flushes sealed memtables, oldest first, the one that compacts, and the one that,
+//! when neither has work, reads what they wrote into the cache. They are several, so that a long
+//! compaction doesn't keep memtables waiting, and so that reading ahead may run at the lowest priority.
 //! Does not own: when memtables are sealed, or how writes wait.
 //!
-//! A failure is final: it is kept for whoever asks, both threads stop, and reads go on over what there
+//! A failure is final: it is kept for whoever asks, all threads stop, and reads go on over what there
 //! is. Retrying a failed sync could take lost pages for written ones.
 
 use std::{
@@ -14,15 +14,23 @@ use std::{
     thread::JoinHandle,
 };
 
+use rustix::{process::setpriority_process, thread::gettid};
+
 use super::{
-    Shared,
+    Shared, State,
     version::{Sealed, Version},
 };
 use crate::backend::BackendError;
 
-/// Starts both threads.
+/// What a thread does until it is told to stop.
+type Work = fn(&Shared) -> Result<(), BackendError>;
+
+/// As `nice` counts.
+const LOWEST_PRIORITY: i32 = 19;
+
+/// Starts the threads.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<Vec<JoinHandle<()>>, BackendError> {
-    let spawn = |name: &str, work: fn(&Shared) -> Result<(), BackendError>| {
+    let spawn = |name: &str, work: Work| {
         let shared = Arc::clone(shared);
         let run = move || {
             let panicked = || Err(BackendError::Failed("a background thread panicked".to_owned()));
@@ -38,16 +46,20 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<Vec<JoinHandle<()>>, Backend
             .spawn(run)
             .map_err(|error| BackendError::Io { operation: "start thread", message: error.to_string() })
     };
-    let flusher = spawn("thalweg-flush", flush)?;
-    match spawn("thalweg-compact", compact) {
-        Ok(compactor) => Ok(vec![flusher, compactor]),
-        Err(error) => {
-            shared.lock().stop = true;
-            shared.work.notify_all();
-            let _ = flusher.join();
-            Err(error)
+    let mut threads = Vec::new();
+    let works: [(_, Work); 3] = [("thalweg-flush", flush), ("thalweg-compact", compact), ("thalweg-warm", warm)];
+    for (name, work) in works {
+        match spawn(name, work) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                shared.lock().stop = true;
+                shared.work.notify_all();
+                threads.into_iter().for_each(|thread| drop(thread.join()));
+                return Err(error);
+            }
         }
     }
+    Ok(threads)
 }
 
 fn flush(shared: &Shared) -> Result<(), BackendError> {
@@ -88,22 +100,20 @@ fn next_sealed(shared: &Shared) -> Option<Sealed> {
     }
 }
 
-enum Task {
-    Compact,
-    Warm,
+fn compact(shared: &Shared) -> Result<(), BackendError> {
+    while wait_for_compaction(shared) {
+        compact_once(shared)?;
+    }
+    Ok(())
 }
 
-/// Compacts, and when nothing else is to be done, reads what was written into the cache.
-fn compact(shared: &Shared) -> Result<(), BackendError> {
-    while let Some(task) = next_task(shared) {
-        match task {
-            Task::Compact => compact_once(shared)?,
-            Task::Warm => {
-                if shared.store.warm(&|| Shared::is_calm(&shared.lock()))? {
-                    continue;
-                }
-                shared.lock().may_warm = true;
-            }
+/// Reads what was written into the cache while there is room for it and nothing else is to be done.
+fn warm(shared: &Shared) -> Result<(), BackendError> {
+    // Only what nobody else wants of the processors. Without the right to say so it takes its share.
+    let _ = setpriority_process(Some(gettid()), LOWEST_PRIORITY);
+    while wait_for_calm(shared) {
+        if !shared.store.warm(&|| Shared::is_calm(&shared.lock()))? {
+            shared.lock().may_warm = true;
         }
     }
     Ok(())
@@ -121,24 +131,30 @@ fn compact_once(shared: &Shared) -> Result<(), BackendError> {
     state.may_warm = true;
     let retired = shared.publish(&mut state, version);
     shared.progress.notify_all();
+    shared.work.notify_all();
     drop(state);
     drop(retired);
     Ok(())
 }
 
-/// Waits for something to do; `None` when it is time to stop.
-fn next_task(shared: &Shared) -> Option<Task> {
+/// Waits until there may be something to compact; false when it is time to stop.
+fn wait_for_compaction(shared: &Shared) -> bool {
+    wait_until(shared, |state| std::mem::take(&mut state.may_compact))
+}
+
+/// Waits until there may be something to read and nothing else to do; false when it is time to stop.
+fn wait_for_calm(shared: &Shared) -> bool {
+    wait_until(shared, |state| Shared::is_calm(state) && std::mem::take(&mut state.may_warm))
+}
+
+fn wait_until(shared: &Shared, mut is_due: impl FnMut(&mut State) -> bool) -> bool {
     let mut state = shared.lock();
     loop {
         if state.stop || state.failure.is_some() {
-            return None;
+            return false;
         }
-        if std::mem::take(&mut state.may_compact) {
-            return Some(Task::Compact);
-        }
-        if state.may_warm && Shared::is_calm(&state) {
-            state.may_warm = false;
-            return Some(Task::Warm);
+        if is_due(&mut state) {
+            return true;
         }
         state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
     }
