@@ -12,7 +12,7 @@ use thalweg_engine::{
     Database, Watch, WatchChange, WatchError, WatchEvent, WatchKeys,
     types::{
         Durability, Revision,
-        command::{CommitBuilder, Expect},
+        command::{CommitBuilder, Expect, TransactionBuilder},
         limits::{MAX_WATCH_QUEUE_BYTES, MAX_WATCH_QUEUE_EVENTS},
     },
 };
@@ -249,6 +249,76 @@ fn a_watch_that_cannot_be_is_refused(node: &mut Node) {
     node.reopen();
 }
 
+/// What the bytes of a command do not tell: the branch that was taken, the sum of a counter, what a prefix was.
+fn a_watch_tells_what_transactions_did(node: &mut Node) {
+    let keyspace = node.db().keyspace("k").unwrap();
+    let other = node.db().keyspace("other").unwrap();
+    keyspace.add(b"n", 40).unwrap();
+    keyspace.add(b"n", 2).unwrap();
+    let mut transaction = TransactionBuilder::new();
+    transaction.expect(keyspace.id(), b"lock", Expect::Absent).unwrap();
+    transaction.then().put(keyspace.id(), b"lock", &[7; 3000]).unwrap().put(other.id(), b"x", b"").unwrap();
+    transaction.then().delete(keyspace.id(), b"gone").unwrap();
+    transaction.otherwise().put(keyspace.id(), b"late", b"1").unwrap();
+    node.db().transact(&transaction).unwrap();
+    node.db().transact(&transaction).unwrap();
+    let mut reads = TransactionBuilder::new();
+    reads.then().get(keyspace.id(), b"lock").unwrap();
+    node.db().transact(&reads).unwrap();
+    keyspace.delete_prefix(b"l").unwrap();
+    let last = keyspace.put(b"end", b"").unwrap().revision.unwrap();
+    drop((keyspace, other));
+    node.through_restarts(|db| {
+        let told = |keys: WatchKeys| -> Vec<(u64, String, WatchChange)> {
+            let mut watch = watch(db, keys, Some(1)).unwrap();
+            let mut told = Vec::new();
+            while watch.position() <= last {
+                let batch = watch.next_batch(Duration::from_millis(2)).unwrap();
+                let event = |event: WatchEvent| {
+                    (event.revision.0, String::from_utf8_lossy(&event.key).into_owned(), event.change)
+                };
+                told.extend(batch.events.into_iter().map(event));
+            }
+            told
+        };
+        let put = |value: &[u8]| WatchChange::Put(value.to_vec().into());
+        let expected = [
+            (1, "n", put(b"40")),
+            (2, "n", put(b"42")),
+            (3, "lock", put(&[7; 3000])),
+            (3, "gone", WatchChange::Delete),
+            (4, "late", put(b"1")),
+            (5, "l", WatchChange::DeletePrefix),
+            (6, "end", put(b"")),
+        ];
+        let of = |wanted: &dyn Fn(&str) -> bool| -> Vec<_> {
+            let wanted = expected.iter().filter(|(_, key, _)| wanted(key));
+            wanted.map(|(revision, key, change)| (*revision, (*key).to_owned(), change.clone())).collect()
+        };
+        assert_eq!(told(all()), of(&|_| true));
+        assert_eq!(told(WatchKeys::Key(b"lock".to_vec())), of(&|key| key == "lock" || key == "l"));
+        assert_eq!(told(WatchKeys::Prefix(b"n".to_vec())), of(&|key| key == "n"));
+    });
+}
+
+/// Its end is told once what came before has been.
+fn a_watch_of_a_keyspace_that_is_dropped_ends(node: &mut Node) {
+    let keyspace = node.db().keyspace("k").unwrap();
+    keyspace.put(b"a", b"1").unwrap();
+    let mut watch = watch(node.db(), all(), None).unwrap();
+    keyspace.put(b"a", b"2").unwrap();
+    keyspace.drop_all().unwrap();
+    let mut found = Vec::new();
+    let error = loop {
+        match watch.next_batch(Duration::from_millis(2)) {
+            Ok(batch) => found.extend(batch.events.into_iter().map(|event| event.change)),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, WatchError::NoSuchKeyspace(keyspace.id()));
+    assert!(found.len() <= 2, "{found:?}");
+}
+
 /// Random commits, and what of them was acknowledged.
 fn write(db: &Database, rng: &mut Rng, count: u32) -> Vec<(u64, Vec<Noted>)> {
     let keyspaces = ["k", "l"].map(|name| db.keyspace(name).unwrap());
@@ -354,5 +424,7 @@ on_every_backend!(
     a_watch_that_is_too_slow_reads_on_from_the_log,
     below_the_floor_a_watch_is_told_what_is_the_oldest,
     a_watch_that_cannot_be_is_refused,
+    a_watch_tells_what_transactions_did,
+    a_watch_of_a_keyspace_that_is_dropped_ends,
     every_watch_equals_the_history_filtered,
 );
