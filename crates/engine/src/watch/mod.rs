@@ -156,6 +156,8 @@ pub struct Watch {
     live: Option<Live>,
     /// While it is behind.
     reader: Option<Reader>,
+    /// Whether the last that it told was that all keys were deleted: perhaps with the keyspace.
+    cleared: bool,
 }
 
 impl Watch {
@@ -173,7 +175,7 @@ impl Watch {
             return Err(WatchError::BeyondEnd { requested: next, next: now });
         }
         let interval = keys.interval();
-        let mut watch = Self { db: db.clone(), keyspace, interval, next, live: None, reader: None };
+        let mut watch = Self { db: db.clone(), keyspace, interval, next, live: None, reader: None, cleared: false };
         watch.check_keyspace()?;
         if next == now {
             let live = hub.register(keyspace, &watch.interval)?;
@@ -231,11 +233,15 @@ impl Watch {
                         Some(Ended::Lost(_)) => self.live = None,
                         _ => {}
                     }
-                    if !events.is_empty() {
+                    if let Some(last) = events.last() {
+                        self.cleared = last.change == WatchChange::DeletePrefix && last.key.is_empty();
                         return Ok(Some(WatchBatch { events, next: self.next }));
                     }
                     if self.live.is_some() {
-                        self.check_keyspace()?;
+                        // A drop is told as the deletion of all keys; the end comes after it.
+                        if self.cleared || dispatched >= hub.source().machine.applied().revision {
+                            self.check_keyspace()?;
+                        }
                         return Ok(None);
                     }
                 }
