@@ -26,7 +26,7 @@ use super::block::DataBlock;
 const MAX_SPARED: usize = 32;
 
 /// Left for blocks that readers want while others are read ahead.
-const ROOM_LEFT_BYTES: u64 = 1 << 20;
+pub(super) const ROOM_LEFT_BYTES: u64 = 1 << 20;
 
 /// See the module.
 pub(super) struct BlockCache {

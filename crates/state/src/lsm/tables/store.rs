@@ -253,3 +253,47 @@ fn guarded<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Result<T
 fn corrupt(dir: &Path, message: &str) -> BackendError {
     BackendError::Corrupt { what: dir.display().to_string(), message: message.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::WriteBatch;
+
+    /// Opens a store below `dir` and flushes 1 MiB of pairs into it.
+    fn filled(dir: &Path, cache_bytes: u64) -> TableStore {
+        let store = TableStore::open(dir, TableOptions { cache_bytes, table_bytes: 64 << 20 }).unwrap();
+        let (memtable, mut writer) = Memtable::create(4 << 20);
+        let mut batch = WriteBatch::new();
+        (0..10_000_u32).for_each(|number| batch.put(&[b"k", &number.to_be_bytes()], &[&[7; 100]]));
+        writer.apply(&batch).unwrap();
+        store.flush(&memtable, Applied::default()).unwrap();
+        store
+    }
+
+    #[test]
+    fn what_was_written_is_read_ahead_and_what_was_found_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = filled(dir.path(), 64 << 20);
+        assert!(!store.warm(&|| false).unwrap(), "told to stop");
+        assert_eq!(store.cached_bytes(), 0);
+        assert!(store.warm(&|| true).unwrap());
+        let all = store.cached_bytes();
+        assert!(all > 10_000 * 100, "{all} bytes in memory");
+        assert!(store.warm(&|| true).unwrap());
+        assert_eq!(store.cached_bytes(), all, "nothing is left to read");
+        drop(store);
+        let reopened = TableStore::open(dir.path(), TableOptions { cache_bytes: 64 << 20, table_bytes: 64 << 20 });
+        let reopened = reopened.unwrap();
+        assert!(reopened.warm(&|| true).unwrap());
+        assert_eq!(reopened.cached_bytes(), 0);
+    }
+
+    #[test]
+    fn reading_ahead_ends_where_it_would_push_something_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let capacity = super::super::cache::ROOM_LEFT_BYTES + (200 << 10);
+        let store = filled(dir.path(), capacity);
+        assert!(store.warm(&|| true).unwrap(), "full is finished");
+        assert!((100 << 10..=capacity).contains(&store.cached_bytes()), "{} bytes in memory", store.cached_bytes());
+    }
+}
