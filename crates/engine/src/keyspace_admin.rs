@@ -31,7 +31,8 @@ pub struct KeyspaceStats {
     pub keys: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// Whether both are exact as of one moment; estimates otherwise.
+    /// Whether both are exact as of one moment; estimates otherwise. Where a keyspace counts with every
+    /// write, a key that has ended counts until the entry that removes it, moments later.
     pub exact: bool,
     /// Whether rows of deleted keys wait to be removed in the background.
     pub sweeping: bool,
