@@ -301,6 +301,35 @@ fn a_watch_tells_what_transactions_did(node: &mut Node) {
     });
 }
 
+/// An expiry is told when it has been carried out, and only if the value is still the one that was to end.
+fn a_watch_tells_what_has_expired(node: &mut Node) {
+    let keyspace = node.db().keyspace("k").unwrap();
+    keyspace.put_for(b"short", b"1", Duration::from_secs(5)).unwrap();
+    keyspace.put_for(b"renewed", b"2", Duration::from_secs(5)).unwrap();
+    keyspace.put(b"renewed", b"3").unwrap();
+    node.pass(Duration::from_secs(6));
+    node.db().maintain().unwrap();
+    let last = keyspace.put(b"end", b"").unwrap().revision.unwrap();
+    drop(keyspace);
+    node.through_restarts(|db| {
+        let mut watch = watch(db, all(), Some(1)).unwrap();
+        let mut told = Vec::new();
+        while watch.position() <= last {
+            let batch = watch.next_batch(Duration::from_millis(2)).unwrap();
+            told.extend(batch.events.into_iter().map(|event| (event.key.to_vec(), event.change)));
+        }
+        let put = |key: &[u8], value: &[u8]| (key.to_vec(), WatchChange::Put(value.to_vec().into()));
+        let expected = [
+            put(b"short", b"1"),
+            put(b"renewed", b"2"),
+            put(b"renewed", b"3"),
+            (b"short".to_vec(), WatchChange::Expire),
+            put(b"end", b""),
+        ];
+        assert_eq!(told, expected);
+    });
+}
+
 /// Its end is told once what came before has been.
 fn a_watch_of_a_keyspace_that_is_dropped_ends(node: &mut Node) {
     let keyspace = node.db().keyspace("k").unwrap();
@@ -425,6 +454,7 @@ on_every_backend!(
     below_the_floor_a_watch_is_told_what_is_the_oldest,
     a_watch_that_cannot_be_is_refused,
     a_watch_tells_what_transactions_did,
+    a_watch_tells_what_has_expired,
     a_watch_of_a_keyspace_that_is_dropped_ends,
     every_watch_equals_the_history_filtered,
 );
