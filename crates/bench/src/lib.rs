@@ -1,6 +1,6 @@
 //! Workloads, an open-loop load generator, histograms and reports: what `thalweg bench` runs.
 //!
-//! Owns: the suites ([`log`], [`engine`], [`backends`], [`http`]), how time and resources are measured, and how a
+//! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`http`]), how time and resources are measured, and how a
 //! report looks as text and as JSON.
 //! Does not own: the command line around the suites, and nothing inside the server, which is only
 //! reached over its socket.
@@ -14,6 +14,7 @@ pub mod backends;
 pub mod data;
 pub mod engine;
 mod error;
+pub mod groups;
 pub mod http;
 pub mod latency;
 pub mod log;

@@ -7,6 +7,7 @@ use thalweg_bench::{
     BenchError, Report, Stderr,
     backends::{self, BackendsOptions},
     engine::{self, EngineOptions},
+    groups::{self, GroupsOptions},
     http::{self, HttpOptions},
     log::{self, LogOptions},
     report::Verdict,
@@ -32,6 +33,8 @@ pub enum Bench {
     Engine(Suite<EngineOptions>),
     /// The state's backends: durable writes, reads, copies, transactions, behind the log and each alone
     Backends(Suite<BackendsOptions>),
+    /// Consumer groups: many members fetch and ack one stream, batched and one by one
+    Groups(Suite<GroupsOptions>),
     /// A server under scheduled load, counted from the scheduled moment
     Http(Suite<HttpOptions>),
 }
@@ -56,6 +59,7 @@ impl Bench {
             Self::Log(suite) => suite.json,
             Self::Engine(suite) => suite.json,
             Self::Backends(suite) => suite.json,
+            Self::Groups(suite) => suite.json,
             Self::Http(suite) => suite.json,
         }
     }
@@ -67,6 +71,7 @@ pub fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Log(suite) => suite.finish(log::run(&suite.options, &mut progress)),
         Bench::Engine(suite) => suite.finish(engine::run(&suite.options, &mut progress)),
         Bench::Backends(suite) => suite.finish(backends::run(&suite.options, &mut progress)),
+        Bench::Groups(suite) => suite.finish(groups::run(&suite.options, &mut progress)),
         Bench::Http(suite) => suite.finish(http::run(&suite.options, &mut progress)),
     }
 }

@@ -1,0 +1,275 @@
+//! The groups suite: one stream, many members, fetch and ack, batched and one by one.
+//!
+//! Members are threads of this process on the embedded engine. Setup appends the records; the timed part is
+//! fetching and acking all of them. Every record must be delivered exactly once, with the bytes that were
+//! appended, and be settled in the end, or the figures are not given.
+
+use std::{
+    ops::ControlFlow,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use thalweg_engine::{BackendKind, Database, FetchRequest, Group, GroupStart, Options, Stream};
+use thalweg_types::{
+    Durability, Offset,
+    command::groups::{GroupConfig, Settlement},
+    record::RecordBatch,
+};
+
+use crate::{
+    BenchError, Progress, Report, Scratch,
+    report::{Check, Table},
+    stats::Summary,
+    usage::{Usage, Whose},
+};
+
+const NAME: &str = "thalweg";
+/// Records of an append during setup.
+const APPEND: u64 = 100;
+
+/// Options of the groups suite.
+#[derive(Clone, Debug, clap::Args)]
+pub struct GroupsOptions {
+    /// Members that fetch at a time, a thread each.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub members: u32,
+    /// Records that a fetch asks for.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub batch: u32,
+    /// Records of a round of batched acks; single acks take a fifth of it.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
+    pub records: u64,
+    /// Bytes of a record.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=65_536))]
+    pub record_bytes: u32,
+    /// Durability of fetches and acks.
+    #[arg(long, default_value_t = Durability::Disk)]
+    pub durability: Durability,
+    /// Rounds of each; medians are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Directory below which the store is made; decides which disk is measured.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
+/// How members ack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acks {
+    /// A whole attempt at a time.
+    Batched,
+    /// A record at a time.
+    Single,
+}
+
+impl Acks {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Batched => "an attempt at a time",
+            Self::Single => "a record at a time",
+        }
+    }
+}
+
+struct Round {
+    deliveries: f64,
+    seconds: f64,
+    commands: u64,
+    entries: u64,
+    fsyncs: u64,
+    cpu_seconds: f64,
+}
+
+/// Runs the suite.
+pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    if options.durability == Durability::None {
+        let message = "fetches and acks must know their outcome: at least os".to_owned();
+        return Err(BenchError::Option { option: "--durability", message });
+    }
+    let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
+    let scratch = Scratch::below(options.dir.as_deref())?;
+    let mut report = Report::begin("groups", scratch.path());
+    report.condition("backend", BackendKind::Lsm.name());
+    report.condition("durability", options.durability.name());
+    report.condition("concurrency", format!("{} members, a thread each", options.members));
+    report.condition("payload", format!("records of {} B, {} to a fetch", options.record_bytes, options.batch));
+    let mut table = Table::new(
+        "fetch and ack, one stream, one group",
+        &["acks", "deliveries/s", "deliveries", "seconds", "commands/entry", "fsyncs", "CPU s"],
+    );
+    for (acks, wanted) in [(Acks::Batched, 100_000.0), (Acks::Single, 30_000.0)] {
+        let mut rates = Vec::new();
+        for number in 1..=options.rounds {
+            let round = one_round(options, acks, &scratch)?;
+            let rate = round.deliveries / round.seconds;
+            progress.step(&format!("{}, round {number}: {rate:.0} deliveries/s", acks.name()));
+            table.row(vec![
+                acks.name().into(),
+                rate.into(),
+                round.deliveries.into(),
+                round.seconds.into(),
+                (round.commands as f64 / round.entries.max(1) as f64).into(),
+                Some(round.fsyncs).into(),
+                Some(round.cpu_seconds).into(),
+            ]);
+            rates.push(rate);
+        }
+        let title = match acks {
+            Acks::Batched => "fetched and acked by attempt",
+            Acks::Single => "fetched by attempt, acked one by one",
+        };
+        report.checks.push(Check::at_least(title, Summary::of(&rates).median, wanted, " deliveries/s"));
+    }
+    report.tables.push(table);
+    report.notes.push("every record was delivered once, its bytes were compared while the clock ran".to_owned());
+    report.cost = Usage::read(Whose::Own).since(&before);
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn one_round(options: &GroupsOptions, acks: Acks, scratch: &Scratch) -> Result<Round, BenchError> {
+    let records = match acks {
+        Acks::Batched => options.records,
+        Acks::Single => (options.records / 5).max(1),
+    };
+    let dir = scratch.fresh("groups")?;
+    let store = Options { backend: Some(BackendKind::Lsm), durability: options.durability, ..Options::default() };
+    let database = Database::open(&dir, store).map_err(BenchError::subject(NAME, "opening"))?;
+    let stream = database.stream("bench").map_err(BenchError::subject(NAME, "creating a stream"))?;
+    fill(&stream.with_durability(Durability::Os), records, options.record_bytes as usize)?;
+    database.sync().map_err(BenchError::subject(NAME, "syncing"))?;
+    let config = GroupConfig { ack_deadline: Duration::from_secs(600), max_pending: 100_000, ..GroupConfig::default() };
+    let group = stream.create_group("bench", GroupStart::Beginning, &config);
+    let (group, _) = group.map_err(BenchError::subject(NAME, "creating a group"))?;
+    let (usage, stats) = (Usage::read(Whose::Own), database.stats());
+    let begun = Instant::now();
+    let (delivered, failed) = (AtomicU64::new(0), AtomicBool::new(false));
+    let outcomes: Vec<Result<(), BenchError>> = thread::scope(|scope| {
+        let member = |number| {
+            let (group, delivered, failed) = (group.clone(), &delivered, &failed);
+            scope.spawn(move || {
+                let done = work(&group, number, options, acks, records, delivered, failed);
+                failed.fetch_or(done.is_err(), Ordering::Relaxed);
+                done
+            })
+        };
+        let members: Vec<_> = (0..options.members).map(member).collect();
+        members.into_iter().map(|member| member.join().unwrap_or(Err(wrong("a member panicked".to_owned())))).collect()
+    });
+    let seconds = begun.elapsed().as_secs_f64();
+    outcomes.into_iter().collect::<Result<(), _>>()?;
+    let after = database.stats();
+    let info = group.info().map_err(BenchError::subject(NAME, "looking at the group"))?;
+    if (info.delivered, info.acked, info.floor) != (records, records, Offset(records)) {
+        return Err(wrong(format!("{} delivered, {} acked of {records}", info.delivered, info.acked)));
+    }
+    database.close().map_err(BenchError::subject(NAME, "closing"))?;
+    Ok(Round {
+        deliveries: records as f64,
+        seconds,
+        commands: after.commands - stats.commands,
+        entries: after.entries - stats.entries,
+        fsyncs: after.log.syncs - stats.log.syncs,
+        cpu_seconds: Usage::read(Whose::Own).since(&usage).cpu_seconds,
+    })
+}
+
+fn payload(offset: u64, bytes: usize) -> Vec<u8> {
+    let mut payload = vec![offset as u8; bytes];
+    payload[..8].copy_from_slice(&offset.to_le_bytes());
+    payload
+}
+
+fn fill(stream: &Stream, records: u64, bytes: usize) -> Result<(), BenchError> {
+    let mut batch = RecordBatch::new();
+    for offset in 0..records {
+        let pushed = batch.push_payload(&payload(offset, bytes));
+        pushed.map_err(BenchError::subject(NAME, "building a batch"))?;
+        if u64::from(batch.count()) == APPEND || offset + 1 == records {
+            stream.append(&batch).map_err(BenchError::subject(NAME, "appending"))?;
+            batch.clear();
+        }
+    }
+    Ok(())
+}
+
+/// What a member does until all records are delivered, or another one failed.
+fn work(
+    group: &Group,
+    number: u32,
+    options: &GroupsOptions,
+    acks: Acks,
+    records: u64,
+    delivered: &AtomicU64,
+    failed: &AtomicBool,
+) -> Result<(), BenchError> {
+    let request = FetchRequest {
+        member: number.to_string(),
+        max_records: options.batch,
+        max_bytes: u64::MAX,
+        wait: Duration::ZERO,
+    };
+    while delivered.load(Ordering::Relaxed) < records && !failed.load(Ordering::Relaxed) {
+        let delivery = group.fetch(&request).map_err(BenchError::subject(NAME, "fetching"))?;
+        let (mut offsets, mut bad) = (Vec::with_capacity(options.batch as usize), None);
+        let compared = delivery.for_each(&mut |message| {
+            let right = message.record.payload == payload(message.offset.0, options.record_bytes as usize);
+            if !right || message.deliveries != 1 {
+                bad = Some(message.offset);
+            }
+            offsets.push(message.offset);
+            ControlFlow::Continue(())
+        });
+        compared.map_err(BenchError::subject(NAME, "reading"))?;
+        if let Some(offset) = bad {
+            return Err(wrong(format!("offset {offset} came twice, or with other bytes")));
+        }
+        if offsets.is_empty() {
+            thread::yield_now();
+            continue;
+        }
+        let settlements = match acks {
+            Acks::Batched => vec![Settlement::all(delivery.attempt)],
+            Acks::Single => offsets.iter().map(|&offset| Settlement::one(delivery.attempt, offset)).collect(),
+        };
+        for settlement in &settlements {
+            let settled = group.ack(std::slice::from_ref(settlement));
+            let settled = settled.map_err(BenchError::subject(NAME, "acking"))?;
+            if !settled.lapsed.is_empty() {
+                return Err(wrong(format!("attempt {} lapsed", delivery.attempt)));
+            }
+        }
+        delivered.fetch_add(offsets.len() as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn wrong(message: String) -> BenchError {
+    BenchError::WrongData { subject: NAME.to_owned(), doing: "consuming", message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quiet;
+
+    #[test]
+    fn a_small_run_delivers_every_record_once() {
+        let options = GroupsOptions {
+            members: 4,
+            batch: 7,
+            records: 500,
+            record_bytes: 16,
+            durability: Durability::Os,
+            rounds: 1,
+            dir: None,
+        };
+        let report = run(&options, &mut Quiet).unwrap();
+        assert_eq!((report.tables.len(), report.checks.len()), (1, 2));
+        let unknown = GroupsOptions { durability: Durability::None, ..options };
+        assert!(run(&unknown, &mut Quiet).is_err());
+    }
+}
