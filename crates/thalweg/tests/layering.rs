@@ -54,6 +54,8 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("crates/state/src/lsm/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
     ("crates/state/src/buffered/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
     ("crates/engine/src/stream.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
+    ("crates/engine/src/watch/mod.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
+    ("crates/engine/src/group/fetch.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
     ("crates/engine/src/open.rs", "RandomState::new", "a directory opened by path takes its seed from the system"),
 ];
 
