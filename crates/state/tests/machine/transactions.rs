@@ -33,7 +33,7 @@ fn bench() -> Bench {
     let create = |name: &str, exact_counts| {
         command(|out| {
             command::encode_create_keyspace(out, name, &KeyspaceConfig { exact_counts, ..KeyspaceConfig::default() })
-                .unwrap()
+                .unwrap();
         })
     };
     let stream = command(|out| command::encode_create_stream(out, "s", &StreamConfig::default()).unwrap());
@@ -380,7 +380,7 @@ fn exact_counts_follow_every_write() {
                     out,
                     EXACT,
                     &KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() },
-                )
+                );
             }),
         ],
     );

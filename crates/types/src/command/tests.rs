@@ -110,7 +110,7 @@ fn layouts_of_the_other_commands_are_pinned() {
     let config_bytes: Vec<u8> = [1, u64::MAX, 3, 4, 5, 6].into_iter().flat_map(u64::to_le_bytes).collect();
     let config_bytes = config_bytes.as_slice();
     let configure = encoded(|out| {
-        encode_configure_keyspace(out, KS, &KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() })
+        encode_configure_keyspace(out, KS, &KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() });
     });
     assert_eq!(configure, b"\x09\x02\x01\0\0\x01\x01\x01\x01");
     let create_stream = encoded(|out| encode_create_stream(out, "s", &config).unwrap());
@@ -269,10 +269,10 @@ fn a_command_that_is_cut_or_goes_on_is_malformed() {
         encoded(|out| encode_sweep(out, 1)),
         encoded(|out| {
             encode_create_keyspace(out, "ks", &KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() })
-                .unwrap()
+                .unwrap();
         }),
         encoded(|out| {
-            encode_configure_keyspace(out, KS, &KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() })
+            encode_configure_keyspace(out, KS, &KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() });
         }),
         encoded(|out| encode_create_stream(out, "s", &config).unwrap()),
         encoded(|out| encode_configure_stream(out, STREAM, &config)),
