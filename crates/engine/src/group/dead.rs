@@ -179,6 +179,7 @@ impl Burial<'_> {
         failure.map_or(Ok(reached), |error| Err(GroupError::Write(error.into())))
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what a header each is made of")]
     fn push(
         &self,
         batch: &mut RecordBatch,
