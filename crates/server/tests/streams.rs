@@ -170,14 +170,20 @@ async fn a_stream_is_created_changed_trimmed_and_deleted() {
         async move { node.call("PUT", "/v1/streams/s", &[], body.to_string().as_bytes()).await }
     };
     let made = put(limits).await.is(201).json();
-    assert_eq!(made["config"], json!({ "max_age_seconds": 3600.5, "max_bytes": null, "max_records": 10 }));
+    let config = |max_bytes: Value, max_records: Value| {
+        json!({
+            "max_age_seconds": 3600.5, "max_bytes": max_bytes, "max_records": max_records,
+            "max_record_bytes": null, "max_batch_bytes": null, "compaction": null,
+        })
+    };
+    assert_eq!(made["config"], config(Value::Null, json!(10)));
     put(json!({})).await.is(200);
     let patch = |body: Value| {
         let node = &node;
         async move { node.call("PATCH", "/v1/streams/s", &[], body.to_string().as_bytes()).await }
     };
     let changed = patch(json!({ "max_records": null, "max_bytes": 1000 })).await.is(200).json();
-    assert_eq!(changed["config"], json!({ "max_age_seconds": 3600.5, "max_bytes": 1000, "max_records": null }));
+    assert_eq!(changed["config"], config(json!(1000), Value::Null));
     patch(json!({ "max_age_seconds": -1.0 })).await.refused(400, "bad_json", "fix");
     patch(json!({ "max_recs": 1 })).await.refused(400, "bad_json", "fix");
 
