@@ -239,8 +239,8 @@ impl Head {
 
 /// All heads, deleted markers included, and the names of the live ones.
 ///
-/// A stream without a configuration costs about 230 bytes here and its name; see `docs/performance.md`
-/// for what a million of them measured.
+/// A stream without a configuration costs an estimated 230 bytes here and its name. The test
+/// `a_million_small_streams_fit_a_node` of the engine measures it.
 #[derive(Debug, Default)]
 pub(crate) struct StreamTable {
     heads: BTreeMap<StreamId, Head>,
