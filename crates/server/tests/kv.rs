@@ -28,6 +28,24 @@ async fn a_value_comes_back_with_its_revision_and_level() {
 }
 
 #[tokio::test]
+async fn a_value_that_ends_says_how_long_it_has_left() {
+    let node = Node::start().await;
+    node.call("PUT", "/v1/kv/a/key", &[("thalweg-ttl", "1000.5")], b"value").await.is(204);
+    for method in ["GET", "HEAD"] {
+        let left: f64 =
+            node.call(method, "/v1/kv/a/key", &[], b"").await.is(200).header("thalweg-ttl").parse().unwrap();
+        assert!(left > 900.0 && left <= 1000.5, "{left}");
+    }
+    node.call("PUT", "/v1/kv/a/gone", &[("thalweg-ttl", "0.000001")], b"value").await.is(204);
+    node.get("/v1/kv/a/gone").await.refused(404, "not_found", "fix");
+    for bad in ["soon", "-1", "nan", ""] {
+        node.call("PUT", "/v1/kv/a/key", &[("thalweg-ttl", bad)], b"x").await.refused(400, "bad_header", "fix");
+    }
+    node.call("PUT", "/v1/kv/a/key", &[("thalweg-ttl", "0")], b"x").await.refused(400, "bad_ttl", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn an_empty_value_is_a_value_and_an_empty_key_a_key() {
     let node = Node::start().await;
     node.put("/v1/kv/a/empty", b"").await.is(204);

@@ -25,6 +25,8 @@ const TICK: u64 = 10_000;
 const DEFAULT_TTL: u64 = 100;
 
 type Key = (KeyspaceId, Vec<u8>);
+/// What a scan tells: revision and value by key.
+type Pairs = BTreeMap<Key, (u64, Vec<u8>)>;
 
 #[derive(Clone, Debug)]
 struct Value {
@@ -314,7 +316,7 @@ fn what_has_ended_is_not_there_whatever_the_rows_say() {
         let (mut bench, now) = bench();
         let mut model = Model { time: 1000, ..Model::default() };
         let mut cursor = StaleCursor::default();
-        let mut held: Option<(Snapshot, BTreeMap<Key, (u64, Vec<u8>)>)> = None;
+        let mut held: Option<(Snapshot, Pairs)> = None;
         for _ in 0..300 {
             model.time += [0, 1, rng.below(TICK), rng.below(4 * TICK)][rng.below(4) as usize];
             let count = 1 + rng.below(4);
