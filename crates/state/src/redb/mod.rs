@@ -1,7 +1,7 @@
 //! The state in redb, a copy-on-write B-tree, behind memtables.
 //!
 //! Owns: how pairs lie in the database, its transactions and views. Does not own: when something is
-//! persisted; see [`crate::buffered`].
+//! persisted; see `buffered`.
 //!
 //! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied`, written with the
 //! pairs of the same transaction). Every transaction is `Immediate`. Behind the log it is also made for

@@ -1,7 +1,7 @@
 //! The state in an SQLite database, behind memtables.
 //!
 //! Owns: how pairs lie in the database, its transactions, its write-ahead log and views. Does not own: when
-//! something is persisted; see [`crate::buffered`].
+//! something is persisted; see `buffered`.
 //!
 //! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied`, written with the
 //! pairs of the same transaction). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is
