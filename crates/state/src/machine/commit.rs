@@ -2,7 +2,7 @@
 
 use thalweg_types::{
     BlobRef, KeyspaceId, LogPosition, Offset, Revision, StreamId,
-    command::{AppendedAt, Commit, Condition, Deadline, Expect, Outcome, StreamConfig, StreamLimit, Write},
+    command::{AppendedAt, BlindPut, Commit, Condition, Deadline, Expect, Outcome, StreamConfig, StreamLimit, Write},
     limits::MAX_KEY_BYTES,
     record::{Malformed, Records},
 };
@@ -73,6 +73,25 @@ fn apply_once<'a>(
         perform(applying, &write, revision, at, overlay, &mut appends)?;
     }
     Ok(Outcome::Committed { revision, appends })
+}
+
+/// Runs a command if it is a blind put to a plain keyspace which no later command of the entry depends on.
+/// Does just what [`apply`] would do, without what a put of this kind has no use for.
+#[inline]
+pub(crate) fn apply_blind_put(
+    applying: &mut Applying<'_>,
+    bytes: &[u8],
+    at: LogPosition,
+    overlay: &Overlay<'_>,
+) -> Option<Revision> {
+    let BlindPut { keyspace, key, value, value_at } = BlindPut::decode(bytes)?;
+    let is_plain = applying.applier.kinds.of(keyspace) == KeyspaceKind::Plain;
+    if !is_plain || key.len() > MAX_KEY_BYTES || overlay.is_wanted() {
+        return None;
+    }
+    let revision = applying.use_revision();
+    put(applying, keyspace, key, value, revision, within(at, value_at));
+    Some(revision)
 }
 
 /// Does a checked write of a commit that begins at `at` in the log.

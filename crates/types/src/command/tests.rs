@@ -375,3 +375,25 @@ fn the_example_of_the_format_document_is_what_is_written() {
     let command = encoded(|out| encode_put(out, KeyspaceId(1), b"key", b"value").unwrap());
     assert_eq!(bytes, [&(command.len() as u32).to_le_bytes(), &command[..]].concat());
 }
+
+#[test]
+fn a_blind_put_is_decoded_as_the_commit_that_it_is() {
+    let put = encoded(|out| encode_put(out, KS, b"key", b"value").unwrap());
+    let Ok(Command::Commit(commit)) = Command::decode(&put) else { panic!("a commit") };
+    let write = commit.writes().unwrap().next().unwrap().unwrap();
+    let BlindPut { keyspace, key, value, value_at } = BlindPut::decode(&put).unwrap();
+    assert_eq!(write, Write::Put { keyspace, key, value, value_at });
+    assert_eq!((keyspace, key, value, &put[value_at..]), (KS, &b"key"[..], &b"value"[..], &b"value"[..]));
+    let longer = [&put[..], b"x"].concat();
+    for cut in (0..put.len()).map(|len| &put[..len]).chain([&longer[..]]) {
+        assert_eq!(BlindPut::decode(cut), None, "{cut:?}");
+    }
+    let mut two = CommitBuilder::new();
+    two.put(KS, b"a", b"1").unwrap().put(KS, b"b", b"2").unwrap();
+    let mut expecting = CommitBuilder::new();
+    expecting.expect(KS, b"a", Expect::Absent).unwrap().put(KS, b"a", b"1").unwrap();
+    for other in [two, expecting, full_commit()] {
+        assert_eq!(BlindPut::decode(&encoded(|out| other.encode(out))), None);
+    }
+    assert_eq!(BlindPut::decode(&encoded(|out| encode_delete(out, KS, b"key").unwrap())), None);
+}
