@@ -3,7 +3,13 @@
 //! Time is a [`ManualClock`]'s, and nothing runs in the background, so a behaviour decides when time
 //! passes and when maintenance runs.
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use tempfile::TempDir;
 use thalweg_disk::RealDisk;
@@ -148,18 +154,18 @@ impl Node {
         match how {
             Restart::Clean => db.close().expect("closes"),
             Restart::Kill => {
-                // Nobody writes now, so a copy is what a killed process leaves. Dropping the handle comes
-                // after it, for it may tidy up. The LSM backend's threads may be at work, but its drop does
-                // nothing else than end them.
+                // Nobody writes now, so a copy is what a killed process leaves, once it was taken while the
+                // background did nothing either. Dropping the handle comes after it, for it may tidy up. The
+                // LSM backend's threads may be at work for long, but its drop does nothing else than end them.
                 let is_quiet = db.report().backend != BackendKind::Lsm;
-                let killed = tempfile::tempdir().expect("a directory");
-                if is_quiet {
-                    copy_tree(self.dir.path(), killed.path());
+                let killed = if is_quiet {
+                    let killed = copy_of_quiet(self.dir.path());
                     drop(db);
+                    killed
                 } else {
                     drop(db);
-                    copy_tree(self.dir.path(), killed.path());
-                }
+                    copy_of_quiet(self.dir.path())
+                };
                 self.dir = killed;
             }
         }
@@ -176,15 +182,46 @@ impl Node {
     }
 }
 
-fn copy_tree(from: &Path, to: &Path) {
-    for entry in fs::read_dir(from).expect("readable") {
-        let path = entry.expect("readable").path();
-        let target = to.join(path.file_name().expect("named"));
-        if path.is_dir() {
-            fs::create_dir_all(&target).expect("writable");
-            copy_tree(&path, &target);
-        } else {
-            fs::copy(&path, &target).expect("copies");
+/// A copy during which nothing changed; taken anew if something did.
+fn copy_of_quiet(from: &Path) -> TempDir {
+    const ATTEMPTS: usize = 1000;
+    for _ in 0..ATTEMPTS {
+        let copy = tempfile::tempdir().expect("a directory");
+        let before = listing(from);
+        let copied = copy_tree(from, copy.path());
+        if let (Ok(before), Ok(()), Ok(after)) = (before, copied, listing(from))
+            && before == after
+        {
+            return copy;
         }
     }
+    panic!("the directory kept changing through {ATTEMPTS} copies");
+}
+
+/// Every file with its length and when it was last written.
+fn listing(dir: &Path) -> io::Result<BTreeMap<PathBuf, (u64, SystemTime)>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let metadata = fs::metadata(&path)?;
+        if metadata.is_dir() {
+            all.extend(listing(&path)?);
+        }
+        all.insert(path, (metadata.len(), metadata.modified()?));
+    }
+    Ok(all)
+}
+
+fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(from)? {
+        let path = entry?.path();
+        let target = to.join(path.file_name().expect("named"));
+        if path.is_dir() {
+            fs::create_dir_all(&target)?;
+            copy_tree(&path, &target)?;
+        } else {
+            fs::copy(&path, &target)?;
+        }
+    }
+    Ok(())
 }
