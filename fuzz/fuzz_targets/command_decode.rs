@@ -18,7 +18,7 @@ use thalweg_state::{
 use thalweg_types::{
     Generation, KeyspaceId, LogPosition, Lsn, Offset, SpaceTime, StreamId, Term,
     command::{
-        CommandError, Command, Commands, Framed, Move, Outcome, StreamConfig, encode_append, encode_create_keyspace,
+        Command, CommandError, Commands, Framed, KeyspaceConfig, Move, Outcome, StreamConfig, encode_append, encode_create_keyspace,
         encode_create_stream, encode_put,
     },
     record::{Record, RecordBatch, Records},
@@ -38,7 +38,7 @@ impl Bench {
         let options = MachineOptions { inline_value_bytes: 16 };
         let machine = Machine::open(backend.clone(), options).expect("an empty state");
         let bench = Self { machine, backend };
-        bench.command(|out| encode_create_keyspace(out, "k"));
+        bench.command(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default()));
         bench.command(|out| encode_create_stream(out, "s", &StreamConfig::default()));
         bench.command(|out| encode_put(out, KeyspaceId(1), b"key", &[7; 64]));
         bench.command(|out| {
