@@ -3,6 +3,8 @@
 //! Inputs are read from the front as decisions and bytes; where the input ends, decisions are zero. So
 //! every input means something, and a shorter input means a simpler case.
 
+pub mod machine;
+
 use std::sync::Arc;
 
 use thalweg_disk::{Disk, SimDisk};

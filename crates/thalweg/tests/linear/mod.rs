@@ -16,6 +16,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod bank;
 pub mod clock;
 pub mod register;
 
