@@ -287,15 +287,13 @@ fn each_key_is_linearizable_over_kills_on_redb() {
     kill_and_check("redb");
 }
 
-/// Operations as `(begin, end, action, answer)`; one that was lost ends when its server is dead.
-fn history(operations: &[(u64, u64, Action, Answer)]) -> Vec<Timed<(Action, Answer)>> {
+/// `(begin, end, action, answer)`; one that was lost ends when its server is dead.
+type Short = (u64, u64, Action, Answer);
+
+fn history(operations: &[Short]) -> Vec<Timed<(Action, Answer)>> {
     let told = |answer| if answer == Answer::Lost { Told::Nothing } else { Told::Answered };
-    let timed = |&(begin, end, action, answer): &(u64, u64, Action, Answer)| Timed {
-        begin,
-        end,
-        told: told(answer),
-        operation: (action, answer),
-    };
+    let timed =
+        |&(begin, end, action, answer): &Short| Timed { begin, end, told: told(answer), operation: (action, answer) };
     operations.iter().map(timed).collect()
 }
 
@@ -304,7 +302,7 @@ use Answer::{Done, Lost, Refused, RefusedAt, Value};
 
 #[test]
 fn right_histories_are_explained() {
-    let fine: &[&[(u64, u64, Action, Answer)]] = &[
+    let fine: &[&[Short]] = &[
         &[],
         &[(1, 2, Get, Value(None)), (3, 4, Put(1), Done), (5, 6, Get, Value(Some(1)))],
         // A get beside a put may see it or not, and the last of two puts is either.
@@ -333,7 +331,7 @@ fn right_histories_are_explained() {
 
 #[test]
 fn wrong_histories_are_found_out_and_the_operation_named() {
-    let wrong: &[(usize, &[(u64, u64, Action, Answer)])] = &[
+    let wrong: &[(usize, &[Short])] = &[
         // A stale read: the put was answered before.
         (1, &[(1, 2, Put(1), Done), (3, 4, Get, Value(None))]),
         // A value that nobody put.
