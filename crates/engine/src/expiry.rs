@@ -100,7 +100,12 @@ impl Keyspace {
     /// Gives a key another deadline without writing its value anew; revision and lease stay. `None`: there is
     /// no such key. [`Deadline::Never`] takes the deadline away.
     pub fn touch(&self, key: &[u8], deadline: Deadline) -> Result<Option<Ack>, WriteError> {
-        let commit = touch(self, key, deadline)?;
+        self.touch_if(key, deadline, Expect::Present)
+    }
+
+    /// As [`touch`](Self::touch), if `expect` holds as well.
+    pub fn touch_if(&self, key: &[u8], deadline: Deadline, expect: Expect<'_>) -> Result<Option<Ack>, WriteError> {
+        let commit = touch_if(self, key, deadline, expect)?;
         absent_is_none(self.database().commit(&commit))
     }
 
@@ -131,10 +136,19 @@ impl Database {
     }
 }
 
-/// The commit of a touch, which fails if there is no such key.
-pub(crate) fn touch(keyspace: &Keyspace, key: &[u8], deadline: Deadline) -> Result<CommitBuilder, WriteError> {
+/// The commit of a touch, which fails if there is no such key, or `expect` does not hold of it.
+pub(crate) fn touch_if(
+    keyspace: &Keyspace,
+    key: &[u8],
+    deadline: Deadline,
+    expect: Expect<'_>,
+) -> Result<CommitBuilder, WriteError> {
     let mut commit = CommitBuilder::new();
-    commit.expect(keyspace.id(), key, Expect::Present)?.touch(keyspace.id(), key, deadline)?;
+    commit.expect(keyspace.id(), key, Expect::Present)?;
+    if expect != Expect::Present {
+        commit.expect(keyspace.id(), key, expect)?;
+    }
+    commit.touch(keyspace.id(), key, deadline)?;
     Ok(commit)
 }
 

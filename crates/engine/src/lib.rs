@@ -21,6 +21,7 @@
 //! Layout of a directory: `LOCK`, `IDENTITY`, `log/`, `state/default/BACKEND/`.
 
 mod async_database;
+mod async_time;
 mod backends;
 mod compactor;
 mod database;

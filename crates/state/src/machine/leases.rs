@@ -164,12 +164,14 @@ pub(crate) fn grant(applying: &mut Applying<'_>, id: LeaseId, ttl: Duration) -> 
         return Ok(Outcome::TooMany { what: "leases", limit: MAX_LEASES });
     }
     let id = if id == LeaseId::ZERO { applying.free_lease_id()? } else { id };
-    if applying.lease(id)?.is_some() {
+    let former = applying.lease(id)?;
+    // One that has ended makes room at once, unless it has keys that are still to be removed.
+    if former.is_some_and(|lease| lease.keys > 0 || lease.is_live(applying.applied.time)) {
         return Ok(Outcome::LeaseExists(id));
     }
     let deadline = applying.applied.time.plus(ttl);
-    applying.set_lease(id, None, Some(Lease { ttl, deadline, keys: 0 }));
-    applying.applier.lease_count += 1;
+    applying.set_lease(id, former.as_ref(), Some(Lease { ttl, deadline, keys: 0 }));
+    applying.applier.lease_count += usize::from(former.is_none());
     Ok(Outcome::Lease { id, ttl, deadline })
 }
 

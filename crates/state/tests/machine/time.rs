@@ -382,6 +382,21 @@ fn a_lease_ends_unless_it_is_kept_alive_and_its_keys_with_it() {
 }
 
 #[test]
+fn an_ended_lease_without_keys_makes_room_for_one_of_its_id() {
+    let (mut bench, _) = bench();
+    assert_eq!(bench.run(1000, &[grant(7), grant(7)]), [granted(7, 1000 + TTL), Outcome::LeaseExists(LeaseId(7))]);
+    let end = 1000 + TTL;
+    assert_eq!(bench.run(end - 1, &[grant(7)]), [Outcome::LeaseExists(LeaseId(7))], "it lives");
+    assert_eq!(bench.run(end, &[grant(7)]), [granted(7, end + TTL)]);
+    assert_eq!(rows(&bench), [1, 1, 0], "its own rows, and none of the former");
+    let again = granted(7, end + TTL);
+    assert_eq!(bench.run(end, &[revoke(7), grant(7)])[1], again, "within one entry, too");
+    bench.reopen();
+    assert_eq!(bench.run(end + TTL, &[expire(10)]), [expired(0, 1, false)]);
+    assert_eq!(rows(&bench), [0, 0, 0]);
+}
+
+#[test]
 fn a_revoked_lease_takes_its_keys_with_it_at_once() {
     let (mut bench, _) = bench();
     bench.run(1000, &[grant(7), grant(8)]);
