@@ -21,6 +21,7 @@ use crate::{
     json::{self, required_bytes},
     parse::{Media, request_media},
     reply, streams,
+    ttl::{JsonTtl, json_terms},
 };
 
 #[derive(Debug, Deserialize)]
@@ -85,6 +86,14 @@ enum JsonWrite {
         key_base64: Option<String>,
         value: Option<String>,
         value_base64: Option<String>,
+        ttl_seconds: Option<JsonTtl>,
+        lease: Option<u64>,
+    },
+    Touch {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+        ttl_seconds: JsonTtl,
     },
     Delete {
         keyspace: String,
@@ -275,11 +284,21 @@ async fn add_write(
     appends: &mut Vec<Asked>,
 ) -> Result<(), ApiError> {
     match write {
-        JsonWrite::Put { keyspace, key, key_base64, value, value_base64 } => {
+        JsonWrite::Put { keyspace, key, key_base64, value, value_base64, ttl_seconds, lease } => {
             let id = names.keyspace(app, keyspace).await?;
             let key = required_bytes("key", key.as_ref(), key_base64.as_ref())?;
             let value = required_bytes("value", value.as_ref(), value_base64.as_ref())?;
-            builder.put(id, &key, &value)?;
+            let terms = json_terms(ttl_seconds.as_ref(), *lease)?;
+            if terms.is_plain() {
+                builder.put(id, &key, &value)?;
+            } else {
+                builder.put_until(id, &key, &value, terms.deadline, terms.lease)?;
+            }
+        }
+        JsonWrite::Touch { keyspace, key, key_base64, ttl_seconds } => {
+            let id = names.keyspace(app, keyspace).await?;
+            let deadline = ttl_seconds.deadline()?;
+            builder.touch(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?, deadline)?;
         }
         JsonWrite::Delete { keyspace, key, key_base64 } => {
             let id = names.keyspace(app, keyspace).await?;

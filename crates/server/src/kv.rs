@@ -1,29 +1,28 @@
 //! `/v1/kv`: raw values under binary keys.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
-    http::{HeaderName, HeaderValue, Response, StatusCode, header},
+    http::{HeaderValue, Response, StatusCode, header},
 };
 use serde_json::json;
-use thalweg_engine::{Ack, Expiry, Keyspace, PutOptions};
+use thalweg_engine::{Ack, Keyspace};
 use thalweg_types::{
     Action, Durability, Revision,
-    command::{CommitBuilder, Deadline, Expect},
+    command::{CommitBuilder, Expect},
 };
 
 use crate::{
     app::{Answer, App, Call},
     body,
     error::{ApiError, no_such_key},
-    parse::{Freshness, Media, ParseError, kv_path, read_freshness, write_condition},
+    parse::{Freshness, Media, kv_path, read_freshness, write_condition},
     reply,
+    ttl::{Terms, put_remaining},
 };
 
 const PREFIX: &str = "/v1/kv/";
-/// How long a value lives, in seconds.
-const TTL: HeaderName = HeaderName::from_static("thalweg-ttl");
 
 /// `GET /v1/kv/{keyspace}/{key}`
 pub fn get(app: &Arc<App>, call: &Call) -> Answer {
@@ -40,24 +39,6 @@ pub fn get(app: &Arc<App>, call: &Call) -> Answer {
     reply::put_revision(response.headers_mut(), entry.revision);
     put_remaining(app, &mut response, &entry.expiry)?;
     Ok(response)
-}
-
-/// How long a value still lives, in seconds, if it ends.
-fn put_remaining(app: &App, response: &mut Response<Body>, expiry: &Expiry) -> Result<(), ApiError> {
-    if let Some(left) = app.db.blocking().remaining(expiry)? {
-        let seconds = HeaderValue::try_from(format!("{:.6}", left.as_secs_f64())).expect("digits and a dot");
-        response.headers_mut().insert(TTL, seconds);
-    }
-    Ok(())
-}
-
-/// How long the value of a put is to live.
-fn asked_ttl(call: &Call) -> Result<Deadline, ApiError> {
-    let Some(given) = call.header(&TTL) else { return Ok(Deadline::Default) };
-    let seconds = std::str::from_utf8(given).ok().and_then(|text| text.trim().parse::<f64>().ok());
-    let ttl = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let ttl = ttl.ok_or(ParseError::BadHeader { name: "Thalweg-TTL", expected: "seconds, as in 30 or 0.5" })?;
-    Ok(Deadline::After(ttl).check()?)
 }
 
 /// `HEAD /v1/kv/{keyspace}/{key}`: does not read a value that stays in the log.
@@ -114,14 +95,13 @@ fn condition(call: &Call) -> Result<Option<Expect<'static>>, ApiError> {
 
 /// `PUT /v1/kv/{keyspace}/{key}`
 pub async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
-    call.no_query()?;
-    let (level, expect, deadline) = (app.level(call)?, condition(call)?, asked_ttl(call)?);
+    let (level, expect, terms) = (app.level(call)?, condition(call)?, Terms::of(call)?);
     let value = body::read(app, call.body.get_mut()).await?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.keyspace(&name).await?;
-    if deadline != Deadline::Default {
-        let options = PutOptions { deadline, expect, ..PutOptions::default() };
-        let committed = app.db.commit(&options.commit(&keyspace, &key.unwrap_or_default(), &value)?, level);
+    if !terms.is_plain() {
+        let options = terms.options(expect);
+        let committed = app.db.put_with(&keyspace, &key.unwrap_or_default(), &value, &options, level);
         drop(value);
         return Ok(reply::acked(&committed.await?, StatusCode::NO_CONTENT));
     }

@@ -18,6 +18,10 @@ pub const DEFAULT_RECORD_BYTES: u64 = 1024 * 1024;
 pub const DEFAULT_LISTED: u64 = 1000;
 /// Most that one reply lists.
 pub const MAX_LISTED: u64 = 10_000;
+/// Keys of a lease that its description shows without `limit`.
+pub const DEFAULT_LEASE_KEYS: usize = 100;
+/// Most that it shows.
+pub const MAX_LEASE_KEYS_SHOWN: usize = 1000;
 /// Pairs that a `/keys/range` without `limit` answers.
 pub const DEFAULT_RANGE_ITEMS: u64 = 1000;
 /// Size of a connection's read buffer; a request head above it is answered 431 (HTTP/1).

@@ -69,6 +69,8 @@ operations! {
     KvDelete = "kv_delete", DELETE "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/";
     /// Add to a counter.
     KvAdd = "kv_add", POST "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/";
+    /// Change until when a key lives.
+    KvTouch = "kv_touch", PATCH "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/";
     /// Remove all keys with a prefix.
     KvDeletePrefix = "kv_delete_prefix", DELETE "/v1/kv/{keyspace}";
     /// Pairs of a keyspace.
@@ -87,6 +89,16 @@ operations! {
     KeyspacePatch = "keyspace_patch", PATCH "/v1/keyspaces/{keyspace}";
     /// Drop a keyspace.
     KeyspaceDelete = "keyspace_delete", DELETE "/v1/keyspaces/{keyspace}";
+    /// Grant a lease.
+    LeaseGrant = "lease_grant", POST "/v1/leases";
+    /// Leases.
+    LeaseList = "lease_list", GET "/v1/leases";
+    /// A lease and its keys.
+    LeaseGet = "lease_get", GET "/v1/leases/{lease}";
+    /// End a lease and its keys.
+    LeaseRevoke = "lease_revoke", DELETE "/v1/leases/{lease}";
+    /// Let a lease live on.
+    LeaseKeepAlive = "lease_keep_alive", POST "/v1/leases/{lease}/keep-alive";
     /// Conditions that choose between two lists of operations.
     Transaction = "transaction", POST "/v1/txn";
     /// A commit across keyspaces and streams.

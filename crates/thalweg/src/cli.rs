@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use thalweg_types::command::{Compaction, ExpectedOffset, StreamConfig};
+use thalweg_types::command::{Compaction, Deadline, ExpectedOffset, StreamConfig};
 
 use crate::{
     span::{Since, parse_bytes, parse_since, parse_span},
@@ -58,6 +58,13 @@ pub enum Command {
     Watch(crate::commands::watch::Watch),
     /// Add to a counter, and print what it is then
     Incr(Incr),
+    /// Print how long a key still lives
+    Ttl(crate::commands::time::Ttl),
+    /// Change until when a key lives, and nothing else
+    Touch(crate::commands::time::Touch),
+    /// Grant a lease, or look after one: keys put with it live as long as it is kept alive
+    #[command(subcommand)]
+    Lease(crate::commands::time::Lease),
     /// Carry out a transaction: conditions that choose one of two lists of operations
     Txn(Txn),
     /// Append records to a stream: arguments, a file, or the lines of stdin
@@ -101,6 +108,9 @@ impl Command {
             Self::Del(args) => args.place.json,
             Self::Scan(args) => args.place.json,
             Self::Watch(args) => args.place.json,
+            Self::Ttl(args) => args.place.json,
+            Self::Touch(args) => args.place.json,
+            Self::Lease(args) => args.place().json,
             Self::Append(args) => args.place.json,
             Self::Read(args) => args.place.json,
             Self::Tail(args) => args.place.json,
@@ -144,7 +154,8 @@ pub struct KeyArgs {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  thalweg put users ada '{\"born\": 1815}'\n  thalweg put files logo --file logo.png\n  \
-                        date | thalweg put notes today -\n  thalweg put users ada '{}' --if-revision 17"
+                        date | thalweg put notes today -\n  thalweg put users ada '{}' --if-revision 17\n  \
+                        thalweg put sessions ada token --ttl 30m"
 )]
 pub struct Put {
     #[command(flatten)]
@@ -166,6 +177,12 @@ pub struct Put {
     /// Only if the key has exactly this value
     #[arg(long, value_name = "VALUE", group = "condition")]
     pub if_value: Option<String>,
+    /// How long it lives: a span such as 30s, never, or keep (as the value before) [default: as the keyspace says]
+    #[arg(long, value_name = "TTL", value_parser = crate::commands::time::parse_ttl)]
+    pub ttl: Option<Deadline>,
+    /// It lives at most as long as this lease
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
+    pub lease: Option<u64>,
     #[command(flatten)]
     pub place: Place,
 }

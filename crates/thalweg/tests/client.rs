@@ -367,3 +367,56 @@ fn a_watch_tells_changes_from_a_revision_on() {
         assert!(place.cli(&["watch", "users", "--from", "99"]).fails(3).contains("next one is 4"));
     });
 }
+
+#[test]
+fn keys_end_and_are_touched() {
+    each_place(|place| {
+        place.cli(&["put", "s", "a", "1", "--ttl", "1h"]).ok();
+        let life = json(&place.cli(&["ttl", "s", "a", "--json"]).ok());
+        let left = life["remaining_seconds"].as_f64().unwrap();
+        assert!(left > 3000.0 && left <= 3600.0, "{life}");
+        assert_eq!((life["revision"].as_u64(), life["lease"].is_null()), (Some(1), true));
+        assert_eq!(place.cli(&["touch", "s", "a", "2d"]).ok(), "ok\n");
+        assert!(place.cli(&["ttl", "s", "a"]).ok().starts_with("1 d 23 h"));
+        place.cli(&["put", "s", "a", "2", "--ttl", "keep", "--if-value", "1"]).ok();
+        assert!(place.cli(&["ttl", "s", "a"]).ok().starts_with("1 d 23 h"));
+        place.cli(&["touch", "s", "a", "never"]).ok();
+        assert_eq!(place.cli(&["ttl", "s", "a"]).ok(), "forever\n");
+        place.cli(&["put", "s", "a", "3", "--ttl", "1h", "--if-revision", "1"]).fails(4);
+        for missing in [["s", "b"], ["nowhere", "a"]] {
+            let [keyspace, key] = missing;
+            assert!(place.cli(&["ttl", keyspace, key]).fails(3).contains("thalweg scan"));
+            place.cli(&["touch", keyspace, key, "1s"]).fails(3);
+        }
+        place.cli(&["touch", "s", "a", "keep"]).fails(2);
+        place.cli(&["put", "s", "a", "3", "--ttl", "soon"]).fails(2);
+    });
+}
+
+#[test]
+fn leases_are_granted_shown_kept_and_revoked() {
+    each_place(|place| {
+        let id = place.cli(&["lease", "grant", "1h"]).ok().trim().to_owned();
+        place.cli(&["put", "m", "a", "1", "--lease", &id]).ok();
+        place.cli(&["put", "m", "b", "1", "--lease", &id, "--if-value", "x"]).fails(4);
+        place.cli(&["put", "m", "00ff", "1", "--key-format", "hex", "--lease", &id, "--ttl", "2h"]).ok();
+        let shown = json(&place.cli(&["lease", "show", &id, "--json"]).ok());
+        assert_eq!(shown["keys"][0]["key_base64"], "AP8=");
+        assert_eq!((shown["keys"][1]["key"].as_str(), shown["ttl_seconds"].as_f64()), (Some("a"), Some(3600.0)));
+        assert!(place.cli(&["lease", "show", &id]).ok().contains("m\ta\n"));
+        assert_eq!(json(&place.cli(&["ttl", "m", "a", "--json"]).ok())["lease"].to_string(), id);
+        assert!(place.cli(&["lease", "keep-alive", &id]).ok().contains("1 h 0 m"));
+        let chosen = json(&place.cli(&["lease", "grant", "10s", "--id", "7", "--json"]).ok());
+        assert_eq!((chosen["id"].as_u64(), chosen["ttl_seconds"].as_f64()), (Some(7), Some(10.0)));
+        place.cli(&["lease", "grant", "10s", "--id", "7"]).fails(2);
+        let listed = place.cli(&["lease", "list", "--json"]).ok();
+        assert_eq!(listed.lines().map(|line| json(line)["id"].to_string()).collect::<Vec<_>>(), ["7", &id]);
+        place.cli(&["lease", "revoke", &id]).ok();
+        place.cli(&["get", "m", "a"]).fails(3);
+        for action in ["show", "keep-alive", "revoke"] {
+            assert!(place.cli(&["lease", action, &id]).fails(3).contains("lease grant"));
+        }
+        place.cli(&["put", "m", "a", "1", "--lease", &id]).fails(3);
+        place.cli(&["lease", "grant", "1ms"]).fails(2);
+    });
+}

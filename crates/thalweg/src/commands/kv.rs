@@ -6,14 +6,18 @@ use std::{
 };
 
 use serde_json::{Map, Value, json};
-use thalweg_types::{Revision, command::Expect, limits::MAX_VALUE_BYTES};
+use thalweg_types::{
+    LeaseId, Revision,
+    command::{Deadline, Expect},
+    limits::MAX_VALUE_BYTES,
+};
 
 use super::{parse_key, transaction, with_target};
 use crate::{
     cli::{Del, Get, KeyFormat, Put, Scan},
     failure::{Exit, Failure},
     render,
-    target::{Access, Pair, ScanQuery, Written},
+    target::{Access, Pair, ScanQuery, Written, time::PutTerms},
 };
 
 pub fn put(args: &Put) -> Result<(), Failure> {
@@ -21,7 +25,14 @@ pub fn put(args: &Put) -> Result<(), Failure> {
     let value = value_of(args)?;
     let expect = expectation(args.if_absent, args.if_present, args.if_revision, args.if_value.as_deref());
     with_target(&args.place, Access::Write, |target| {
-        let written = target.put(&args.key.keyspace, &key, &value, expect)?;
+        let deadline = args.ttl.unwrap_or_default();
+        let written = match (deadline, args.lease) {
+            (Deadline::Default, None) => target.put(&args.key.keyspace, &key, &value, expect)?,
+            (deadline, lease) => {
+                let terms = PutTerms { expect, deadline, lease: lease.map(LeaseId) };
+                target.put_until(&args.key.keyspace, &key, &value, &terms)?
+            }
+        };
         show_written(&written, args.place.json)
     })
 }

@@ -9,6 +9,7 @@ pub mod migrate;
 mod node;
 pub mod serve;
 mod stream;
+pub mod time;
 mod transaction;
 pub mod watch;
 
@@ -30,6 +31,9 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Del(args) => kv::del(&args),
         Command::Scan(args) => kv::scan(&args),
         Command::Watch(args) => watch::run(&args),
+        Command::Ttl(args) => time::ttl(&args),
+        Command::Touch(args) => time::touch(&args),
+        Command::Lease(args) => time::lease(&args),
         Command::Append(args) => stream::append(&args),
         Command::Read(args) => stream::read(&args),
         Command::Tail(args) => stream::tail(&args),

@@ -91,7 +91,20 @@ impl Http {
 
     /// Sends and reads the whole reply; a status that is no success is a [`Failure`].
     pub fn ask(&self, ask: Ask<'_>) -> Result<Reply, Failure> {
-        let response = self.open(ask)?;
+        self.read(self.open(ask)?)
+    }
+
+    /// As [`ask`](Self::ask), for replies without a body: 404 is `None`.
+    pub fn ask_if_there(&self, ask: Ask<'_>) -> Result<Option<Reply>, Failure> {
+        let response = self.exchange(ask)?;
+        match response.status().as_u16() {
+            404 => Ok(None),
+            _ if response.status().is_success() => self.read(response).map(Some),
+            _ => Err(self.refused(response)),
+        }
+    }
+
+    fn read(&self, response: Response<Body>) -> Result<Reply, Failure> {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.into_body().into_with_config().limit(MAX_REPLY_BYTES).read_to_vec();
         Ok(Reply { status, headers, body: body.map_err(|error| self.lost(&error))? })
@@ -109,6 +122,12 @@ impl Http {
     }
 
     fn open(&self, ask: Ask<'_>) -> Result<Response<Body>, Failure> {
+        let response = self.exchange(ask)?;
+        if response.status().is_success() { Ok(response) } else { Err(self.refused(response)) }
+    }
+
+    /// Whatever the server answers.
+    fn exchange(&self, ask: Ask<'_>) -> Result<Response<Body>, Failure> {
         let mut request = Request::builder().method(ask.method).uri(format!("{}{}", self.base, ask.path));
         for (name, value) in ask.headers {
             request = request.header(name, value);
@@ -118,8 +137,7 @@ impl Http {
             Some(body) => self.agent.run(request.body(body).map_err(bad)?),
             None => self.agent.run(request.body(()).map_err(bad)?),
         };
-        let response = response.map_err(|error| self.lost(&error))?;
-        if response.status().is_success() { Ok(response) } else { Err(self.refused(response)) }
+        response.map_err(|error| self.lost(&error))
     }
 
     /// The server answered, and the answer is no.

@@ -49,6 +49,10 @@ impl Local {
         Ok(Self { database })
     }
 
+    pub(super) fn database(&self) -> &Database {
+        &self.database
+    }
+
     fn find_keyspace(&self, name: &str) -> Result<Keyspace, Failure> {
         self.database.find_keyspace(name).ok_or_else(|| no_such_keyspace(name))
     }
@@ -316,7 +320,7 @@ fn row(info: StreamInfo) -> StreamRow {
     }
 }
 
-fn written(ack: Result<thalweg_engine::Ack, WriteError>) -> Result<Written, Failure> {
+pub(super) fn written(ack: Result<thalweg_engine::Ack, WriteError>) -> Result<Written, Failure> {
     let ack = ack.map_err(of_write)?;
     Ok(Written { durability: ack.durability, revision: ack.revision.map(|revision| revision.get()) })
 }
@@ -326,7 +330,7 @@ fn of_command(error: CommandError) -> Failure {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "what map_err gives")]
-fn of_write(error: WriteError) -> Failure {
+pub(super) fn of_write(error: WriteError) -> Failure {
     let mut failure = Failure::of(&error);
     match error {
         WriteError::ConditionFailed { actual, .. } => {
@@ -350,7 +354,7 @@ fn of_write(error: WriteError) -> Failure {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "what map_err gives")]
-fn of_read(error: ReadError) -> Failure {
+pub(super) fn of_read(error: ReadError) -> Failure {
     let mut failure = Failure::of(&error);
     match error {
         ReadError::Trimmed { start, .. } => {

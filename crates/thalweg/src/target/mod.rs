@@ -7,6 +7,7 @@ pub mod events;
 pub mod http;
 pub mod local;
 pub mod remote;
+pub mod time;
 pub mod watch;
 
 use std::{ops::ControlFlow, path::PathBuf, time::Duration};
@@ -170,7 +171,7 @@ pub type VisitPairs<'v> = &'v mut dyn FnMut(Pair<'_>) -> Result<ControlFlow<()>,
 pub type VisitRecords<'v> = &'v mut dyn FnMut(StreamRecord) -> Result<ControlFlow<()>, Failure>;
 
 /// A node as a client sees it.
-pub trait Target {
+pub trait Target: time::TimeTarget {
     fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure>;
     /// All or none, in one commit.
     fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure>;

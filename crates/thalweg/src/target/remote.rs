@@ -50,8 +50,12 @@ impl Remote {
         Ok(Self { http: Http::new(url, timeout)?, durability })
     }
 
+    pub(super) fn http(&self) -> &Http {
+        &self.http
+    }
+
     /// A write: with the level, and its condition if any.
-    fn write(&self, mut ask: Ask<'_>, expect: Option<Expect<'_>>) -> Result<Reply, Failure> {
+    pub(super) fn write(&self, mut ask: Ask<'_>, expect: Option<Expect<'_>>) -> Result<Reply, Failure> {
         if let Some(level) = self.durability {
             ask = ask.header("thalweg-durability", level.name());
         }
@@ -79,7 +83,13 @@ impl Remote {
     }
 
     /// A write whose condition no header can say.
-    fn commit_if(&self, keyspace: &str, key: &[u8], expect: Expect<'_>, write: Value) -> Result<Written, Failure> {
+    pub(super) fn commit_if(
+        &self,
+        keyspace: &str,
+        key: &[u8],
+        expect: Expect<'_>,
+        write: Value,
+    ) -> Result<Written, Failure> {
         let mut condition = Map::new();
         condition.insert("keyspace".into(), json!(keyspace));
         insert_bytes(&mut condition, "key", key);
@@ -89,11 +99,11 @@ impl Remote {
         self.written(&self.write(ask, None)?)
     }
 
-    fn written(&self, reply: &Reply) -> Result<Written, Failure> {
+    pub(super) fn written(&self, reply: &Reply) -> Result<Written, Failure> {
         Ok(Written { durability: self.http.level(&reply.headers)?, revision: revision(&reply.headers) })
     }
 
-    fn json_of(&self, reply: &Reply) -> Result<Value, Failure> {
+    pub(super) fn json_of(&self, reply: &Reply) -> Result<Value, Failure> {
         serde_json::from_slice(&reply.body).map_err(|error| self.http.not_ours(&error.to_string()))
     }
 
@@ -416,7 +426,7 @@ impl Target for Remote {
 }
 
 /// Whether the conditions of HTTP can say it.
-fn fits_headers(expect: Expect<'_>) -> bool {
+pub(super) fn fits_headers(expect: Expect<'_>) -> bool {
     matches!(expect, Expect::Absent | Expect::Present | Expect::Revision(_))
 }
 
@@ -439,7 +449,7 @@ fn expect_json(expect: Expect<'_>) -> Value {
 }
 
 /// A put or a delete as `/v1/commit` takes it.
-fn write_json(op: &str, keyspace: &str, key: &[u8], value: Option<&[u8]>) -> Value {
+pub(super) fn write_json(op: &str, keyspace: &str, key: &[u8], value: Option<&[u8]>) -> Value {
     let mut object = Map::new();
     object.insert("op".into(), json!(op));
     object.insert("keyspace".into(), json!(keyspace));
@@ -474,7 +484,7 @@ fn follow(
     Ok(ControlFlow::Continue(()))
 }
 
-fn key_path(keyspace: &str, key: &[u8]) -> String {
+pub(super) fn key_path(keyspace: &str, key: &[u8]) -> String {
     format!("/v1/kv/{}/{}", encode(keyspace.as_bytes()), encode(key))
 }
 
@@ -504,7 +514,7 @@ fn scan_path(keyspace: &str, query: &ScanQuery) -> String {
     path
 }
 
-fn revision(headers: &HeaderMap) -> Option<u64> {
+pub(super) fn revision(headers: &HeaderMap) -> Option<u64> {
     headers.get("thalweg-revision")?.to_str().ok()?.parse().ok()
 }
 
