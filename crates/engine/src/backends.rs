@@ -37,20 +37,21 @@ pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
 
 /// Removes what other backends have: a migration that did not finish, before its switch or after it.
 pub(crate) fn remove_all_but(disk: &Arc<dyn Disk>, kept: BackendKind) -> io::Result<()> {
-    for other in BackendKind::ALL.into_iter().filter(|kind| *kind != kept) {
-        let dir = dir(other);
-        let removed = match disk.os_path() {
-            Some(root) => fs::remove_dir_all(root.join(&dir)),
-            None => disk
-                .list(&dir)
-                .and_then(|files| files.iter().try_for_each(|file| disk.remove(&format!("{dir}/{file}")))),
-        };
-        match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+    BackendKind::ALL.into_iter().filter(|kind| *kind != kept).try_for_each(|other| remove_dir(disk, &dir(other)))
+}
+
+/// Removes a directory and what is in it, if it is there.
+pub(crate) fn remove_dir(disk: &Arc<dyn Disk>, dir: &str) -> io::Result<()> {
+    let removed = match disk.os_path() {
+        Some(root) => fs::remove_dir_all(root.join(dir)),
+        None => {
+            disk.list(dir).and_then(|files| files.iter().try_for_each(|file| disk.remove(&format!("{dir}/{file}"))))
         }
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Opens the state that a backend keeps; an empty one if there is none.

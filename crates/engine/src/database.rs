@@ -34,6 +34,7 @@ use crate::{
     maintenance::{Background, Maintenance, Rounds},
     open::{self, OpenReport, Opened},
     options::Options,
+    snapshot::Pins,
     stats::Stats,
     stream::{Stream, StreamInfo},
 };
@@ -99,6 +100,8 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) rounds: Mutex<Rounds>,
     pub(crate) totals: Mutex<Maintenance>,
+    /// Keep segments of the log from being freed.
+    pub(crate) snapshots: Arc<Pins>,
     /// Why the last round of maintenance failed, if it did.
     complaint: Mutex<Option<String>>,
     closed: AtomicBool,
@@ -126,6 +129,7 @@ impl Database {
             options,
             rounds: Mutex::default(),
             totals: Mutex::default(),
+            snapshots: Arc::default(),
             complaint: Mutex::default(),
             closed: AtomicBool::new(false),
         });

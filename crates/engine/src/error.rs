@@ -29,6 +29,12 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
+    /// A restore into it has not finished.
+    #[error("a restore into {path} has not finished: start it again, or remove the directory")]
+    Unfinished {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Another backend keeps its state.
     #[error(
         "the state in {path} is kept by the {found} backend, not {wanted}: open it with {found}, \
@@ -97,6 +103,7 @@ impl Classified for OpenError {
         match self {
             Self::Locked { .. } => "locked",
             Self::Missing { .. } => "missing_directory",
+            Self::Unfinished { .. } => "unfinished_restore",
             Self::OtherBackend { .. } => "other_backend",
             Self::NoOsPath { .. } => "no_os_path",
             Self::NotBuilt { .. } => "backend_not_built",
@@ -113,9 +120,11 @@ impl Classified for OpenError {
     fn action(&self) -> Action {
         match self {
             Self::Locked { .. } => Action::Retry,
-            Self::Missing { .. } | Self::OtherBackend { .. } | Self::NoOsPath { .. } | Self::NotBuilt { .. } => {
-                Action::Fix
-            }
+            Self::Missing { .. }
+            | Self::Unfinished { .. }
+            | Self::OtherBackend { .. }
+            | Self::NoOsPath { .. }
+            | Self::NotBuilt { .. } => Action::Fix,
             Self::Identity { .. } | Self::Io { .. } | Self::Repair { .. } => Action::Stop,
             Self::Log(error) => error.action(),
             Self::Backend(error) => error.action(),

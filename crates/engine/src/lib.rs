@@ -39,6 +39,7 @@ mod open;
 mod optimistic;
 mod options;
 mod producer;
+pub mod snapshot;
 mod stats;
 mod stream;
 mod tails;

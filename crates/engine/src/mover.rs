@@ -77,7 +77,9 @@ impl Mover {
                 self.walk(inner, &segment, live, done)?;
             }
         }
-        if !free.is_empty() {
+        if !free.is_empty()
+            && let Some(_held) = inner.snapshots.may_free(inner.is_disk_full())
+        {
             self.free(inner, &free, done)?;
         }
         Ok(())

@@ -33,12 +33,13 @@ use crate::{
     group::Waits,
     identity::Identity,
     options::{BackendKind, Create, Options, Repair},
+    snapshot::is_unfinished,
     tails::Tails,
     watch::{Hub, Observers, Source},
 };
 
 const LOCK: &str = "LOCK";
-const LOG_DIR: &str = "log";
+pub(crate) const LOG_DIR: &str = "log";
 /// Rows of history that a repair forgets at once; maintenance forgets the rest.
 const HISTORY_ROWS: u32 = 1000;
 
@@ -81,7 +82,8 @@ pub(crate) struct Opened {
     pub(crate) _lock: Box<dyn LockGuard>,
 }
 
-struct Barrier(Log);
+/// Syncs the log before a backend persists anything.
+pub(crate) struct Barrier(pub(crate) Log);
 
 impl LogBarrier for Barrier {
     fn sync_through(&self, lsn: Lsn) -> Result<(), BarrierFailed> {
@@ -89,8 +91,9 @@ impl LogBarrier for Barrier {
     }
 }
 
+/// Values that stayed in the log, for the machine.
 #[derive(Debug)]
-struct LogBlobs(Log);
+pub(crate) struct LogBlobs(pub(crate) Log);
 
 impl Blobs for LogBlobs {
     fn read(&self, blob: &BlobRef) -> Result<Bytes, BlobUnreadable> {
@@ -100,13 +103,18 @@ impl Blobs for LogBlobs {
 
 /// The real disk at `path`, with the machine's clocks and a seed from the system's randomness.
 pub(crate) fn real(path: &Path, options: &Options) -> Result<Opened, OpenError> {
-    let there = path.join("IDENTITY").exists();
+    let there = path.join("IDENTITY").exists() || path.join("RESTORING").exists();
     if options.create == Create::Never && !there {
         return Err(OpenError::Missing { path: path.to_owned() });
     }
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    on(Arc::new(disk), &clock, RandomState::new().build_hasher().finish(), options)
+    on(Arc::new(disk), &clock, random_seed(), options)
+}
+
+/// From the system's randomness.
+pub(crate) fn random_seed() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 pub(crate) fn on(
@@ -218,6 +226,9 @@ fn identify(disk: &Arc<dyn Disk>, path: &Path, seed: u64, options: &Options) -> 
             }),
             _ => Ok((identity, false)),
         };
+    }
+    if is_unfinished(disk) {
+        return Err(OpenError::Unfinished { path: path.to_owned() });
     }
     if options.create == Create::Never {
         return Err(OpenError::Missing { path: path.to_owned() });

@@ -151,6 +151,7 @@ impl Options {
                 Repair::Refuse => thalweg_log::Repair::Refuse,
                 Repair::CutAtCorruption => thalweg_log::Repair::CutAtCorruption,
             },
+            ..LogOptions::DEFAULTS
         }
     }
 }

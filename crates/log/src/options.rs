@@ -6,7 +6,7 @@ use thalweg_types::{Generation, Log2Histogram, Lsn, SpaceTime};
 
 use crate::{
     errors::OpenError,
-    format::{MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES},
+    format::{MAX_NUMBER, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES},
 };
 
 /// How a log is kept.
@@ -30,6 +30,9 @@ pub struct LogOptions {
     pub commit_delay: Duration,
     /// What to do about corruption at open.
     pub repair: Repair,
+    /// LSN of the first record of a new log, below 2^62: one that goes on from where a lost log had got to.
+    /// Means nothing to a log that exists.
+    pub first_lsn: Lsn,
 }
 
 impl LogOptions {
@@ -43,6 +46,7 @@ impl LogOptions {
         history_age: Duration::from_secs(3600),
         commit_delay: Duration::ZERO,
         repair: Repair::Refuse,
+        first_lsn: Lsn::ZERO,
     };
 
     pub(crate) fn check(&self) -> Result<(), OpenError> {
@@ -59,6 +63,13 @@ impl LogOptions {
                 option: "spare_segments",
                 got: self.spare_segments.into(),
                 expected: "2 to 64".to_owned(),
+            });
+        }
+        if self.first_lsn.0 >= MAX_NUMBER {
+            return Err(OpenError::Option {
+                option: "first_lsn",
+                got: self.first_lsn.0,
+                expected: "below 2^62".to_owned(),
             });
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::{io, sync::Arc};
 
 use arc_swap::ArcSwap;
 use thalweg_disk::Disk;
-use thalweg_types::{Clock, Generation, Lsn};
+use thalweg_types::{Clock, Generation};
 
 use crate::{
     errors::{Corruption, Explain, OpenError},
@@ -166,7 +166,7 @@ fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<Spares>) -> 
         state: SegmentState::Live,
         id,
         generation,
-        base: Lsn::ZERO,
+        base: options.first_lsn,
         base_chain: 0,
         segment_bytes: slot.segment_bytes,
         slot: slot.slot,
@@ -174,7 +174,8 @@ fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<Spares>) -> 
     };
     write_live_header(&mut *mapping, &header);
     let key = SegmentKey::new(id, generation, slot.segment_bytes);
-    let segment = Arc::new(Segment::new(slot, key, (Lsn::ZERO, 0), Extent::empty(Lsn::ZERO), Arc::clone(spares)));
+    let first = options.first_lsn;
+    let segment = Arc::new(Segment::new(slot, key, (first, 0), Extent::empty(first), Arc::clone(spares)));
     let core = Core::new(Arc::clone(&segment), mapping, 0);
     Ok((Table(vec![segment]), core))
 }

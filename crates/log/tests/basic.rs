@@ -174,3 +174,26 @@ fn an_iteration_is_told_when_what_comes_next_is_gone() {
     assert_eq!(oldest, log.segments()[1].first);
     assert_eq!(log.extend_records(&mut records), Err(ReadError::Compacted { oldest }));
 }
+
+#[test]
+fn a_new_log_may_begin_above_zero() {
+    let (_dir, disk) = real_disk();
+    let options = LogOptions { first_lsn: Lsn(1000), ..small_options() };
+    let payloads: Vec<Vec<u8>> = (1000..1030).map(|number| payload(number, 5000)).collect();
+    {
+        let (log, _) = open(&disk, options.clone()).unwrap();
+        assert_eq!((log.start(), log.end(), log.durable()), (Lsn(1000), Lsn(1000), Lsn(1000)));
+    }
+    for chunk in payloads.chunks(10) {
+        // Also where nothing had been written yet; and it means nothing to a log that is there.
+        let (log, _) = open(&disk, LogOptions { first_lsn: Lsn(7), ..small_options() }).unwrap();
+        append(&log, chunk, Durability::Os).unwrap();
+    }
+    let (log, recovery) = open(&disk, small_options()).unwrap();
+    assert_eq!((log.start(), recovery.end), (Lsn(1000), Lsn(1030)));
+    let found: Vec<_> = log.records_from(Lsn(1000)).unwrap().map(Result::unwrap).collect();
+    assert_records(&found, 1000, &payloads);
+    let too_high = LogOptions { first_lsn: Lsn(1 << 62), ..small_options() };
+    let (_dir, disk) = real_disk();
+    assert!(matches!(open(&disk, too_high), Err(OpenError::Option { option: "first_lsn", .. })));
+}

@@ -25,6 +25,7 @@ pub mod machine;
 pub mod memory;
 pub mod memtable;
 mod merge;
+pub mod portable;
 #[cfg(feature = "redb")]
 pub mod redb;
 #[cfg(feature = "sqlite")]

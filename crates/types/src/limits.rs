@@ -112,9 +112,20 @@ pub const MAX_LEASE_KEYS: u32 = 1_000_000;
 pub const MAX_EXPIRED_ROWS: u32 = 10_000;
 /// Rows that one command may name as stale. More are left to a later one.
 pub const MAX_STALE_ROWS: usize = 1_000;
+/// Bytes that a chunk of a snapshot gathers before compression: what taking or restoring one holds in memory, a
+/// few times over. A row or entry is never split, so a chunk may be larger by one.
+pub const SNAPSHOT_CHUNK_BYTES: usize = 1024 * 1024;
+/// Largest chunk of a snapshot, before and after compression. A file that says more is refused as damaged.
+pub const MAX_SNAPSHOT_CHUNK_BYTES: usize = 64 * 1024 * 1024;
+/// Chunks back to which a snapshot that is being taken can be rewound, to go on after a broken connection.
+pub const SNAPSHOT_REWIND_CHUNKS: usize = 64;
+/// Snapshots that may be open at a time: each keeps an old view of the state. More: typed error, retry.
+pub const MAX_OPEN_SNAPSHOTS: usize = 8;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(PRODUCER_RESULTS <= 128 && PRODUCER_RESULTS.is_power_of_two());
 const _: () = assert!(PRODUCER_EVICTIONS > 0 && PRODUCER_EVICTIONS < MAX_STREAM_PRODUCERS as usize);
 const _: () = assert!(MAX_FETCH_RECORDS as usize <= MAX_FETCH_KEYS && MAX_FETCH_RECORDS <= MAX_GROUP_PENDING);
+// A row with its bytes, an entry (the last command joins it below its bound), and what compresses badly.
+const _: () = assert!(SNAPSHOT_CHUNK_BYTES + 2 * MAX_COMMAND_BYTES + MAX_ENTRY_BYTES < MAX_SNAPSHOT_CHUNK_BYTES);

@@ -16,5 +16,6 @@ mod basics;
 mod groups;
 mod history;
 mod kv;
+mod snapshots;
 mod streams;
 mod time;

@@ -35,7 +35,7 @@ pub struct LogId {
 }
 
 impl LogId {
-    fn encode(self) -> [u8; LOG_ID_LEN] {
+    pub(crate) fn encode(self) -> [u8; LOG_ID_LEN] {
         let mut out = [0; LOG_ID_LEN];
         out[..8].copy_from_slice(&self.term.0.to_le_bytes());
         out[8..].copy_from_slice(&self.index.0.to_le_bytes());

@@ -1,0 +1,310 @@
+//! Chunks as they are written and read: compression, checksums, the chain.
+//!
+//! Owns: [`Sealer`], which makes chunks, and [`ChunkReader`], which checks them before anybody looks inside.
+//! Invariants: chunks are numbered from 0 without gaps, each names the checksum of the one before; the first
+//! is the only one of kind *begin*, the last the only one of kind *end*, and nothing follows it.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use thalweg_types::limits::MAX_SNAPSHOT_CHUNK_BYTES;
+use zstd::bulk::{Compressor, Decompressor};
+
+use super::{
+    error::SnapshotReadError,
+    format::{ChunkHeader, ChunkKind, Compression, HEADER_BYTES, MAGIC, SnapshotInfo, Totals, VERSION},
+};
+
+/// The level of zstd: higher ones cost a multiple of the time for a few percent.
+const ZSTD_LEVEL: i32 = 1;
+
+/// Where in its chunks a snapshot is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Of the next chunk.
+    pub(crate) number: u64,
+    /// Checksum of the one before.
+    pub(crate) chain: u32,
+}
+
+/// Makes chunks of bytes.
+pub(crate) struct Sealer {
+    compression: Compression,
+    zstd: Option<Compressor<'static>>,
+    pub(crate) link: Link,
+}
+
+impl Sealer {
+    pub(crate) fn new(compression: Compression) -> io::Result<Self> {
+        let zstd = (compression == Compression::Zstd).then(|| Compressor::new(ZSTD_LEVEL)).transpose()?;
+        Ok(Self { compression, zstd, link: Link::default() })
+    }
+
+    /// The next chunk. What compression makes no shorter is stored as it is.
+    pub(crate) fn seal(&mut self, kind: ChunkKind, plain: &[u8]) -> io::Result<Bytes> {
+        let too_large = || io::Error::new(io::ErrorKind::InvalidData, "a row or entry is too large for a chunk");
+        if plain.len() > MAX_SNAPSHOT_CHUNK_BYTES {
+            return Err(too_large());
+        }
+        let mut out = vec![0; HEADER_BYTES + self.bound(plain.len())];
+        let compressed = match self.compression {
+            Compression::None => None,
+            Compression::Lz4 => {
+                let packed = lz4_flex::block::compress_into(plain, &mut out[HEADER_BYTES..]);
+                Some(packed.map_err(io::Error::other)?)
+            }
+            Compression::Zstd => {
+                let zstd = self.zstd.as_mut().expect("made with its compression");
+                Some(zstd.compress_to_buffer(plain, &mut out[HEADER_BYTES..])?)
+            }
+        };
+        let (compression, stored) = match compressed {
+            Some(len) if len < plain.len() => (self.compression, len),
+            _ => {
+                out[HEADER_BYTES..HEADER_BYTES + plain.len()].copy_from_slice(plain);
+                (Compression::None, plain.len())
+            }
+        };
+        out.truncate(HEADER_BYTES + stored);
+        let Link { number, chain } = self.link;
+        let header =
+            ChunkHeader { kind, compression, number, stored: stored as u32, plain: plain.len() as u32, chain, crc: 0 };
+        let crc = ChunkHeader::checksum(&header.encode(), &out[HEADER_BYTES..]);
+        out[..HEADER_BYTES].copy_from_slice(&ChunkHeader { crc, ..header }.encode());
+        self.link = Link { number: number + 1, chain: crc };
+        Ok(out.into())
+    }
+
+    fn bound(&self, plain: usize) -> usize {
+        match self.compression {
+            Compression::None => plain,
+            Compression::Lz4 => lz4_flex::block::get_maximum_output_size(plain),
+            Compression::Zstd => zstd::zstd_safe::compress_bound(plain),
+        }
+    }
+}
+
+/// A chunk that is what it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) kind: ChunkKind,
+    pub(crate) number: u64,
+    /// Its bytes, uncompressed.
+    pub(crate) plain: Vec<u8>,
+}
+
+/// Reads chunks from anything that gives bytes, checking each. Memory: one chunk, stored and plain.
+pub(crate) struct ChunkReader<R> {
+    from: R,
+    link: Link,
+    /// Bytes of whole chunks.
+    whole_bytes: u64,
+    ended: bool,
+    zstd: Option<Decompressor<'static>>,
+    stored: Vec<u8>,
+}
+
+impl<R: Read> ChunkReader<R> {
+    pub(crate) fn new(from: R) -> Self {
+        Self { from, link: Link::default(), whole_bytes: 0, ended: false, zstd: None, stored: Vec::new() }
+    }
+
+    /// Number of the next chunk.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.link.number
+    }
+
+    /// Where the last whole chunk ends.
+    pub(crate) fn whole_bytes(&self) -> u64 {
+        self.whole_bytes
+    }
+
+    /// The next chunk; `None` after the last, when nothing follows.
+    pub(crate) fn next(&mut self) -> Result<Option<Chunk>, SnapshotReadError> {
+        let mut header = [0; HEADER_BYTES];
+        let got = read_up_to(&mut self.from, &mut header)?;
+        if self.ended {
+            return if got == 0 { Ok(None) } else { Err(self.corrupt("something follows the last chunk")) };
+        }
+        let (header, crc) = self.header(&header[..got])?;
+        let stored = u64::from(header.stored);
+        self.stored.clear();
+        // Grows with what comes, not with what the header claims.
+        self.from.by_ref().take(stored).read_to_end(&mut self.stored)?;
+        if self.stored.len() as u64 != stored {
+            return Err(self.truncated());
+        }
+        if ChunkHeader::checksum(&crc, &self.stored) != header.crc {
+            return Err(self.corrupt("its checksum does not match"));
+        }
+        if header.number != self.link.number || header.chain != self.link.chain {
+            return Err(self.corrupt("it is not the one that follows the chunk before"));
+        }
+        if (header.kind == ChunkKind::Begin) != (header.number == 0) {
+            return Err(self.corrupt("only the first chunk says what the snapshot is of"));
+        }
+        let plain = self.decompress(&header)?;
+        self.link = Link { number: header.number + 1, chain: header.crc };
+        self.whole_bytes += HEADER_BYTES as u64 + stored;
+        self.ended = header.kind == ChunkKind::End;
+        Ok(Some(Chunk { kind: header.kind, number: header.number, plain }))
+    }
+
+    /// Checks what can be before the bytes are there: above all that they are not too many.
+    fn header(&self, bytes: &[u8]) -> Result<(ChunkHeader, [u8; HEADER_BYTES]), SnapshotReadError> {
+        if self.link.number == 0 && !bytes.is_empty() && (bytes.len() < 4 || bytes[..4] != MAGIC) {
+            return Err(SnapshotReadError::NotASnapshot);
+        }
+        let bytes: &[u8; HEADER_BYTES] = bytes.try_into().map_err(|_| self.truncated())?;
+        if bytes[..4] != MAGIC {
+            return Err(self.corrupt("it does not begin as a chunk does"));
+        }
+        if bytes[4] != VERSION {
+            return Err(SnapshotReadError::Version { found: bytes[4], supported: VERSION });
+        }
+        let header = ChunkHeader::decode(bytes).ok_or_else(|| self.corrupt("its header is unknown"))?;
+        if header.stored.max(header.plain) as usize > MAX_SNAPSHOT_CHUNK_BYTES {
+            return Err(self.corrupt("it says that it is larger than a chunk can be"));
+        }
+        Ok((header, *bytes))
+    }
+
+    fn decompress(&mut self, header: &ChunkHeader) -> Result<Vec<u8>, SnapshotReadError> {
+        let mut plain = Vec::new();
+        let bad = "it does not decompress to the length it says";
+        let len = match header.compression {
+            Compression::None => {
+                plain.extend_from_slice(&self.stored);
+                plain.len()
+            }
+            Compression::Lz4 => {
+                plain.resize(header.plain as usize, 0);
+                lz4_flex::block::decompress_into(&self.stored, &mut plain).map_err(|_| self.corrupt(bad))?
+            }
+            Compression::Zstd => {
+                plain.resize(header.plain as usize, 0);
+                let zstd = match &mut self.zstd {
+                    Some(zstd) => zstd,
+                    none => none.insert(Decompressor::new()?),
+                };
+                let done = zstd.decompress_to_buffer(&self.stored, &mut plain[..]);
+                done.map_err(|_| self.corrupt(bad))?
+            }
+        };
+        if len == header.plain as usize { Ok(plain) } else { Err(self.corrupt(bad)) }
+    }
+
+    pub(crate) fn corrupt(&self, what: &'static str) -> SnapshotReadError {
+        SnapshotReadError::Corrupt { chunk: self.link.number, at: self.whole_bytes, what: what.to_owned() }
+    }
+
+    fn truncated(&self) -> SnapshotReadError {
+        SnapshotReadError::Truncated { chunks: self.link.number, bytes: self.whole_bytes }
+    }
+}
+
+/// Reads until the buffer is full or there is no more.
+fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match from.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The payload of the first chunk.
+pub(crate) fn begin<R: Read>(reader: &mut ChunkReader<R>) -> Result<SnapshotInfo, SnapshotReadError> {
+    let first = reader.next()?.ok_or(SnapshotReadError::NotASnapshot)?;
+    SnapshotInfo::decode(&first.plain).ok_or_else(|| SnapshotReadError::Corrupt {
+        chunk: 0,
+        at: 0,
+        what: "what it says of itself can't be".to_owned(),
+    })
+}
+
+/// The payload of the last chunk.
+pub(crate) fn end<R: Read>(reader: &ChunkReader<R>, last: &Chunk) -> Result<Totals, SnapshotReadError> {
+    Totals::decode(&last.plain).ok_or_else(|| reader.corrupt("the last chunk is of a wrong length"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed(compression: Compression) -> Vec<Bytes> {
+        let mut sealer = Sealer::new(compression).unwrap();
+        let plain = [b"begin".to_vec(), b"ab".repeat(500), (0..=255).collect(), b"end".to_vec()];
+        let kinds = [ChunkKind::Begin, ChunkKind::Rows, ChunkKind::Rows, ChunkKind::End];
+        kinds.into_iter().zip(&plain).map(|(kind, plain)| sealer.seal(kind, plain).unwrap()).collect()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Vec<Vec<u8>>, SnapshotReadError> {
+        let mut reader = ChunkReader::new(bytes);
+        let mut all = Vec::new();
+        while let Some(chunk) = reader.next()? {
+            assert_eq!(chunk.number, all.len() as u64);
+            all.push(chunk.plain);
+        }
+        assert_eq!(reader.whole_bytes(), bytes.len() as u64);
+        Ok(all)
+    }
+
+    #[test]
+    fn chunks_come_back_in_each_compression() {
+        for compression in Compression::ALL {
+            let chunks = sealed(compression);
+            let all = read(&chunks.concat()).unwrap();
+            assert_eq!(all[1], b"ab".repeat(500));
+            assert_eq!(all[2], (0..=255).collect::<Vec<u8>>(), "does not get shorter: stored");
+            assert_eq!(all.len(), 4);
+            let shrunk = chunks[1].len() < 200;
+            assert_eq!(shrunk, compression != Compression::None);
+        }
+    }
+
+    #[test]
+    fn missing_swapped_doubled_foreign_and_appended_chunks_are_found() {
+        let c = sealed(Compression::Lz4);
+        let other = sealed(Compression::None);
+        let cases = [
+            vec![&c[0], &c[2], &c[3]],
+            vec![&c[0], &c[2], &c[1], &c[3]],
+            vec![&c[0], &c[1], &c[1], &c[2], &c[3]],
+            vec![&c[1], &c[2], &c[3]],
+            vec![&c[0], &c[1], &other[2], &c[3]],
+            vec![&c[0], &c[1], &c[2], &c[3], &c[3]],
+            vec![&c[0], &c[0], &c[1], &c[2], &c[3]],
+        ];
+        for (number, case) in cases.iter().enumerate() {
+            let bytes: Vec<u8> = case.iter().flat_map(|chunk| chunk.iter().copied()).collect();
+            assert!(matches!(read(&bytes), Err(SnapshotReadError::Corrupt { .. })), "{number}");
+        }
+    }
+
+    #[test]
+    fn each_flipped_bit_and_each_cut_is_found() {
+        for compression in Compression::ALL {
+            let bytes = sealed(compression).concat();
+            for at in 0..bytes.len() {
+                for bit in 0..8 {
+                    let mut flipped = bytes.clone();
+                    flipped[at] ^= 1 << bit;
+                    assert!(read(&flipped).is_err(), "{compression:?}: byte {at}, bit {bit}");
+                }
+                assert!(read(&bytes[..at]).is_err(), "{compression:?}: cut to {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_that_claims_too_much_is_refused_before_memory_is_taken() {
+        let mut bytes = sealed(Compression::None).concat();
+        bytes[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(matches!(read(&bytes), Err(SnapshotReadError::Corrupt { chunk: 0, .. })));
+    }
+}

@@ -1,0 +1,422 @@
+//! The bytes of a snapshot: chunks, and what the first and the last say. See `docs/formats/snapshot.md`.
+//!
+//! Owns: layouts. Does not own: reading files, compression, what rows mean.
+//!
+//! ```text
+//! chunk  := magic "TWSN" | version u8 | kind u8 | compression u8 | 0 u8 | number u64
+//!         | stored u32 | plain u32 | chain u32 | crc u32 | so many stored bytes         32 bytes and those
+//! begin  := part u8 | node u64 | since u64 | applied | before
+//! applied := lsn u64 | term u64 | index u64 | revision u64 | time u64
+//! before := term u64 | index u64 | time u64
+//! row    := 0 | key_len u16 | value_len u32 | key | value
+//!         | 1 | key_len u16 | value_len u32 | bytes_len u32 | key | value | bytes
+//! entry  := kind u8 | lsn u64 | term u64 | index u64 | time u64 | len u32 | payload
+//! end    := rows u64 | row_bytes u64 | carried_bytes u64 | entries u64 | entry_bytes u64
+//! ```
+//! Little-endian. `crc` covers the header before it and the stored bytes, `chain` is the `crc` of the chunk
+//! before: so a chunk that is missing, out of place or of another snapshot is found.
+
+use thalweg_state::backend::Applied;
+use thalweg_types::{
+    Index, Lsn, NodeId, Revision, SpaceTime, Term,
+    record::{Malformed, Reader},
+};
+
+pub(crate) const MAGIC: [u8; 4] = *b"TWSN";
+pub(crate) const VERSION: u8 = 1;
+pub(crate) const HEADER_BYTES: usize = 32;
+pub(crate) const BEGIN_BYTES: usize = 1 + 8 + 8 + 40 + 24;
+pub(crate) const END_BYTES: usize = 40;
+
+const _: () = assert!(BEGIN_BYTES == 81);
+
+/// How the chunks of a snapshot are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// LZ4: fast, and about half as good.
+    Lz4,
+    /// zstd at level 1.
+    #[default]
+    Zstd,
+}
+
+impl Compression {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Zstd];
+
+    /// The name that requests and the command line use.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|compression| compression.name() == name)
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(byte)).copied()
+    }
+}
+
+/// What a snapshot is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartKind {
+    /// All of the state.
+    Full,
+    /// The entries from an LSN on.
+    Increment,
+}
+
+/// Term, index and time of an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntryId {
+    /// Its term.
+    pub term: Term,
+    /// Its index.
+    pub index: Index,
+    /// Its space time.
+    pub time: SpaceTime,
+}
+
+/// What a snapshot says of itself, in its first chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// What it is of.
+    pub kind: PartKind,
+    /// The node it was taken from: parts of different nodes don't go together.
+    pub node: NodeId,
+    /// Where an increment begins; 0 for a full one.
+    pub since: Lsn,
+    /// What is applied once it is restored; its LSN is where the next increment begins.
+    pub applied: Applied,
+    /// The last entry before an increment, if the log still had it; else all 0.
+    pub before: EntryId,
+}
+
+impl SnapshotInfo {
+    pub(crate) fn encode(&self) -> [u8; BEGIN_BYTES] {
+        let Applied { lsn, term, index, revision, time } = self.applied;
+        let numbers = [
+            self.node.0,
+            self.since.0,
+            lsn.0,
+            term.0,
+            index.0,
+            revision.0,
+            time.0,
+            self.before.term.0,
+            self.before.index.0,
+            self.before.time.0,
+        ];
+        let mut out = [0; BEGIN_BYTES];
+        out[0] = match self.kind {
+            PartKind::Full => 1,
+            PartKind::Increment => 2,
+        };
+        for (place, number) in out[1..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        out
+    }
+
+    pub(crate) fn decode(payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader::at(payload, 0);
+        let kind = match reader.u8("part").ok()? {
+            1 => PartKind::Full,
+            2 => PartKind::Increment,
+            _ => return None,
+        };
+        let mut next = || reader.u64("number").ok();
+        let (node, since) = (NodeId(next()?), Lsn(next()?));
+        let applied = Applied {
+            lsn: Lsn(next()?),
+            term: Term(next()?),
+            index: Index(next()?),
+            revision: Revision(next()?),
+            time: SpaceTime(next()?),
+        };
+        let before = EntryId { term: Term(next()?), index: Index(next()?), time: SpaceTime(next()?) };
+        let in_order = since <= applied.lsn && applied.lsn.0 < thalweg_log::format::MAX_NUMBER;
+        let info = Self { kind, node, since, applied, before };
+        (reader.is_empty() && in_order).then_some(info)
+    }
+}
+
+/// What a snapshot holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Rows of the state.
+    pub rows: u64,
+    /// Bytes of their keys and values.
+    pub row_bytes: u64,
+    /// Bytes of the log that the rows point at.
+    pub carried_bytes: u64,
+    /// Entries of the log.
+    pub entries: u64,
+    /// Bytes of their payloads.
+    pub entry_bytes: u64,
+}
+
+impl Totals {
+    pub(crate) fn encode(&self) -> [u8; END_BYTES] {
+        let numbers = [self.rows, self.row_bytes, self.carried_bytes, self.entries, self.entry_bytes];
+        let mut out = [0; END_BYTES];
+        for (place, number) in out.chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        out
+    }
+
+    pub(crate) fn decode(payload: &[u8]) -> Option<Self> {
+        let (numbers, rest) = payload.as_chunks::<8>();
+        let [rows, row_bytes, carried_bytes, entries, entry_bytes] =
+            <[_; 5]>::try_from(numbers).ok()?.map(u64::from_le_bytes);
+        rest.is_empty().then_some(Self { rows, row_bytes, carried_bytes, entries, entry_bytes })
+    }
+
+    /// All bytes, before compression.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.row_bytes + self.carried_bytes + self.entry_bytes
+    }
+
+    pub(crate) fn add(&mut self, item: &Item<'_>) {
+        match item {
+            Item::Row { key, value, bytes } => {
+                self.rows += 1;
+                self.row_bytes += (key.len() + value.len()) as u64;
+                self.carried_bytes += bytes.map_or(0, <[u8]>::len) as u64;
+            }
+            Item::Entry(entry) => {
+                self.entries += 1;
+                self.entry_bytes += entry.payload.len() as u64;
+            }
+        }
+    }
+}
+
+/// What a chunk holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum ChunkKind {
+    Begin = 1,
+    Rows = 2,
+    Entries = 3,
+    End = 4,
+}
+
+/// What comes before a chunk's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkHeader {
+    pub(crate) kind: ChunkKind,
+    pub(crate) compression: Compression,
+    pub(crate) number: u64,
+    pub(crate) stored: u32,
+    pub(crate) plain: u32,
+    pub(crate) chain: u32,
+    pub(crate) crc: u32,
+}
+
+impl ChunkHeader {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4..7].copy_from_slice(&[VERSION, self.kind as u8, self.compression as u8]);
+        out[8..16].copy_from_slice(&self.number.to_le_bytes());
+        for (at, field) in [(16, self.stored), (20, self.plain), (24, self.chain), (28, self.crc)] {
+            out[at..at + 4].copy_from_slice(&field.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads it; magic and version have been looked at.
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let kind = match bytes[5] {
+            1 => ChunkKind::Begin,
+            2 => ChunkKind::Rows,
+            3 => ChunkKind::Entries,
+            4 => ChunkKind::End,
+            _ => return None,
+        };
+        (bytes[7] == 0).then_some(Self {
+            kind,
+            compression: Compression::from_byte(bytes[6])?,
+            number: u64::from(u32_at(12)) << 32 | u64::from(u32_at(8)),
+            stored: u32_at(16),
+            plain: u32_at(20),
+            chain: u32_at(24),
+            crc: u32_at(28),
+        })
+    }
+
+    /// The checksum over a header and its bytes.
+    pub(crate) fn checksum(header: &[u8; HEADER_BYTES], stored: &[u8]) -> u32 {
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+        digest.update(&header[..HEADER_BYTES - 4]);
+        digest.update(stored);
+        digest.finalize() as u32
+    }
+}
+
+/// What an entry of the log is to a restored state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    /// Commands.
+    Commands,
+    /// Nothing: a membership of a group that the restored node is not in, or a leader's first entry.
+    Blank,
+}
+
+/// An entry of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EntryItem<'a> {
+    pub(crate) kind: EntryKind,
+    pub(crate) lsn: Lsn,
+    pub(crate) id: EntryId,
+    pub(crate) payload: &'a [u8],
+}
+
+/// What chunks are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Item<'a> {
+    /// A row of the state, and the bytes that it points at.
+    Row { key: &'a [u8], value: &'a [u8], bytes: Option<&'a [u8]> },
+    /// An entry of the log.
+    Entry(EntryItem<'a>),
+}
+
+impl<'a> Item<'a> {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Row { key, value, bytes } => {
+                out.push(u8::from(bytes.is_some()));
+                out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+                out.extend_from_slice(&(value.len() as u32).to_le_bytes());
+                if let Some(bytes) = bytes {
+                    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+                }
+                out.extend_from_slice(key);
+                out.extend_from_slice(value);
+                out.extend_from_slice(bytes.unwrap_or_default());
+            }
+            Self::Entry(entry) => {
+                out.push(match entry.kind {
+                    EntryKind::Commands => 0,
+                    EntryKind::Blank => 1,
+                });
+                for number in [entry.lsn.0, entry.id.term.0, entry.id.index.0, entry.id.time.0] {
+                    out.extend_from_slice(&number.to_le_bytes());
+                }
+                out.extend_from_slice(&(entry.payload.len() as u32).to_le_bytes());
+                out.extend_from_slice(entry.payload);
+            }
+        }
+    }
+
+    pub(crate) fn decode_row(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let at = reader.position();
+        let points = match reader.u8("row")? {
+            0 => false,
+            1 => true,
+            _ => return Err(Malformed { at, expected: "a kind of row" }),
+        };
+        let key_len = reader.u16("key length")?.into();
+        let value_len = reader.u32("value length")? as usize;
+        let bytes_len = if points { Some(reader.u32("length of bytes")? as usize) } else { None };
+        let key = reader.take(key_len, "key")?;
+        let value = reader.take(value_len, "value")?;
+        let bytes = bytes_len.map(|len| reader.take(len, "bytes")).transpose()?;
+        Ok(Self::Row { key, value, bytes })
+    }
+
+    pub(crate) fn decode_entry(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let at = reader.position();
+        let kind = match reader.u8("entry")? {
+            0 => EntryKind::Commands,
+            1 => EntryKind::Blank,
+            _ => return Err(Malformed { at, expected: "a kind of entry" }),
+        };
+        let lsn = Lsn(reader.u64("lsn")?);
+        let id = EntryId {
+            term: Term(reader.u64("term")?),
+            index: Index(reader.u64("index")?),
+            time: SpaceTime(reader.u64("time")?),
+        };
+        let len = reader.u32("payload length")? as usize;
+        Ok(Self::Entry(EntryItem { kind, lsn, id, payload: reader.take(len, "payload")? }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_pinned() {
+        let header = ChunkHeader {
+            kind: ChunkKind::Rows,
+            compression: Compression::Zstd,
+            number: 3,
+            stored: 4,
+            plain: 5,
+            chain: 6,
+            crc: 7,
+        };
+        let bytes = b"TWSN\x01\x02\x02\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x05\0\0\0\x06\0\0\0\x07\0\0\0";
+        assert_eq!(header.encode(), *bytes);
+        assert_eq!(ChunkHeader::decode(bytes), Some(header));
+        let mut out = Vec::new();
+        Item::Row { key: b"k", value: b"vw", bytes: Some(b"xyz") }.encode(&mut out);
+        assert_eq!(out, b"\x01\x01\0\x02\0\0\0\x03\0\0\0kvwxyz");
+        out.clear();
+        Item::Row { key: b"k", value: b"vw", bytes: None }.encode(&mut out);
+        assert_eq!(out, b"\0\x01\0\x02\0\0\0kvw");
+        out.clear();
+        let id = EntryId { term: Term(2), index: Index(3), time: SpaceTime(4) };
+        Item::Entry(EntryItem { kind: EntryKind::Commands, lsn: Lsn(1), id, payload: b"p" }).encode(&mut out);
+        let numbers = b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0";
+        assert_eq!(out, [b"\0", numbers.as_slice(), b"\x01\0\0\0p"].concat());
+    }
+
+    #[test]
+    fn what_is_encoded_comes_back_and_anything_shorter_does_not() {
+        let id = EntryId { term: Term(2), index: Index(3), time: SpaceTime(4) };
+        let applied =
+            Applied { lsn: Lsn(9), term: Term(1), index: Index(2), revision: Revision(3), time: SpaceTime(4) };
+        let info = SnapshotInfo { kind: PartKind::Increment, node: NodeId(7), since: Lsn(5), applied, before: id };
+        assert_eq!(SnapshotInfo::decode(&info.encode()), Some(info));
+        assert_eq!(SnapshotInfo::decode(&info.encode()[1..]), None);
+        assert_eq!(SnapshotInfo::decode(&SnapshotInfo { since: Lsn(10), ..info }.encode()), None);
+        let items = [
+            Item::Row { key: b"key", value: b"", bytes: None },
+            Item::Row { key: b"key", value: b"v", bytes: Some(b"") },
+            Item::Entry(EntryItem { kind: EntryKind::Blank, lsn: Lsn(1), id, payload: b"" }),
+        ];
+        for item in items {
+            let mut out = Vec::new();
+            item.encode(&mut out);
+            let decode = |bytes| match item {
+                Item::Row { .. } => Item::decode_row(&mut Reader::at(bytes, 0)),
+                Item::Entry(_) => Item::decode_entry(&mut Reader::at(bytes, 0)),
+            };
+            for cut in 0..out.len() {
+                assert!(decode(&out[..cut]).is_err(), "{item:?} cut to {cut}");
+            }
+            // Ends the borrow of `out` by the decoded item's lifetime.
+            assert!(decode(&out).is_ok());
+        }
+        let totals = Totals { rows: 1, row_bytes: 2, carried_bytes: 3, entries: 4, entry_bytes: 5 };
+        assert_eq!(Totals::decode(&totals.encode()), Some(totals));
+        assert_eq!(Totals::decode(&[0; 41]), None);
+    }
+}

@@ -1,0 +1,292 @@
+//! Gathering what a chunk holds, on a thread of its own, ahead of whoever compresses and writes it.
+//!
+//! Owns: [`Source`], where rows and entries come from, and [`Gathering`], the thread. Bound: [`AHEAD`] chunks
+//! wait, and one is being gathered.
+
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+    },
+    thread,
+};
+
+use thalweg_log::{Log, ReadError, RecordKind, Records};
+use thalweg_state::{
+    backend::{Direction, View},
+    portable::{self, Row},
+};
+use thalweg_types::{Lsn, SpaceId};
+
+use super::{
+    EntryId, PartKind, SnapshotError, SnapshotInfo, Totals,
+    format::{ChunkKind, EntryItem, EntryKind, Item},
+    stopped,
+};
+use crate::database::Inner;
+
+/// Chunks that wait to be compressed.
+const AHEAD: usize = 1;
+/// Records looked at for the last entry before an increment.
+const LOOK_BACK: u64 = 64;
+/// Room for a row that goes over the size of a chunk.
+const SLACK_BYTES: usize = 64 * 1024;
+
+/// What comes next, and what has come.
+#[derive(Clone, Debug)]
+pub(super) enum Cursor {
+    Begin,
+    /// Rows after this key.
+    Rows(Option<Vec<u8>>, Totals),
+    /// Entries from this LSN on.
+    Entries(Lsn, Totals),
+    End(Totals),
+    Done(Totals),
+}
+
+impl Cursor {
+    pub(super) fn totals(&self) -> Totals {
+        match self {
+            Self::Begin => Totals::default(),
+            Self::Rows(_, totals) | Self::Entries(_, totals) | Self::End(totals) | Self::Done(totals) => *totals,
+        }
+    }
+}
+
+/// Where a snapshot's content comes from.
+#[derive(Clone)]
+pub(super) enum Source {
+    State { view: Arc<dyn View>, log: Log },
+    Log { log: Log, since: Lsn, end: Lsn },
+}
+
+impl Source {
+    /// Of the state as it is now. No segment may be freed from before the call to when the source is done with.
+    pub(super) fn of_state(inner: &Arc<Inner>) -> Result<(Self, SnapshotInfo), SnapshotError> {
+        let view = inner.open.backend.view();
+        let info = SnapshotInfo {
+            kind: PartKind::Full,
+            node: inner.open.report.node,
+            since: Lsn::ZERO,
+            applied: view.applied(),
+            before: EntryId::default(),
+        };
+        Ok((Self::State { view, log: inner.open.log.clone() }, info))
+    }
+
+    pub(super) fn of_log(inner: &Arc<Inner>, since: Lsn) -> Result<(Self, SnapshotInfo), SnapshotError> {
+        let applied = inner.open.machine.applied();
+        if since > applied.lsn {
+            return Err(SnapshotError::PastEnd { since, applied: applied.lsn });
+        }
+        let log = inner.open.log.clone();
+        let before = last_entry_before(&log, since)?;
+        let info = SnapshotInfo { kind: PartKind::Increment, node: inner.open.report.node, since, applied, before };
+        Ok((Self::Log { log, since, end: applied.lsn }, info))
+    }
+
+    pub(super) fn first(&self) -> Cursor {
+        match self {
+            Self::State { .. } => Cursor::Rows(None, Totals::default()),
+            Self::Log { since, .. } => Cursor::Entries(*since, Totals::default()),
+        }
+    }
+}
+
+fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
+    match error {
+        ReadError::Compacted { oldest } => SnapshotError::Compacted { since, oldest: *oldest },
+        ReadError::Gone { .. } => SnapshotError::Expired,
+        other => SnapshotError::Log(other.to_string()),
+    }
+}
+
+/// The entry that an increment continues; nothing if the log no longer has it.
+fn last_entry_before(log: &Log, since: Lsn) -> Result<EntryId, SnapshotError> {
+    let from = Lsn(since.0.saturating_sub(LOOK_BACK)).max(log.start()).min(since);
+    let mut last = EntryId::default();
+    for record in log.records_from(from).map_err(|error| log_error(since, &error))? {
+        let record = record.map_err(|error| log_error(since, &error))?;
+        if record.lsn >= since {
+            break;
+        }
+        if record.space == SpaceId::ZERO && has_index(record.kind) {
+            last = EntryId { term: record.term, index: record.index, time: record.time };
+        }
+    }
+    Ok(last)
+}
+
+fn has_index(kind: RecordKind) -> bool {
+    matches!(kind, RecordKind::Entry | RecordKind::Membership | RecordKind::Blank)
+}
+
+/// The bytes of a chunk, and what comes after them.
+pub(super) struct Gathered {
+    pub(super) kind: ChunkKind,
+    pub(super) plain: Vec<u8>,
+    pub(super) after: Cursor,
+}
+
+/// The thread that gathers. Ends when it is dropped, when there is no more, or at an error.
+pub(super) struct Gathering {
+    ready: Receiver<Result<Gathered, SnapshotError>>,
+    /// Buffers to be used again.
+    free: Sender<Vec<u8>>,
+}
+
+impl Gathering {
+    pub(super) fn start(source: &Source, from: &Cursor, chunk_bytes: usize) -> Result<Self, SnapshotError> {
+        let mut gatherer = Gatherer::new(source.clone(), from.clone(), chunk_bytes)?;
+        let (send, ready) = sync_channel(AHEAD);
+        let (free, freed) = channel::<Vec<u8>>();
+        let work = move || gatherer.run(&send, &freed);
+        thread::Builder::new().name("snapshot-read".to_owned()).spawn(work)?;
+        Ok(Self { ready, free })
+    }
+
+    pub(super) fn next(&self) -> Result<Gathered, SnapshotError> {
+        self.ready.recv().map_err(|_| SnapshotError::Io(stopped()))?
+    }
+
+    pub(super) fn give_back(&self, mut plain: Vec<u8>) {
+        plain.clear();
+        // A thread that has ended needs none.
+        let _ = self.free.send(plain);
+    }
+}
+
+struct Gatherer {
+    source: Source,
+    next: Cursor,
+    records: Option<Records>,
+    chunk_bytes: usize,
+}
+
+impl Gatherer {
+    fn new(source: Source, next: Cursor, chunk_bytes: usize) -> Result<Self, SnapshotError> {
+        let records = match (&source, &next) {
+            (Source::Log { log, since, .. }, Cursor::Entries(from, _)) => {
+                Some(log.records_from(*from).map_err(|error| log_error(*since, &error))?)
+            }
+            _ => None,
+        };
+        Ok(Self { source, next, records, chunk_bytes })
+    }
+
+    fn run(&mut self, ready: &SyncSender<Result<Gathered, SnapshotError>>, freed: &Receiver<Vec<u8>>) {
+        while matches!(self.next, Cursor::Rows(..) | Cursor::Entries(..)) {
+            let room = self.chunk_bytes + SLACK_BYTES.min(self.chunk_bytes);
+            let mut plain = freed.try_recv().unwrap_or_else(|_| Vec::with_capacity(room));
+            let gathered = self.gather(&mut plain).map(|kind| Gathered { kind, plain, after: self.next.clone() });
+            let failed = gathered.is_err();
+            if ready.send(gathered).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    fn gather(&mut self, plain: &mut Vec<u8>) -> Result<ChunkKind, SnapshotError> {
+        match (&self.source, &self.next) {
+            (Source::State { view, log }, Cursor::Rows(after, totals)) => {
+                self.next = rows(&**view, log, after.as_deref(), *totals, self.chunk_bytes, plain)?;
+                Ok(ChunkKind::Rows)
+            }
+            (Source::Log { since, end, .. }, Cursor::Entries(from, totals)) => {
+                let records = self.records.as_mut().ok_or_else(stopped)?;
+                self.next = entries(records, *from, *end, *totals, self.chunk_bytes, plain)
+                    .map_err(|error| log_error(*since, &error))?;
+                Ok(ChunkKind::Entries)
+            }
+            _ => Err(SnapshotError::Io(stopped())),
+        }
+    }
+}
+
+/// Takes rows after a key until enough are together.
+fn rows(
+    view: &dyn View,
+    log: &Log,
+    after: Option<&[u8]>,
+    mut totals: Totals,
+    chunk_bytes: usize,
+    plain: &mut Vec<u8>,
+) -> Result<Cursor, SnapshotError> {
+    let lower = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let (mut full, mut failure, mut last) = (false, None, Vec::new());
+    view.scan(lower, Bound::Unbounded, Direction::Forward, &mut |key, value| match row(
+        log,
+        key,
+        value,
+        plain,
+        &mut totals,
+    ) {
+        Ok(()) if plain.len() < chunk_bytes => ControlFlow::Continue(()),
+        Ok(()) => {
+            full = true;
+            last.extend_from_slice(key);
+            ControlFlow::Break(())
+        }
+        Err(error) => {
+            failure = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    match failure {
+        Some(error) => Err(error),
+        None if full => Ok(Cursor::Rows(Some(last), totals)),
+        None => Ok(Cursor::End(totals)),
+    }
+}
+
+fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut Totals) -> Result<(), SnapshotError> {
+    let mut add = |item: &Item<'_>| {
+        totals.add(item);
+        item.encode(plain);
+    };
+    match portable::sort(key, value)? {
+        Row::Local => {}
+        Row::Plain => add(&Item::Row { key, value, bytes: None }),
+        Row::Pointing(pointing) => {
+            let bytes = log.read_blob(&pointing.blob).map_err(|error| log_error(Lsn::ZERO, &error))?;
+            let mut placeless = value.to_vec();
+            let pointer = portable::placeless(&pointing.blob).encode();
+            placeless[pointing.at..pointing.at + pointer.len()].copy_from_slice(&pointer);
+            add(&Item::Row { key, value: &placeless, bytes: Some(&bytes) });
+        }
+    }
+    Ok(())
+}
+
+/// Takes entries from an LSN on until enough are together, or there are none below `end`.
+fn entries(
+    records: &mut Records,
+    from: Lsn,
+    end: Lsn,
+    mut totals: Totals,
+    chunk_bytes: usize,
+    plain: &mut Vec<u8>,
+) -> Result<Cursor, ReadError> {
+    let mut next = from;
+    while next < end && plain.len() < chunk_bytes {
+        let Some(record) = records.next() else { break };
+        let record = record?;
+        if record.lsn >= end {
+            return Ok(Cursor::End(totals));
+        }
+        next = record.lsn.next();
+        if record.space != SpaceId::ZERO || !has_index(record.kind) {
+            continue;
+        }
+        let (kind, payload) = match record.kind {
+            RecordKind::Entry => (EntryKind::Commands, &record.payload[..]),
+            _ => (EntryKind::Blank, &[][..]),
+        };
+        let id = EntryId { term: record.term, index: record.index, time: record.time };
+        let item = Item::Entry(EntryItem { kind, lsn: record.lsn, id, payload });
+        totals.add(&item);
+        item.encode(plain);
+    }
+    Ok(if next < end && plain.len() >= chunk_bytes { Cursor::Entries(next, totals) } else { Cursor::End(totals) })
+}

@@ -1,0 +1,188 @@
+//! Reading a snapshot: everything in it, checked.
+//!
+//! Owns: [`Contents`], which goes through the items of a snapshot in order, and the two ways of looking at one
+//! without restoring it. Nothing is given out of a chunk before all of it has been checked.
+
+use std::{convert::Infallible, io::Read};
+
+use thalweg_log::crc32c;
+use thalweg_state::portable::{self, Row};
+use thalweg_types::record::{Malformed, Reader};
+
+use super::{
+    PartKind, SnapshotInfo, SnapshotReadError, Totals,
+    chunk::{self, Chunk, ChunkReader},
+    format::{ChunkKind, Item},
+};
+
+/// What is in a snapshot.
+pub(crate) struct Contents<R> {
+    chunks: ChunkReader<R>,
+    info: SnapshotInfo,
+    totals: Totals,
+}
+
+/// A failure of whoever reads, or of what is read.
+pub(crate) enum VisitError<E> {
+    Read(SnapshotReadError),
+    Visitor(E),
+}
+
+impl<E> From<SnapshotReadError> for VisitError<E> {
+    fn from(error: SnapshotReadError) -> Self {
+        Self::Read(error)
+    }
+}
+
+impl<R: Read> Contents<R> {
+    pub(crate) fn open(from: R) -> Result<Self, SnapshotReadError> {
+        let mut chunks = ChunkReader::new(from);
+        let info = chunk::begin(&mut chunks)?;
+        Ok(Self { chunks, info, totals: Totals::default() })
+    }
+
+    /// Visits the items of one chunk after the other, each chunk's together; checks at the end that none is
+    /// missing. Says what there was.
+    pub(crate) fn visit<E>(
+        &mut self,
+        each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>,
+    ) -> Result<Totals, VisitError<E>> {
+        let mut last_key = Vec::new();
+        let mut last_lsn = None;
+        while let Some(chunk) = self.chunks.next()? {
+            if chunk.kind == ChunkKind::End {
+                let promised = chunk::end(&self.chunks, &chunk)?;
+                if promised != self.totals {
+                    return Err(self.chunks.corrupt("it does not hold as much as it says").into());
+                }
+                continue;
+            }
+            let items =
+                items(&chunk).map_err(|bad| self.corrupt(&chunk, &format!("no {} at {}", bad.expected, bad.at)))?;
+            for item in &items {
+                self.check(&chunk, item, &mut last_key, &mut last_lsn)?;
+                self.totals.add(item);
+            }
+            each(&items).map_err(VisitError::Visitor)?;
+        }
+        Ok(self.totals)
+    }
+
+    fn check(
+        &self,
+        chunk: &Chunk,
+        item: &Item<'_>,
+        last_key: &mut Vec<u8>,
+        last_lsn: &mut Option<u64>,
+    ) -> Result<(), SnapshotReadError> {
+        match (item, self.info.kind) {
+            (Item::Row { key, value, bytes }, PartKind::Full) => {
+                if *key <= last_key.as_slice() {
+                    return Err(self.corrupt(chunk, "its keys are not in order"));
+                }
+                last_key.clear();
+                last_key.extend_from_slice(key);
+                check_row(key, value, *bytes).map_err(|what| self.corrupt(chunk, &what))
+            }
+            (Item::Entry(entry), PartKind::Increment) => {
+                let within = entry.lsn >= self.info.since && entry.lsn < self.info.applied.lsn;
+                if !within || last_lsn.is_some_and(|last| entry.lsn.0 <= last) {
+                    return Err(self.corrupt(chunk, "its entries are not in order"));
+                }
+                *last_lsn = Some(entry.lsn.0);
+                Ok(())
+            }
+            _ => Err(self.corrupt(chunk, "it holds what this kind of snapshot can't")),
+        }
+    }
+
+    fn corrupt(&self, chunk: &Chunk, what: &str) -> SnapshotReadError {
+        SnapshotReadError::Corrupt { chunk: chunk.number, at: self.chunks.whole_bytes(), what: what.to_owned() }
+    }
+}
+
+fn items(chunk: &Chunk) -> Result<Vec<Item<'_>>, Malformed> {
+    let mut reader = Reader::at(&chunk.plain, 0);
+    let mut items = Vec::new();
+    while !reader.is_empty() {
+        items.push(match chunk.kind {
+            ChunkKind::Rows => Item::decode_row(&mut reader)?,
+            ChunkKind::Entries => Item::decode_entry(&mut reader)?,
+            ChunkKind::Begin | ChunkKind::End => return Err(Malformed { at: 0, expected: "rows or entries" }),
+        });
+    }
+    Ok(items)
+}
+
+/// A row is one that travels, and its bytes are those that it points at.
+fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), String> {
+    match (portable::sort(key, value), bytes) {
+        (Err(error), _) => Err(error.to_string()),
+        (Ok(Row::Plain), None) => Ok(()),
+        (Ok(Row::Pointing(pointing)), Some(bytes)) => {
+            let blob = pointing.blob;
+            if blob.len as usize == bytes.len() && blob.crc == crc32c(bytes) && portable::placeless(&blob) == blob {
+                Ok(())
+            } else {
+                Err("a row points at other bytes than it carries".to_owned())
+            }
+        }
+        (Ok(Row::Local), _) => Err("it holds a row that belongs to one node's log".to_owned()),
+        (Ok(_), _) => Err("a row carries bytes that it does not point at, or lacks those it does".to_owned()),
+    }
+}
+
+/// What a whole snapshot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// What it is of.
+    pub info: SnapshotInfo,
+    /// What it holds.
+    pub totals: Totals,
+    /// Its chunks, the first and the last included.
+    pub chunks: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// Reads a snapshot to its end and checks everything in it.
+pub fn verify(from: impl Read) -> Result<Verified, SnapshotReadError> {
+    let mut contents = Contents::open(from)?;
+    match contents.visit::<Infallible>(&mut |_| Ok(())) {
+        Ok(totals) => {
+            let (chunks, bytes) = (contents.chunks.next_number(), contents.chunks.whole_bytes());
+            Ok(Verified { info: contents.info, totals, chunks, bytes })
+        }
+        Err(VisitError::Read(error)) => Err(error),
+        Err(VisitError::Visitor(never)) => match never {},
+    }
+}
+
+/// What there is of a snapshot that may have been cut short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartialSnapshot {
+    /// What it is of.
+    pub info: SnapshotInfo,
+    /// Whole chunks: the number of the one to go on with.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Whether the last chunk is there.
+    pub is_complete: bool,
+}
+
+/// Looks at the chunks of a snapshot that may have been cut short, from the begin to the first that is not
+/// whole. What is damaged before the end is an error all the same.
+pub fn survey(from: impl Read) -> Result<PartialSnapshot, SnapshotReadError> {
+    let mut chunks = ChunkReader::new(from);
+    let info = chunk::begin(&mut chunks)?;
+    let is_complete = loop {
+        match chunks.next() {
+            Ok(Some(_)) => {}
+            Ok(None) => break true,
+            Err(SnapshotReadError::Truncated { .. }) => break false,
+            Err(error) => return Err(error),
+        }
+    };
+    Ok(PartialSnapshot { info, chunks: chunks.next_number(), bytes: chunks.whole_bytes(), is_complete })
+}

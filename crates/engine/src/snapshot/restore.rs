@@ -1,0 +1,470 @@
+//! Beginning a directory with what a backup holds.
+//!
+//! Owns: [`restore`]. Does not own: which parts are taken (`plan`), whether they are whole (`read`).
+//!
+//! ```text
+//! RESTORING    marker: what is here is unfinished, and nobody opens it
+//! log/         moves with the bytes that rows point at | purged | entries of increments ... | vote
+//! state/       rows, as of the full snapshot, then what the entries make of them
+//! IDENTITY     a new node: from here on it is a directory as any other; the marker goes
+//! ```
+//! Invariants: the log begins above every LSN of the parts; terms, indexes, revisions, offsets and times go on
+//! from what was restored, in the next term. The node is a new one: its increments don't go with the backups
+//! of the old one. Nothing is opened by anybody before `IDENTITY` is there, which is written last; what a
+//! restore that did not get there leaves is removed by the next one into the same directory.
+
+use std::{fs, io, io::IoSlice, path::Path, sync::Arc};
+
+use thalweg_disk::{Disk, RealDisk};
+use thalweg_log::{Draft, Log, LogOptions, Purpose, RECORD_HEADER_BYTES, RecordKind};
+use thalweg_replica::{Membership, Vote};
+use thalweg_state::{
+    backend::{Applied, Backend, WriteBatch},
+    machine::{Entry, LogId, Machine, MachineOptions},
+    portable::{self, Placed, Pointing, Row},
+};
+use thalweg_types::{
+    Clock, Durability, Index, LogPosition, Lsn, NodeId, Revision, SpaceId, SpaceTime, SystemClock, Term, command::Move,
+    limits::MIN_INLINE_VALUE_BYTES,
+};
+
+use super::{
+    Part, PartKind, RestoreError, RestoreTo, SnapshotInfo, Totals,
+    format::{EntryItem, EntryKind, Item},
+    plan,
+    read::{Contents, VisitError},
+};
+use crate::{
+    backends,
+    identity::Identity,
+    open::{Barrier, LOG_DIR, LogBlobs, io_error, lock, random_seed, read_identity},
+    options::{BackendKind, Options},
+};
+
+const MARKER: &str = "RESTORING";
+const MARKER_TEXT: &[u8] =
+    b"A restore into this directory has not finished. Start it again, or remove the directory.\n";
+/// Rows and bytes per batch.
+const BATCH_ROWS: usize = 10_000;
+const BATCH_BYTES: usize = 1 << 20;
+/// Entries appended to the log together.
+const MAX_TOGETHER: usize = 1000;
+
+/// How far a restore is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestoreProgress {
+    /// Parts done.
+    pub parts: usize,
+    /// How many there are.
+    pub of: usize,
+    /// What has been restored, over all parts.
+    pub totals: Totals,
+}
+
+/// What a restore did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The node that the backup is of.
+    pub from: NodeId,
+    /// The new node.
+    pub node: NodeId,
+    /// The backend that keeps the state.
+    pub backend: BackendKind,
+    /// Parts taken.
+    pub parts: usize,
+    /// Everything below this LSN of the old node is there.
+    pub lsn: Lsn,
+    /// The last revision.
+    pub revision: Revision,
+    /// The time of the last entry.
+    pub time: SpaceTime,
+    /// What was restored.
+    pub totals: Totals,
+    /// An earlier restore into this directory had not finished; what it left was removed.
+    pub removed_unfinished: bool,
+}
+
+/// Whether a restore into the directory has not finished.
+pub(crate) fn is_unfinished(disk: &Arc<dyn Disk>) -> bool {
+    disk.open(MARKER).is_ok()
+}
+
+/// Restores into the directory at `path`, which is created; it must not exist, be empty, or be what an
+/// unfinished restore has left.
+pub fn restore(
+    path: impl AsRef<Path>,
+    parts: &[Part],
+    to: RestoreTo,
+    options: &Options,
+    progress: &mut dyn FnMut(RestoreProgress),
+) -> Result<Restored, RestoreError> {
+    let path = path.as_ref();
+    let exists = || RestoreError::Exists { path: path.display().to_string() };
+    match fs::read_dir(path) {
+        Ok(entries) => {
+            let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+            let unfinished = names.iter().any(|name| name == MARKER) && !names.iter().any(|name| name == "IDENTITY");
+            if !unfinished && names.iter().any(|name| name != "LOCK" && name != "lost+found") {
+                return Err(exists());
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Err(exists()),
+        Err(error) => return Err(io_error(path, "looking into the directory", &error).into()),
+    }
+    // Before anything is made: a backup that does not reach where it should leaves nothing behind.
+    plan::plan(parts, to)?;
+    let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    restore_on(&(Arc::new(disk) as _), &clock, random_seed(), parts, to, options, progress)
+}
+
+/// As [`restore`], on any disk, clock and seed.
+pub fn restore_on(
+    disk: &Arc<dyn Disk>,
+    clock: &Arc<dyn Clock>,
+    seed: u64,
+    parts: &[Part],
+    to: RestoreTo,
+    options: &Options,
+    progress: &mut dyn FnMut(RestoreProgress),
+) -> Result<Restored, RestoreError> {
+    let path = backends::shown_path(disk);
+    let _lock = lock(disk, &path)?;
+    if read_identity(disk, &path)?.is_some() {
+        return Err(RestoreError::Exists { path: path.display().to_string() });
+    }
+    let plan = plan::plan(parts, to)?;
+    let backend = options.backend.unwrap_or_default();
+    let io = |doing| {
+        let path = path.clone();
+        move |error: io::Error| io_error(&path, doing, &error)
+    };
+    let removed_unfinished = is_unfinished(disk);
+    if removed_unfinished {
+        clear(disk).map_err(io("removing an unfinished restore"))?;
+    } else if disk.list(LOG_DIR).is_ok_and(|files| !files.is_empty()) {
+        return Err(RestoreError::Exists { path: path.display().to_string() });
+    }
+    mark(disk).map_err(io("marking the directory as unfinished"))?;
+    let node = NodeId(seed);
+    let done = fill(disk, clock, node, &plan, to, &Options { backend: Some(backend), ..options.clone() }, progress)?;
+    Identity { node, backend }.write(disk).map_err(io("writing the identity"))?;
+    disk.remove(MARKER).and_then(|()| disk.sync_dir("")).map_err(io("removing the marker"))?;
+    Ok(Restored { removed_unfinished, ..done })
+}
+
+fn mark(disk: &Arc<dyn Disk>) -> io::Result<()> {
+    if !is_unfinished(disk) {
+        let file = disk.create(MARKER)?;
+        file.write_all_at(MARKER_TEXT, 0)?;
+        file.sync_all()?;
+    }
+    disk.sync_dir("")
+}
+
+/// Removes what an unfinished restore has left, but for the marker.
+fn clear(disk: &Arc<dyn Disk>) -> io::Result<()> {
+    backends::remove_dir(disk, LOG_DIR)?;
+    BackendKind::ALL.into_iter().try_for_each(|kind| backends::remove_dir(disk, &backends::dir(kind)))
+}
+
+/// Makes the log and the state. Everything is on disk when it returns.
+fn fill(
+    disk: &Arc<dyn Disk>,
+    clock: &Arc<dyn Clock>,
+    node: NodeId,
+    plan: &[(&Part, SnapshotInfo)],
+    to: RestoreTo,
+    options: &Options,
+    progress: &mut dyn FnMut(RestoreProgress),
+) -> Result<Restored, RestoreError> {
+    // A plan begins with a full snapshot.
+    let Some(((full, info), increments)) = plan.split_first() else { return Err(RestoreError::NoFull { parts: 0 }) };
+    let first_lsn = plan.iter().map(|(_, info)| info.applied.lsn).max().unwrap_or_default();
+    let log_options = LogOptions { first_lsn, ..options.log() };
+    let opened = Log::open(disk.clone(), LOG_DIR, log_options, clock.clone(), node.0);
+    let (log, _) = opened.map_err(crate::error::OpenError::from)?;
+    let backend = backends::open(disk, options.backend.unwrap_or_default(), Arc::new(Barrier(log.clone())), options)?;
+    let mut totals = Totals::default();
+    let mut tell = |parts, totals| progress(RestoreProgress { parts, of: plan.len(), totals });
+    let mut loader = Loader::new(&log, &*backend, info.applied.time);
+    visit(full, |items| {
+        for item in items {
+            loader.load(item)?;
+            totals.add(item);
+        }
+        tell(0, totals);
+        Ok(())
+    })?;
+    loader.finish(info, &Membership::of_one(node).encode())?;
+    let inline_value_bytes = options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES);
+    let machine = Machine::open(backend.clone(), MachineOptions { inline_value_bytes })?;
+    let machine = machine.with_blobs(Arc::new(LogBlobs(log.clone())));
+    let most_bytes = (options.segment_bytes as usize / 4).min(BATCH_BYTES);
+    let mut replay = Replay { log: &log, machine: &machine, to, most_bytes, lsn: info.applied.lsn, is_done: false };
+    replay.node_record(RecordKind::Purged, info.applied.term, info.applied.index, &[])?;
+    for (number, (part, increment)) in increments.iter().enumerate() {
+        replay.begin(part, increment)?;
+        visit(part, |items| {
+            replay.entries(part, items, &mut totals)?;
+            tell(number + 1, totals);
+            Ok(())
+        })?;
+        replay.end(part, increment)?;
+    }
+    let applied = machine.applied();
+    let vote = Vote { term: applied.term.next(), node, committed: true };
+    replay.node_record(RecordKind::Vote, vote.term, Index::ZERO, &vote.encode())?;
+    let lsn = replay.lsn;
+    backend.flush()?;
+    log.close()?;
+    tell(plan.len(), totals);
+    Ok(Restored {
+        from: info.node,
+        node,
+        backend: options.backend.unwrap_or_default(),
+        parts: plan.len(),
+        lsn,
+        revision: applied.revision,
+        time: applied.time,
+        totals,
+        removed_unfinished: false,
+    })
+}
+
+fn visit(part: &Part, mut each: impl FnMut(&[Item<'_>]) -> Result<(), RestoreError>) -> Result<(), RestoreError> {
+    let contents = part.open().map_err(Into::into).and_then(Contents::open);
+    match contents.map_err(|error| part.fault(error))?.visit(&mut each) {
+        Ok(_) => Ok(()),
+        Err(VisitError::Read(error)) => Err(part.fault(error)),
+        Err(VisitError::Visitor(error)) => Err(error),
+    }
+}
+
+/// Puts the rows of a full snapshot into an empty state, and what they point at into the log.
+struct Loader<'a> {
+    log: &'a Log,
+    backend: &'a dyn Backend,
+    time: SpaceTime,
+    batch: WriteBatch,
+    batches: u64,
+    placed: Placed,
+    payload: Vec<u8>,
+}
+
+impl<'a> Loader<'a> {
+    fn new(log: &'a Log, backend: &'a dyn Backend, time: SpaceTime) -> Self {
+        let (batch, placed) = (WriteBatch::new(), Placed::default());
+        Self { log, backend, time, batch, batches: 0, placed, payload: Vec::new() }
+    }
+
+    fn load(&mut self, item: &Item<'_>) -> Result<(), RestoreError> {
+        let Item::Row { key, value, bytes } = *item else { return Ok(()) };
+        match (portable::sort(key, value)?, bytes) {
+            (Row::Pointing(pointing), Some(bytes)) => {
+                let at = self.carry(&pointing, bytes)?;
+                let pointer = self.placed.place(&pointing, at).encode();
+                let (before, after) = (&value[..pointing.at], &value[pointing.at + pointer.len()..]);
+                self.batch.put(&[key], &[before, &pointer, after]);
+            }
+            _ => self.batch.put(&[key], &[value]),
+        }
+        if self.batch.len() >= BATCH_ROWS || self.batch.byte_len() >= BATCH_BYTES {
+            self.apply()?;
+        }
+        Ok(())
+    }
+
+    /// Appends bytes to the log as a move: so whoever frees its segment later knows whose they are.
+    fn carry(&mut self, pointing: &Pointing<'_>, bytes: &[u8]) -> Result<LogPosition, RestoreError> {
+        self.payload.clear();
+        Move::encode(&mut self.payload, &portable::placeless(&pointing.blob), &pointing.target, bytes);
+        let draft = Draft {
+            space: SpaceId::ZERO,
+            kind: RecordKind::Move,
+            term: Term::ZERO,
+            index: Index::ZERO,
+            time: self.time,
+            payload: &[IoSlice::new(&self.payload)],
+        };
+        let at = self.log.append(&[draft], Durability::Os, Purpose::Data)?.payload_at;
+        let bytes_at = (self.payload.len() - bytes.len()) as u32;
+        Ok(LogPosition { offset: at.offset + bytes_at, ..at })
+    }
+
+    fn apply(&mut self) -> Result<(), RestoreError> {
+        self.batches += 1;
+        // Backends tell states apart by this; nothing is claimed before all rows are there.
+        let unfinished = Applied { index: Index(self.batches), ..Applied::default() };
+        self.backend.apply(&self.batch, unfinished)?;
+        self.batch.clear();
+        Ok(())
+    }
+
+    fn finish(mut self, info: &SnapshotInfo, membership: &[u8]) -> Result<(), RestoreError> {
+        self.placed.write(&mut self.batch);
+        portable::begin(&mut self.batch, &info.applied, membership);
+        self.backend.apply(&self.batch, Applied { lsn: self.log.end(), ..info.applied })?;
+        Ok(())
+    }
+}
+
+/// Appends the entries of increments to the new log, and applies them.
+struct Replay<'a> {
+    log: &'a Log,
+    machine: &'a Machine,
+    to: RestoreTo,
+    /// Entries of so many bytes are appended together.
+    most_bytes: usize,
+    /// Everything of the old node below is applied.
+    lsn: Lsn,
+    /// What comes next lies past the target.
+    is_done: bool,
+}
+
+impl Replay<'_> {
+    /// Appends a record that is the node's own, and applies it.
+    fn node_record(&self, kind: RecordKind, term: Term, index: Index, payload: &[u8]) -> Result<(), RestoreError> {
+        let time = self.machine.applied().time;
+        let payload_parts = [IoSlice::new(payload)];
+        let draft = Draft { space: SpaceId::ZERO, kind, term, index, time, payload: &payload_parts };
+        let next = self.log.append(&[draft], Durability::Os, Purpose::Data)?.next;
+        match kind {
+            RecordKind::Vote => self.machine.apply_vote(payload, next)?,
+            _ => self.machine.apply_purged(LogId { term, index }, next)?,
+        }
+        Ok(())
+    }
+
+    fn begin(&self, part: &Part, info: &SnapshotInfo) -> Result<(), RestoreError> {
+        debug_assert_eq!(info.kind, PartKind::Increment);
+        let applied = self.machine.applied();
+        let here = (applied.term, applied.index, applied.time);
+        let before = (info.before.term, info.before.index, info.before.time);
+        if info.since == self.lsn && info.before != super::EntryId::default() && before != here {
+            let what = format!(
+                "it was taken after entry {} of {} µs, and here the last is {} of {} µs",
+                before.1, before.2.0, here.1, here.2.0
+            );
+            return Err(does_not_follow(part, what));
+        }
+        Ok(())
+    }
+
+    fn entries(&mut self, part: &Part, items: &[Item<'_>], totals: &mut Totals) -> Result<(), RestoreError> {
+        let mut together = Vec::new();
+        let mut bytes = 0;
+        for item in items {
+            let Item::Entry(entry) = item else { continue };
+            if self.is_done || self.is_past(entry) {
+                self.is_done = true;
+                break;
+            }
+            if entry.lsn < self.lsn {
+                continue;
+            }
+            let len = entry.payload.len() + RECORD_HEADER_BYTES;
+            if together.len() == MAX_TOGETHER || (bytes + len > self.most_bytes && !together.is_empty()) {
+                self.apply(part, &together)?;
+                together.clear();
+                bytes = 0;
+            }
+            bytes += len;
+            together.push(*entry);
+            totals.add(item);
+        }
+        self.apply(part, &together)
+    }
+
+    fn is_past(&self, entry: &EntryItem<'_>) -> bool {
+        match self.to {
+            RestoreTo::End => false,
+            RestoreTo::Lsn(lsn) => entry.lsn >= lsn,
+            RestoreTo::Time(time) => entry.id.time > time,
+        }
+    }
+
+    fn apply(&mut self, part: &Part, entries: &[EntryItem<'_>]) -> Result<(), RestoreError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        self.check_order(part, entries)?;
+        let payloads: Vec<_> = entries.iter().map(|entry| [IoSlice::new(entry.payload)]).collect();
+        let drafts: Vec<_> = entries
+            .iter()
+            .zip(&payloads)
+            .map(|(entry, payload)| Draft {
+                space: SpaceId::ZERO,
+                kind: match entry.kind {
+                    EntryKind::Commands => RecordKind::Entry,
+                    EntryKind::Blank => RecordKind::Blank,
+                },
+                term: entry.id.term,
+                index: entry.id.index,
+                time: entry.id.time,
+                payload,
+            })
+            .collect();
+        let appended = self.log.append(&drafts, Durability::Os, Purpose::Data)?;
+        let (mut at, mut next_lsn) = (appended.payload_at, appended.first);
+        let mut outcomes = Vec::new();
+        for entry in entries {
+            next_lsn = next_lsn.next();
+            let super::EntryId { term, index, time } = entry.id;
+            match entry.kind {
+                EntryKind::Commands => {
+                    let entry = Entry { term, index, time, payload: entry.payload, at, next_lsn };
+                    self.machine.apply(&entry, &mut outcomes)?;
+                    outcomes.clear();
+                }
+                EntryKind::Blank => self.machine.skip(next_lsn, Some((term, index, time)))?,
+            }
+            at.offset += (entry.payload.len() + RECORD_HEADER_BYTES) as u32;
+            self.lsn = entry.lsn.next();
+        }
+        Ok(())
+    }
+
+    fn check_order(&self, part: &Part, entries: &[EntryItem<'_>]) -> Result<(), RestoreError> {
+        let applied = self.machine.applied();
+        let (mut term, mut index) = (applied.term, applied.index);
+        for entry in entries {
+            if entry.id.index.0 != index.0.saturating_add(1) || entry.id.term < term {
+                let what = format!(
+                    "after entry {index} of term {term} it has entry {} of term {}",
+                    entry.id.index, entry.id.term
+                );
+                return Err(does_not_follow(part, what));
+            }
+            (term, index) = (entry.id.term, entry.id.index);
+        }
+        Ok(())
+    }
+
+    /// An increment that was replayed to its end has led to what it says.
+    fn end(&mut self, part: &Part, info: &SnapshotInfo) -> Result<(), RestoreError> {
+        if self.is_done {
+            return Ok(());
+        }
+        let applied = self.machine.applied();
+        let (here, there) = ((applied.index, applied.revision), (info.applied.index, info.applied.revision));
+        if here != there {
+            let what = format!(
+                "it ends at entry {} and revision {}, and its entries led to {} and {}",
+                there.0, there.1, here.0, here.1
+            );
+            return Err(does_not_follow(part, what));
+        }
+        // What lies between the last entry and its end is the old node's own.
+        self.lsn = match self.to {
+            RestoreTo::Lsn(lsn) => info.applied.lsn.min(lsn),
+            _ => info.applied.lsn,
+        };
+        Ok(())
+    }
+}
+
+fn does_not_follow(part: &Part, what: String) -> RestoreError {
+    RestoreError::DoesNotFollow { part: part.name().to_owned(), what }
+}

@@ -1,0 +1,187 @@
+//! The state as another node can take it over: which rows say the same everywhere, which are of this node,
+//! and which point into its log.
+//!
+//! Owns: [`sort`], which tells rows apart, and what a state is begun with in a new directory ([`begin`],
+//! [`Placed`]). Does not own: reading or writing the rows, or the bytes they point at.
+//!
+//! A row that points into the log travels with the bytes, and its pointer without a place: the place is the
+//! node's, length and checksum are the bytes'. Invariant: each tag that a machine writes is known here; of
+//! one that is not, nobody knows whether it may travel.
+
+use thalweg_types::{
+    BlobRef, Generation, Index, KeyspaceId, LogPosition, StreamId,
+    command::{HistoryFloor, MoveTarget},
+};
+
+use crate::{
+    backend::{Applied, WriteBatch},
+    keys,
+    keyspaces::{FORM_BLOB, FORM_BLOB_ENDING},
+    liveness::{BlobKind, LivenessChanges, LivenessTable},
+    machine::{LogId, MachineError},
+    streams::index,
+};
+
+/// What a row is to another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Row<'a> {
+    /// About this node or its log: it stays.
+    Local,
+    /// The same everywhere.
+    Plain,
+    /// It says where bytes lie.
+    Pointing(Pointing<'a>),
+}
+
+/// A row that points into the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pointing<'a> {
+    /// Where in the row's value the pointer is.
+    pub at: usize,
+    /// The pointer.
+    pub blob: BlobRef,
+    /// Whose bytes they are.
+    pub target: MoveTarget<'a>,
+}
+
+/// Says what a row is.
+pub fn sort<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
+    let Some(&tag) = key.first() else { return Err(MachineError::corrupt("row", key, "its key is empty")) };
+    match tag {
+        keys::TAG_LIVENESS | keys::TAG_GROUP | keys::TAG_VERDICT | keys::TAG_MARK => Ok(Row::Local),
+        keys::TAG_META
+        | keys::TAG_KEYSPACE
+        | keys::TAG_STREAM
+        | keys::TAG_CLEAR
+        | keys::TAG_COUNTS
+        | keys::TAG_DEADLINE
+        | keys::TAG_LEASE
+        | keys::TAG_ATTACHED
+        | keys::TAG_PRODUCER
+        | keys::TAG_CONSUMERS
+        | keys::TAG_MEMBER
+        | keys::TAG_PARCEL => Ok(Row::Plain),
+        keys::TAG_DATA => sort_value(key, value),
+        keys::TAG_INDEX => sort_index(key, value),
+        _ => Err(MachineError::corrupt("row", key, "it is of a kind that this version doesn't know")),
+    }
+}
+
+fn sort_value<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
+    let corrupt = |message| MachineError::corrupt("value", key, message);
+    let at = match value.first() {
+        Some(&FORM_BLOB) => 9,
+        Some(&FORM_BLOB_ENDING) => 25,
+        _ => return Ok(Row::Plain),
+    };
+    let blob = value.get(at..).and_then(BlobRef::decode).ok_or_else(|| corrupt("pointer of a wrong length"))?;
+    let (head, user_key) = key.split_first_chunk::<{ keys::DATA_PREFIX_LEN }>().ok_or_else(|| corrupt("short key"))?;
+    let keyspace = KeyspaceId(keys::id_of(head).ok_or_else(|| corrupt("short key"))?);
+    Ok(Row::Pointing(Pointing { at, blob, target: MoveTarget::Value { keyspace, key: user_key } }))
+}
+
+fn sort_index<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
+    let (first, entry) = index::IndexEntry::decode(key, value)?;
+    // What compaction has left nothing of.
+    if entry.blob.len == 0 {
+        return Ok(Row::Plain);
+    }
+    let stream = key.get(..5).and_then(keys::id_of).map(StreamId);
+    let stream = stream.ok_or_else(|| MachineError::corrupt("stream index entry", key, "key of a wrong length"))?;
+    Ok(Row::Pointing(Pointing { at: 0, blob: entry.blob, target: MoveTarget::Batch { stream, first } }))
+}
+
+/// The pointer without its place.
+#[must_use]
+pub fn placeless(blob: &BlobRef) -> BlobRef {
+    BlobRef { generation: Generation::ZERO, offset: 0, ..*blob }
+}
+
+/// Counts what is placed in a new log, for the rows that say what the state wants of its segments.
+#[derive(Debug, Default)]
+pub struct Placed {
+    changes: LivenessChanges,
+    base: LivenessTable,
+}
+
+impl Placed {
+    /// These bytes, of such a row, lie there now; gives the pointer to them.
+    pub fn place(&mut self, pointing: &Pointing<'_>, at: LogPosition) -> BlobRef {
+        let blob = BlobRef { generation: at.generation, offset: at.offset, ..pointing.blob };
+        let kind = match pointing.target {
+            MoveTarget::Value { .. } => BlobKind::Value,
+            _ => BlobKind::Batch,
+        };
+        self.changes.raise(kind, &blob, &self.base);
+        blob
+    }
+
+    /// Adds the rows.
+    pub fn write(&self, batch: &mut WriteBatch) {
+        self.changes.write(batch);
+    }
+}
+
+/// Adds the rows of a node that goes on, alone, after what was `applied` elsewhere: its membership, and that
+/// the log can tell nothing of what lies before. `membership` is the payload of its record.
+pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
+    let last = LogId { term: applied.term, index: applied.index };
+    batch.put(&[&keys::GROUP_MEMBERSHIP], &[&last.encode(), membership]);
+    let floor = HistoryFloor { revision: applied.revision, index: Index(applied.index.0.saturating_add(1)) };
+    batch.put(&[&keys::HISTORY_FLOOR], &[&floor.encode()]);
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::{Offset, Revision, SpaceTime, Term};
+
+    use super::*;
+
+    const BLOB: BlobRef = BlobRef { generation: Generation(7), offset: 8192, len: 5, crc: 9 };
+
+    #[test]
+    fn rows_are_told_apart_by_their_tag() {
+        for local in [&keys::GROUP_VOTE[..], &keys::liveness_row(Generation(1)), &keys::HISTORY_FLOOR] {
+            assert_eq!(sort(local, b"").unwrap(), Row::Local, "{local:?}");
+        }
+        for plain in [&keys::META[..], &keys::stream_head(StreamId(1)), &keys::producer_head(StreamId(1), "p")] {
+            assert_eq!(sort(plain, b"").unwrap(), Row::Plain, "{plain:?}");
+        }
+        for unknown in [&b"\x7f"[..], b"\0", b"\xf0", b""] {
+            assert!(sort(unknown, b"").is_err(), "{unknown:?}");
+        }
+    }
+
+    #[test]
+    fn pointers_are_found_in_every_form() {
+        let key = [&keys::data_prefix(KeyspaceId(3))[..], b"key"].concat();
+        let target = MoveTarget::Value { keyspace: KeyspaceId(3), key: b"key" };
+        for (form, at) in [(FORM_BLOB, 9), (FORM_BLOB_ENDING, 25)] {
+            let mut value = vec![0; at];
+            value[0] = form;
+            value.extend_from_slice(&BLOB.encode());
+            assert_eq!(sort(&key, &value).unwrap(), Row::Pointing(Pointing { at, blob: BLOB, target }));
+            assert!(sort(&key, &value[..value.len() - 1]).is_err());
+        }
+        assert_eq!(sort(&key, &[0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap(), Row::Plain);
+        let entry = index::IndexEntry { blob: BLOB, count: 2, time: SpaceTime(1), bytes_before: 0, sparse: None };
+        let key = keys::index_entry(StreamId(4), Offset(6));
+        let target = MoveTarget::Batch { stream: StreamId(4), first: Offset(6) };
+        let row = entry.encode();
+        assert_eq!(sort(&key, row.bytes()).unwrap(), Row::Pointing(Pointing { at: 0, blob: BLOB, target }));
+        assert!(sort(&key, &row.bytes()[1..]).is_err());
+    }
+
+    #[test]
+    fn a_node_begins_with_its_membership_and_the_floor_after_what_was_applied() {
+        let mut batch = WriteBatch::new();
+        let applied = Applied { term: Term(2), index: Index(5), revision: Revision(4), ..Applied::default() };
+        begin(&mut batch, &applied, b"m");
+        let mut rows = batch.changes();
+        let row = b"\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0m";
+        assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[5, 1], row)));
+        let floor = b"\x04\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0";
+        assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[0x0b], floor)));
+        assert_eq!(rows.next(), None);
+    }
+}
