@@ -17,17 +17,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("log", &["types", "disk"]),
     ("state", &["types", "disk"]),
     ("replica", &["types", "disk", "log", "state"]),
-    ("engine", &["types", "disk", "log", "state", "replica"]),
+    ("recipes", &["types"]),
+    ("engine", &["types", "disk", "log", "state", "replica", "recipes"]),
     ("server", &["types", "disk", "log", "engine"]),
     ("bench", &["types", "disk", "log", "state", "engine"]),
-    ("thalweg", &["types", "disk", "log", "state", "replica", "engine", "server", "bench"]),
+    ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "server", "bench"]),
 ];
 
 /// What a crate's tests may use beyond that.
 const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[("state", &["log"]), ("bench", &["server"])];
 
 /// Crates without time, randomness, sockets or tasks of their own.
-const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "engine"];
+const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "recipes", "engine"];
 
 /// Foreign crates that a core crate may use in its tests only.
 const NOT_IN_CORE: &[&str] =

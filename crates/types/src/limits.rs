@@ -107,6 +107,10 @@ pub const MAX_LEASES: usize = 100_000;
 /// Most keys attached to a lease, those included that have been overwritten since and not yet been found
 /// out. More: typed error.
 pub const MAX_LEASE_KEYS: u32 = 1_000_000;
+/// Most contenders for a lock, an election or a semaphore. More: whoever comes is refused with a typed error.
+pub const MAX_CONTENDERS: usize = 10_000;
+/// Longest name of a lock, an election or a semaphore. Longer: typed error.
+pub const MAX_RECIPE_NAME_BYTES: usize = 512;
 /// Rows that one entry may remove for being past their deadline, over all its commands: bounds the batch
 /// and the time that the next entry waits. What is left over is hidden and goes with a later entry.
 pub const MAX_EXPIRED_ROWS: u32 = 10_000;

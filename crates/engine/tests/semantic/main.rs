@@ -16,6 +16,7 @@ mod basics;
 mod groups;
 mod history;
 mod kv;
+mod recipes;
 mod snapshots;
 mod streams;
 mod time;

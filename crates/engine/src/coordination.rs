@@ -1,0 +1,185 @@
+//! Locks, elections and semaphores in a keyspace: [`thalweg_recipes`] over an open database.
+//!
+//! Owns the translation of what the recipes need into commits, reads and watches. Does not own any of their logic.
+
+use std::time::Duration;
+
+use thalweg_recipes::{Contender, Coordinator, Entered, Hold, Noticed, Watched, Watching};
+use thalweg_types::{
+    Action, Classified, LeaseId, Revision,
+    command::{CommandError, CommitBuilder, Expect},
+};
+
+use crate::{
+    database::Database,
+    error::{ReadError, WriteError},
+    expiry::PutOptions,
+    keyspace::{Keyspace, ScanRange, Values},
+    watch::{Watch, WatchChange, WatchError, WatchKeys},
+};
+
+/// The place of locks, elections and semaphores: a keyspace. Cheap to clone; the recipes take one each.
+///
+/// ```no_run
+/// use thalweg_engine::{Database, Options, recipes::{Acquire, Lock}, types::command::CommitBuilder};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let db = Database::open("data", Options::default())?;
+/// # let orders = db.keyspace("orders")?;
+/// let locks = db.coordination("locks")?;
+/// let held = Lock::new(locks.clone(), "nightly")?.acquire(&Acquire::default())?;
+/// let mut commit = CommitBuilder::new();
+/// locks.fence(&held, &mut commit)?; // happens only as long as the lock is held
+/// commit.put(orders.id(), b"7", b"billed")?;
+/// db.commit(&commit)?;
+/// held.release()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Coordination {
+    keyspace: Keyspace,
+}
+
+/// An operation of a recipe failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CoordinationError {
+    /// It could not be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// It could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It could not be watched.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
+}
+
+impl Classified for CoordinationError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Write(error) => error.code(),
+            Self::Read(error) => error.code(),
+            Self::Watch(error) => error.code(),
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Write(error) => error.action(),
+            Self::Read(error) => error.action(),
+            Self::Watch(error) => error.action(),
+        }
+    }
+}
+
+impl Database {
+    /// Where locks, elections and semaphores are: in the keyspace of that name, created if missing. Best one that
+    /// holds nothing else, and another for each kind: a lock and a semaphore of one name are the same queue.
+    pub fn coordination(&self, keyspace: &str) -> Result<Coordination, WriteError> {
+        // What is decided must be known, and last: a lock that a power loss takes away is none.
+        let db = self.with_durability(self.durability().max(thalweg_types::Durability::Disk));
+        Ok(Coordination { keyspace: db.keyspace(keyspace)? })
+    }
+}
+
+impl Coordination {
+    /// The keyspace.
+    #[must_use]
+    pub fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+
+    /// Makes a commit one that happens only as long as `hold` is held; else it is [`WriteError::ConditionFailed`].
+    pub fn fence<'c>(
+        &self,
+        hold: &Hold<Self>,
+        commit: &'c mut CommitBuilder,
+    ) -> Result<&'c mut CommitBuilder, CommandError> {
+        commit.expect(self.keyspace.id(), hold.key(), hold.expect())
+    }
+}
+
+impl Coordinator for Coordination {
+    type Error = CoordinationError;
+    type Watch = CoordinationWatch;
+
+    const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+    fn is_transient(error: &Self::Error) -> bool {
+        error.action() == Action::Retry
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_micros(self.keyspace.database().space_time().micros())
+    }
+
+    fn grant(&self, ttl: Duration) -> Result<LeaseId, Self::Error> {
+        Ok(self.keyspace.database().leases().grant(ttl)?.id)
+    }
+
+    fn keep_alive(&self, lease: LeaseId) -> Result<bool, Self::Error> {
+        match self.keyspace.database().leases().keep_alive(lease) {
+            Ok(_) => Ok(true),
+            Err(WriteError::NoSuchLease(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn revoke(&self, lease: LeaseId) -> Result<(), Self::Error> {
+        match self.keyspace.database().leases().revoke(lease) {
+            Ok(_) | Err(WriteError::NoSuchLease(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<Entered, Self::Error> {
+        let options = PutOptions { lease: Some(lease), expect: Some(Expect::Absent), ..PutOptions::default() };
+        match self.keyspace.put_with(key, value, &options) {
+            Ok(ack) => match ack.revision {
+                Some(revision) => Ok(Entered::At(revision)),
+                None => Err(WriteError::OutcomeUnknown.into()),
+            },
+            Err(WriteError::NoSuchLease(_)) => Ok(Entered::LeaseEnded),
+            Err(WriteError::ConditionFailed { .. }) => Ok(Entered::Taken),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<(Revision, Vec<u8>)>, Self::Error> {
+        Ok(self.keyspace.get(key)?.map(|entry| (entry.revision, entry.value.to_vec())))
+    }
+
+    fn list(&self, prefix: &[u8], limit: usize) -> Result<Vec<Contender>, Self::Error> {
+        let mut listed = Vec::new();
+        let range = ScanRange { limit: Some(limit as u64), values: Values::Omit, ..ScanRange::with_prefix(prefix) };
+        self.keyspace.scan(&range, &mut |item| {
+            listed.push(Contender { key: item.key.to_vec(), revision: item.revision });
+            std::ops::ControlFlow::Continue(())
+        })?;
+        Ok(listed)
+    }
+
+    fn watch(&self, watched: Watched<'_>) -> Result<Self::Watch, Self::Error> {
+        let keys = match watched {
+            Watched::Key(key) => WatchKeys::Key(key.to_vec()),
+            Watched::Prefix(prefix) => WatchKeys::Prefix(prefix.to_vec()),
+        };
+        Ok(CoordinationWatch(self.keyspace.watch(&keys, None)?))
+    }
+}
+
+/// A watch of the recipes.
+#[derive(Debug)]
+pub struct CoordinationWatch(Watch);
+
+impl Watching for CoordinationWatch {
+    fn wait(&mut self, timeout: Duration) -> Noticed {
+        match self.0.next_batch(timeout) {
+            Err(_) => Noticed::Unknown,
+            Ok(batch) if batch.events.iter().any(|event| event.change == WatchChange::DeletePrefix) => Noticed::Unknown,
+            Ok(batch) if batch.events.is_empty() => Noticed::Nothing,
+            Ok(batch) => Noticed::Keys(batch.events.into_iter().map(|event| event.key.to_vec()).collect()),
+        }
+    }
+}

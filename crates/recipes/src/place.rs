@@ -1,0 +1,232 @@
+//! A contender's place in the queue: entering it, waiting for the turn, leaving it.
+//!
+//! Whoever waits keeps its own lease alive by and by, so that nothing else has to. A waiter of a lock watches only
+//! the one before it, so whoever leaves wakes one. A waiter of a semaphore watches all and counts who of those
+//! before it leaves: each is told of it, and none of them reads anything.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use thalweg_types::{LeaseId, Revision, limits::MAX_CONTENDERS};
+
+use crate::{
+    coordinator::{Contender, Coordinator, Entered, Noticed, Watched, Watching},
+    error::RecipeError,
+    keeping::Keeping,
+    standing::{ahead_of, in_order, key_of, prefix_of},
+};
+
+/// Between two attempts at what failed and may succeed a moment later.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// All contenders for a name, in order of their places.
+pub(crate) fn contenders<C: Coordinator>(coordinator: &C, name: &str) -> Result<Vec<Contender>, RecipeError<C::Error>> {
+    let prefix = prefix_of(name);
+    let listed = coordinator.list(&prefix, MAX_CONTENDERS + 1).map_err(RecipeError::Store)?;
+    if listed.len() > MAX_CONTENDERS {
+        return Err(RecipeError::TooMany);
+    }
+    Ok(in_order(&prefix, listed))
+}
+
+/// A key in the queue. Dropping it gives it up.
+#[derive(Debug)]
+pub(crate) struct Place<C: Coordinator> {
+    pub(crate) coordinator: C,
+    name: String,
+    pub(crate) key: Vec<u8>,
+    pub(crate) revision: Revision,
+    pub(crate) lease: LeaseId,
+    pub(crate) keeping: Keeping,
+    /// Whether there is something left to give up.
+    entered: bool,
+}
+
+impl<C: Coordinator> Place<C> {
+    /// Grants a lease and goes to the end of the queue with it.
+    pub(crate) fn enter(
+        coordinator: &C,
+        name: &str,
+        value: &[u8],
+        ttl: Duration,
+    ) -> Result<Self, RecipeError<C::Error>> {
+        let sent = coordinator.now();
+        let lease = coordinator.grant(ttl).map_err(RecipeError::Store)?;
+        let mut place = Self {
+            coordinator: coordinator.clone(),
+            name: name.to_owned(),
+            key: key_of(name, lease),
+            revision: Revision::ZERO,
+            lease,
+            keeping: Keeping::granted(sent, ttl),
+            entered: true,
+        };
+        // The lease is this contender's own, so is its key: what is there comes of an attempt whose answer was lost.
+        place.revision = match coordinator.enter(&place.key, value, lease).map_err(RecipeError::Store)? {
+            Entered::At(revision) => revision,
+            Entered::Taken => match coordinator.get(&place.key).map_err(RecipeError::Store)? {
+                Some((revision, _)) => revision,
+                None => return Err(place.lost()),
+            },
+            Entered::LeaseEnded => return Err(place.lost()),
+        };
+        Ok(place)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn lost(&mut self) -> RecipeError<C::Error> {
+        self.keeping.end();
+        self.entered = false;
+        RecipeError::Lost { lease: self.lease }
+    }
+
+    /// Lets the lease live on.
+    pub(crate) fn keep_alive(&mut self) -> Result<(), RecipeError<C::Error>> {
+        let sent = self.coordinator.now();
+        match self.coordinator.keep_alive(self.lease) {
+            Ok(true) => {
+                self.keeping.kept(sent);
+                Ok(())
+            }
+            Ok(false) => Err(self.lost()),
+            Err(error) => {
+                let now = self.coordinator.now();
+                self.keeping.put_off(now);
+                if self.keeping.is_live(now) {
+                    Err(RecipeError::Store(error))
+                } else {
+                    Err(RecipeError::Lost { lease: self.lease })
+                }
+            }
+        }
+    }
+
+    /// Gives the place up.
+    pub(crate) fn leave(&mut self) -> Result<(), RecipeError<C::Error>> {
+        if !self.entered {
+            return Ok(());
+        }
+        self.coordinator.revoke(self.lease).map_err(RecipeError::Store)?;
+        self.keeping.end();
+        self.entered = false;
+        Ok(())
+    }
+
+    /// Waits until fewer than `slots` are before this one, until `until` at most.
+    pub(crate) fn wait_turn(&mut self, slots: usize, wait: Option<Duration>) -> Result<(), RecipeError<C::Error>> {
+        let began = self.coordinator.now();
+        let mut wait = Wait { began, until: wait.and_then(|wait| began.checked_add(wait)), ahead: 0 };
+        loop {
+            let waited = if slots == 1 { self.wait_behind(&mut wait) } else { self.wait_among(slots, &mut wait) };
+            match waited {
+                Err(RecipeError::Store(error)) if C::is_transient(&error) => {
+                    self.look_after(&wait)?;
+                    std::thread::sleep(PAUSE);
+                }
+                waited => return waited,
+            }
+        }
+    }
+
+    fn ahead(&mut self) -> Result<Vec<Contender>, RecipeError<C::Error>> {
+        let contenders = contenders(&self.coordinator, &self.name)?;
+        ahead_of(contenders, &self.key, self.revision).ok_or_else(|| self.lost())
+    }
+
+    /// Of a lock: until nobody is before this one.
+    fn wait_behind(&mut self, wait: &mut Wait) -> Result<(), RecipeError<C::Error>> {
+        loop {
+            let ahead = self.ahead()?;
+            wait.ahead = ahead.len();
+            let Some(before) = ahead.last() else { return self.confirm() };
+            let mut watch = self.coordinator.watch(Watched::Key(&before.key)).map_err(RecipeError::Store)?;
+            // Looked at after the watch began, so that nothing falls in between.
+            while let Some((revision, _)) = self.coordinator.get(&before.key).map_err(RecipeError::Store)?
+                && revision == before.revision
+            {
+                if self.pause(&mut watch, wait)? != Noticed::Nothing {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Of a semaphore: until fewer than `slots` are before this one.
+    fn wait_among(&mut self, slots: usize, wait: &mut Wait) -> Result<(), RecipeError<C::Error>> {
+        loop {
+            let prefix = prefix_of(&self.name);
+            let mut watch = self.coordinator.watch(Watched::Prefix(&prefix)).map_err(RecipeError::Store)?;
+            let ahead = self.ahead()?;
+            let mut ahead: BTreeSet<Vec<u8>> = ahead.into_iter().map(|contender| contender.key).collect();
+            let looked = self.coordinator.now();
+            loop {
+                wait.ahead = ahead.len();
+                if ahead.len() < slots {
+                    return self.confirm();
+                }
+                match self.pause(&mut watch, wait)? {
+                    // Whoever is there wrote its key before: what happens to it now is that it goes.
+                    Noticed::Keys(keys) => keys.iter().for_each(|key| _ = ahead.remove(key)),
+                    // A lease may have ended whose keys nobody removes; looking costs more here than a get.
+                    Noticed::Nothing if self.coordinator.now().saturating_sub(looked) < C::LOOK_EVERY * 10 => {}
+                    Noticed::Nothing | Noticed::Unknown => break,
+                }
+            }
+        }
+    }
+
+    /// Having the turn is worth something only if the own key is still there.
+    fn confirm(&mut self) -> Result<(), RecipeError<C::Error>> {
+        let found = self.coordinator.get(&self.key).map_err(RecipeError::Store)?;
+        if found.is_some_and(|(revision, _)| revision == self.revision) {
+            return self.look_after(&Wait { until: None, ..Wait::default() });
+        }
+        Err(self.lost())
+    }
+
+    fn pause(&mut self, watch: &mut C::Watch, wait: &Wait) -> Result<Noticed, RecipeError<C::Error>> {
+        self.look_after(wait)?;
+        let now = self.coordinator.now();
+        let left = wait.until.map_or(C::LOOK_EVERY, |until| until.saturating_sub(now));
+        Ok(watch.wait(left.min(self.keeping.due_in(now)).min(C::LOOK_EVERY)))
+    }
+
+    /// Keeps the lease alive if it is time to; an error if waiting has come to an end.
+    fn look_after(&mut self, wait: &Wait) -> Result<(), RecipeError<C::Error>> {
+        if self.keeping.due_in(self.coordinator.now()).is_zero() {
+            match self.keep_alive() {
+                Err(RecipeError::Store(error)) if C::is_transient(&error) => {}
+                kept => kept?,
+            }
+        }
+        let now = self.coordinator.now();
+        if !self.keeping.is_live(now) {
+            return Err(RecipeError::Lost { lease: self.lease });
+        }
+        match wait.until {
+            Some(until) if now >= until => {
+                Err(RecipeError::TimedOut { waited: now.saturating_sub(wait.began), ahead: wait.ahead })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How long somebody waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wait {
+    began: Duration,
+    /// `None`: as long as it takes.
+    until: Option<Duration>,
+    /// How many were before it when it last looked.
+    ahead: usize,
+}
+
+impl<C: Coordinator> Drop for Place<C> {
+    fn drop(&mut self) {
+        // Should it fail, the lease ends by itself.
+        let _ = self.leave();
+    }
+}
