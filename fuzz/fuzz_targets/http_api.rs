@@ -135,12 +135,13 @@ fn object(input: &mut Input<'_>, fields: Vec<(&str, Value)>) -> Value {
 }
 
 fn expect(input: &mut Input<'_>) -> Value {
-    match input.byte() % 6 {
+    match input.byte() % 7 {
         0 => json!("absent"),
         1 => json!("present"),
         2 => json!({ "revision": number(input) }),
         3 => json!({ "before": number(input) }),
         4 => json!({ "after": number(input) }),
+        5 => json!({ "unchanged": { "end": text(input), "since": number(input), "count": number(input) } }),
         _ => json!({ "value": text(input) }),
     }
 }

@@ -14,7 +14,7 @@ use thalweg_types::{
     Attempt, GroupId, Index, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId,
     command::{
         AppendTerms, CommandError, CommitBuilder, Compaction, Deadline, Expect, ExpectedOffset, Framed, HistoryFloor,
-        KeyspaceConfig, Operations, ProducerStamp, ScanOperation, StreamConfig, TransactionBuilder, encode_append_with,
+        KeyspaceConfig, Operations, ProducerStamp, ScanOperation, StreamConfig, TransactionBuilder, UnchangedRange, encode_append_with,
         encode_configure_keyspace, encode_configure_stream, encode_create_keyspace, encode_create_stream,
         encode_delete, encode_delete_stream, encode_drop_keyspace, encode_expire, encode_forget_rows,
         encode_grant_lease, encode_keep_lease, encode_open_producer, encode_put, encode_put_until,
@@ -80,12 +80,17 @@ fn deadline(input: &mut Input<'_>) -> Deadline {
 }
 
 fn expect(input: &mut Input<'_>) -> Expect<'static> {
-    match input.byte() % 6 {
+    match input.byte() % 7 {
         0 => Expect::Absent,
         1 => Expect::Present,
         2 => Expect::Revision(Revision(input.number())),
         3 => Expect::Before(Revision(input.number())),
         4 => Expect::After(Revision(input.number())),
+        5 => {
+            let end = (input.byte() % 2 == 0).then(|| key(input));
+            let (since, count) = (Revision(input.number()), u32::from(input.byte() % 4));
+            Expect::Unchanged(UnchangedRange { end, since, count })
+        }
         _ => Expect::Value(value(input)),
     }
 }

@@ -124,7 +124,7 @@ impl ScanRange {
         Self { prefix: prefix.into(), ..Self::default() }
     }
 
-    fn stored(&self) -> StoredRange<'_> {
+    pub(crate) fn stored(&self) -> StoredRange<'_> {
         StoredRange {
             prefix: &self.prefix,
             start: as_slice(&self.start),
@@ -265,7 +265,7 @@ impl Keyspace {
         self.scan_snapshot(&self.db.inner.open.machine.snapshot(), &range.stored(), visit)
     }
 
-    fn scan_snapshot(
+    pub(crate) fn scan_snapshot(
         &self,
         snapshot: &Snapshot,
         range: &StoredRange<'_>,

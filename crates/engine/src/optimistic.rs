@@ -1,13 +1,17 @@
 //! Optimistic transactions: read from one consistent view, gather writes, and commit if nothing read has
 //! changed since.
 //!
-//! Owns what was read (the read set: keys with their revisions, absent ones included) and the writes
-//! gathered so far. No lock is held in between: whoever commits first wins, and the other is told which
-//! key it lost by, and begins anew. Only keys that were read are watched: a key that another adds to a range
-//! is no conflict, and that is why a transaction here has no scan. One that must see a whole range keeps a
-//! key for it that every writer of the range reads and writes.
+//! Owns what was read (the read set: keys with their revisions, absent ones included, and the ranges that were
+//! scanned) and the writes gathered so far. No lock is held in between: whoever commits first wins, and the other
+//! is told which key it lost by, and begins anew. A key that another adds to a range that was scanned is a conflict
+//! like one that he changes: what commits is serializable.
 
-use std::collections::BTreeMap;
+mod scan;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::ControlFlow,
+};
 
 use bytes::Bytes;
 use thalweg_state::keyspaces::{Snapshot, StoredValue};
@@ -20,7 +24,8 @@ use thalweg_types::{
 use crate::{
     database::{Ack, Database},
     error::{ReadError, WriteError},
-    keyspace::{Entry, Keyspace},
+    keyspace::{Entry, Keyspace, ScanRange},
+    optimistic::scan::ReadRange,
     stream::Stream,
 };
 
@@ -39,6 +44,14 @@ pub enum TransactionError {
         /// Its revision now.
         actual: Option<Revision>,
     },
+    /// Somebody else changed what was scanned, and by now it looks as it did; nothing happened.
+    #[error("keys of keyspace {keyspace} from {} on, which were scanned, were changed by another: begin anew", start.escape_ascii())]
+    RangeConflict {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// Where the range begins.
+        start: Vec<u8>,
+    },
     /// The write failed for another reason.
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -47,14 +60,14 @@ pub enum TransactionError {
 impl Classified for TransactionError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Conflict { .. } => "transaction_conflict",
+            Self::Conflict { .. } | Self::RangeConflict { .. } => "transaction_conflict",
             Self::Write(error) => error.code(),
         }
     }
 
     fn action(&self) -> Action {
         match self {
-            Self::Conflict { .. } => Action::Retry,
+            Self::Conflict { .. } | Self::RangeConflict { .. } => Action::Retry,
             Self::Write(error) => error.action(),
         }
     }
@@ -75,6 +88,8 @@ pub struct Transaction {
     snapshot: Snapshot,
     /// Keys read, and their revisions.
     reads: BTreeMap<Key, Option<Revision>>,
+    /// Ranges scanned.
+    ranges: Vec<ReadRange>,
     /// Keys written; `None` is deleted.
     writes: BTreeMap<Key, Option<Bytes>>,
     appends: Vec<(StreamId, RecordBatch)>,
@@ -89,6 +104,7 @@ impl Database {
             db: self.clone(),
             snapshot: self.inner.open.machine.snapshot(),
             reads: BTreeMap::new(),
+            ranges: Vec::new(),
             writes: BTreeMap::new(),
             appends: Vec::new(),
         }
@@ -117,6 +133,21 @@ impl Transaction {
         Ok(Some(Entry { value, revision: stored.revision, expiry: stored.expiry }))
     }
 
+    /// Pairs of a range: as they were when the transaction began, and what this transaction made of them. Values are
+    /// empty if the range leaves them out, other than those that this transaction has set.
+    ///
+    /// What was scanned is read: a commit fails if another has changed it, or put a key into it. With a limit only
+    /// so much counts as read as was given. All ranges of a transaction may come to
+    /// [`MAX_CONDITION_ROWS`](thalweg_types::limits::MAX_CONDITION_ROWS) rows; with more the commit fails.
+    pub fn scan(&mut self, keyspace: &Keyspace, range: &ScanRange) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
+        let unlimited = ScanRange { limit: None, ..range.clone() };
+        let (pairs, read) = scan::scan(keyspace, range, &self.writes, |visit| {
+            keyspace.scan_snapshot(&self.snapshot, &unlimited.stored(), visit)
+        })?;
+        self.ranges.extend(read.filter(|read| !self.ranges.contains(read)));
+        Ok(pairs)
+    }
+
     /// Sets a key when the transaction commits.
     pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: impl Into<Bytes>) {
         self.writes.insert((keyspace.id(), key.to_vec()), Some(value.into()));
@@ -132,12 +163,16 @@ impl Transaction {
         self.appends.push((stream.id(), batch));
     }
 
-    /// Commits at the handle's level if no key read has changed since the transaction began. One that
+    /// Commits at the handle's level if no key or range read has changed since the transaction began. One that
     /// wrote nothing is checked, too, and uses a revision.
     pub fn commit(self) -> Result<Ack, TransactionError> {
         let mut commit = CommitBuilder::new();
         for ((keyspace, key), read) in &self.reads {
             commit.expect(*keyspace, key, read.map_or(Expect::Absent, Expect::Revision))?;
+        }
+        let since = self.snapshot.applied().revision;
+        for range in &self.ranges {
+            commit.expect(range.keyspace, &range.start, Expect::Unchanged(range.unchanged(since)))?;
         }
         for ((keyspace, key), write) in &self.writes {
             match write {
@@ -154,13 +189,45 @@ impl Transaction {
         })
     }
 
-    /// Conditions are in the order of the read set.
+    /// Conditions are in the order of the read set, then the ranges.
     fn conflict(&self, condition: u32, actual: Option<Revision>) -> TransactionError {
         match self.reads.iter().nth(condition as usize) {
             Some(((keyspace, key), read)) => {
                 TransactionError::Conflict { keyspace: *keyspace, key: key.clone(), read: *read, actual }
             }
-            None => WriteError::ConditionFailed { condition, actual }.into(),
+            None => match self.ranges.get(condition as usize - self.reads.len()) {
+                Some(range) => self.conflict_within(range),
+                None => WriteError::ConditionFailed { condition, actual }.into(),
+            },
         }
+    }
+
+    /// Names a key of the range that is not as it was.
+    fn conflict_within(&self, range: &ReadRange) -> TransactionError {
+        let ReadRange { keyspace, start, .. } = range;
+        let changed = self.changed_within(range).ok().flatten();
+        changed.unwrap_or_else(|| TransactionError::RangeConflict { keyspace: *keyspace, start: start.clone() })
+    }
+
+    fn changed_within(&self, range: &ReadRange) -> Result<Option<TransactionError>, ReadError> {
+        let keyspace = Keyspace::new(self.db.clone(), range.keyspace);
+        let scan = range.as_scan();
+        let mut before: HashMap<Vec<u8>, Revision> = HashMap::new();
+        keyspace.scan_snapshot(&self.snapshot, &scan.stored(), &mut |item| {
+            before.insert(item.key.to_vec(), item.revision);
+            ControlFlow::Continue(())
+        })?;
+        let mut changed = None;
+        keyspace.scan(&scan, &mut |item| {
+            let read = before.remove(item.key);
+            if read == Some(item.revision) {
+                return ControlFlow::Continue(());
+            }
+            changed = Some((item.key.to_vec(), read, Some(item.revision)));
+            ControlFlow::Break(())
+        })?;
+        let gone = || before.into_iter().min().map(|(key, read)| (key, Some(read), None));
+        let conflict = |(key, read, actual)| TransactionError::Conflict { keyspace: range.keyspace, key, read, actual };
+        Ok(changed.or_else(gone).map(conflict))
     }
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use thalweg_engine::Ack;
 use thalweg_types::{
     Action, Durability, KeyspaceId, Offset, Revision, StreamId,
-    command::{AppendTerms, CommitBuilder, Expect, ExpectedOffset, ProducerStamp},
+    command::{AppendTerms, CommitBuilder, Expect, ExpectedOffset, ProducerStamp, UnchangedRange},
     record::RecordBatch,
 };
 
@@ -18,7 +18,7 @@ use crate::{
     body,
     error::ApiError,
     groups::{self, JsonSettlement},
-    json::{self, required_bytes},
+    json::{self, bytes_of, required_bytes},
     parse::{Media, request_media},
     reply, streams,
     ttl::{JsonTtl, json_terms},
@@ -48,7 +48,7 @@ impl JsonCondition {
     /// Calls `add` with the key and what is expected of it.
     pub fn with(&self, add: impl FnOnce(&[u8], Expect<'_>) -> Result<(), ApiError>) -> Result<(), ApiError> {
         let key = required_bytes("key", self.key.as_ref(), self.key_base64.as_ref())?;
-        let value;
+        let (value, end);
         let expect = match &self.expect {
             JsonExpect::Absent => Expect::Absent,
             JsonExpect::Present => Expect::Present,
@@ -59,6 +59,11 @@ impl JsonCondition {
             JsonExpect::ValueBase64(base64) => {
                 value = required_bytes("value", None, Some(base64))?;
                 Expect::Value(&value)
+            }
+            JsonExpect::Unchanged(range) => {
+                end = bytes_of("end", range.end.as_ref(), range.end_base64.as_ref())?;
+                let (since, count) = (Revision(range.since), range.count);
+                Expect::Unchanged(UnchangedRange { end: end.as_deref(), since, count })
             }
         };
         add(&key, expect)
@@ -75,6 +80,17 @@ enum JsonExpect {
     After(u64),
     Value(String),
     ValueBase64(String),
+    Unchanged(JsonUnchanged),
+}
+
+/// What was read of the range from the key on.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonUnchanged {
+    end: Option<String>,
+    end_base64: Option<String>,
+    since: u64,
+    count: u32,
 }
 
 #[derive(Debug, Deserialize)]

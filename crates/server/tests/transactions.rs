@@ -53,6 +53,33 @@ async fn a_transaction_answers_for_the_list_it_carried_out() {
 }
 
 #[tokio::test]
+async fn a_condition_can_be_that_a_range_is_as_it_was_scanned() {
+    let node = Node::start().await;
+    node.put("/v1/kv/a/k1", b"one").await.is(204);
+    let scan = json!({"then": [{"op": "scan", "keyspace": "a", "prefix": "k"}]});
+    let seen = txn(&node, &scan).await.is(200).json();
+    let revision = seen["revision"].clone();
+    let if_unchanged = |count: u32| {
+        let range = json!({ "unchanged": { "end": "l", "since": revision, "count": count } });
+        json!({
+            "conditions": [{"keyspace": "a", "key": "k", "expect": range}],
+            "then": [{"op": "put", "keyspace": "a", "key": "sum", "value": "1"}],
+        })
+    };
+    assert_eq!(txn(&node, &if_unchanged(1)).await.is(200).json()["succeeded"], json!(true));
+    assert_eq!(txn(&node, &if_unchanged(2)).await.is(200).json()["failed"], json!({"condition": 0, "revision": null}));
+    node.put("/v1/kv/a/k2", b"two").await.is(204);
+    let failed = txn(&node, &if_unchanged(1)).await.is(200).json()["failed"].clone();
+    assert_eq!(failed, json!({"condition": 0, "revision": 3}));
+    let commit = json!({
+        "conditions": [{"keyspace": "a", "key": "k", "expect": {"unchanged": {"since": 9, "count": 0, "no": 1}}}],
+        "writes": [],
+    });
+    node.post_json("/v1/commit", &commit).await.refused(400, "bad_json", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_carried_out_is_refused_and_changes_nothing() {
     let node = Node::start().await;
     node.put("/v1/kv/a/text", b"one").await.is(204);

@@ -63,8 +63,8 @@ use std::time::Duration;
 
 pub use append::{AppendTerms, EncodedStamp, ExpectedOffset, ProducerRefusal, ProducerStamp, check_producer_id};
 pub use commit::{
-    BlindPut, Commit, CommitBuilder, Condition, Expect, Write, Writes, check_key, check_value, encode_append,
-    encode_append_with, encode_delete, encode_put, encode_put_until,
+    BlindPut, Commit, CommitBuilder, Condition, Expect, UnchangedRange, Write, Writes, check_key, check_value,
+    encode_append, encode_append_with, encode_delete, encode_put, encode_put_until,
 };
 pub use groups::GroupCommand;
 pub use history::{HistoryFloor, encode_raise_history_floor};

@@ -18,6 +18,9 @@ pub const MAX_TRANSACTION_RESULT_BYTES: usize = 16 * 1024 * 1024;
 pub const MAX_TRANSACTION_SCAN_ITEMS: usize = 1000;
 /// Most rows that one scan within a transaction looks at, those of deleted keys included. More: as above.
 pub const MAX_TRANSACTION_SCAN_ROWS: usize = 20_000;
+/// Most rows that a command's conditions on ranges look at together, those of deleted keys included: bounds how
+/// long it holds up others. More: typed error, nothing happens.
+pub const MAX_CONDITION_ROWS: usize = 20_000;
 /// Most deletes by prefix in one transaction. More: typed outcome, nothing happens.
 pub const MAX_TRANSACTION_PREFIX_DELETES: usize = 16;
 /// Rows that a delete by prefix removes at once. Where there are more they are hidden, and swept later.

@@ -16,6 +16,7 @@ mod basics;
 mod groups;
 mod history;
 mod kv;
+mod optimistic;
 mod recipes;
 mod snapshots;
 mod streams;

@@ -3,7 +3,7 @@
 use thalweg_types::{
     BlobRef, KeyspaceId, LogPosition, Offset, Revision, StreamId,
     command::{AppendedAt, BlindPut, Commit, Condition, Deadline, Expect, Outcome, StreamConfig, StreamLimit, Write},
-    limits::MAX_KEY_BYTES,
+    limits::{MAX_CONDITION_ROWS, MAX_KEY_BYTES},
     record::{Malformed, Records},
 };
 
@@ -22,6 +22,7 @@ use crate::{
         overlay::Overlay,
         producers,
         timed::{PutUntil, put_until, tell_if_passed, touch},
+        transaction_scan::{Unchanged, check_unchanged},
     },
     streams::index::IndexEntry,
 };
@@ -50,8 +51,9 @@ fn apply_once<'a>(
     at: LogPosition,
     overlay: &mut Overlay<'a>,
 ) -> Result<Outcome, Refused> {
+    let mut rows = MAX_CONDITION_ROWS;
     for (number, condition) in commit.conditions().enumerate() {
-        check_condition(applying, number as u32, &condition?, overlay)?;
+        check_condition(applying, number as u32, &condition?, overlay, &mut rows)?;
     }
     let mut writes = commit.writes()?;
     let mut appends = Vec::new();
@@ -161,17 +163,29 @@ pub(super) fn within(at: LogPosition, offset: usize) -> LogPosition {
     LogPosition { offset: at.offset + offset as u32, ..at }
 }
 
+/// `rows` is how many the command's conditions on ranges may still look at.
 pub(super) fn check_condition(
     applying: &Applying<'_>,
     number: u32,
     condition: &Condition<'_>,
     overlay: &Overlay<'_>,
+    rows: &mut usize,
 ) -> Result<(), Refused> {
     let Condition { keyspace, key, expect } = *condition;
     if expect == Expect::Any {
         return Ok(());
     }
     check_key(applying, keyspace, key)?;
+    if let Expect::Unchanged(range) = expect {
+        return match check_unchanged(applying, overlay, keyspace, key, &range, rows)? {
+            Unchanged::Holds => Ok(()),
+            Unchanged::Changed(actual) => Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })),
+            Unchanged::TooLong => {
+                let what = "rows in the ranges that a commit depends on";
+                Err(Refused::Outcome(Outcome::TooMany { what, limit: MAX_CONDITION_ROWS }))
+            }
+        };
+    }
     let live = live_key(applying, overlay, keyspace, key)?;
     let actual = live.as_ref().map(|live| live.revision);
     let holds = match expect {
@@ -184,7 +198,7 @@ pub(super) fn check_condition(
             Some(live) => live.value_is(applying, value)?,
             None => false,
         },
-        Expect::Any => true,
+        Expect::Unchanged(_) | Expect::Any => true,
     };
     if holds { Ok(()) } else { Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })) }
 }

@@ -16,7 +16,7 @@ use thalweg_types::{
         AppendedAt, Deadline, FailedCondition, Got, OperationError, OperationResult, Outcome, Transacted, Transaction,
         Write,
     },
-    limits::{MAX_PENDING_CLEARS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_RESULT_BYTES},
+    limits::{MAX_CONDITION_ROWS, MAX_PENDING_CLEARS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_RESULT_BYTES},
     record::Malformed,
 };
 
@@ -77,9 +77,9 @@ fn check_conditions(
     transaction: &Transaction<'_>,
     overlay: &Overlay<'_>,
 ) -> Result<Option<FailedCondition>, Refused> {
-    let mut failed = None;
+    let (mut failed, mut rows) = (None, MAX_CONDITION_ROWS);
     for (number, condition) in transaction.conditions().enumerate() {
-        match check_condition(applying, number as u32, &condition?, overlay) {
+        match check_condition(applying, number as u32, &condition?, overlay, &mut rows) {
             Ok(()) => {}
             Err(Refused::Outcome(Outcome::ConditionFailed { condition, actual })) => {
                 failed = failed.or(Some(FailedCondition { condition, actual }));

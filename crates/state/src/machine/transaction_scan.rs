@@ -1,12 +1,13 @@
-//! Scans within a transaction: the backend's rows merged with what the entry made of keys so far.
+//! Scans within a transaction, and conditions on what was scanned before: the backend's rows merged with what the entry made of keys so far.
 
 use std::{cmp::Ordering, iter::Peekable, ops::ControlFlow};
 
 use bytes::Bytes;
 use thalweg_types::{
-    KeyspaceId,
-    command::{OperationError, ScanOperation, ScanPage, ScannedItem},
-    limits::{MAX_TRANSACTION_RESULT_BYTES, MAX_TRANSACTION_SCAN_ITEMS, MAX_TRANSACTION_SCAN_ROWS},
+    KeyspaceId, Revision,
+    command::{OperationError, ScanOperation, ScanPage, ScannedItem, UnchangedRange},
+    limits::{MAX_KEY_BYTES, MAX_TRANSACTION_RESULT_BYTES, MAX_TRANSACTION_SCAN_ITEMS, MAX_TRANSACTION_SCAN_ROWS},
+    record::Malformed,
 };
 
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
     keyspaces::{Decoded, StoredRef, StoredValue, decode_value},
     machine::{
         MachineError,
-        entry::Applying,
+        entry::{Applying, Refused},
         live::{LiveKey, LiveValue, is_live},
         overlay::Overlay,
     },
@@ -40,6 +41,7 @@ pub(super) fn page(
         keys_only: scan.keys_only,
         room,
         items: Vec::new(),
+        max_rows: MAX_TRANSACTION_SCAN_ROWS,
         looked_at: 0,
         last: None,
         end: None,
@@ -55,6 +57,56 @@ pub(super) fn page(
         None => None,
     };
     Ok(Ok(ScanPage { items: page.items, after }))
+}
+
+/// Whether a range is as it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unchanged {
+    Holds,
+    /// It is not; with the revision of the first pair that is newer, if there is one.
+    Changed(Option<Revision>),
+    /// More rows than may be looked at.
+    TooLong,
+}
+
+/// Compares a range from `start` on with what was read of it. `rows` is how many may still be looked at.
+pub(super) fn check_unchanged(
+    applying: &Applying<'_>,
+    overlay: &Overlay<'_>,
+    keyspace: KeyspaceId,
+    start: &[u8],
+    read: &UnchangedRange<'_>,
+    rows: &mut usize,
+) -> Result<Unchanged, Refused> {
+    if read.end.is_some_and(|end| end.len() > MAX_KEY_BYTES) {
+        return Err(Malformed { at: 0, expected: "key within the limit" }.into());
+    }
+    let scan = ScanOperation { start: Some(start), end: read.end, keys_only: true, ..ScanOperation::default() };
+    let (lower, upper) = scan.bounds();
+    let range = KeyRange::of_keyspace(keyspace, b"", lower, upper);
+    let mut room = usize::MAX;
+    let mut page = Page {
+        applying,
+        limit: usize::MAX,
+        keys_only: true,
+        room: &mut room,
+        items: Vec::new(),
+        max_rows: *rows,
+        looked_at: 0,
+        last: None,
+        end: None,
+    };
+    if !range.is_empty() {
+        merge(applying, overlay, keyspace, &scan, &range, &mut page)?;
+    }
+    *rows -= page.looked_at;
+    let newer = page.items.iter().find(|item| item.revision > read.since);
+    Ok(match newer {
+        Some(item) => Unchanged::Changed(Some(item.revision)),
+        None if page.end.is_some() => Unchanged::TooLong,
+        None if page.items.len() != read.count as usize => Unchanged::Changed(None),
+        None => Unchanged::Holds,
+    })
 }
 
 fn merge(
@@ -135,6 +187,7 @@ struct Page<'p, 'm> {
     keys_only: bool,
     room: &'p mut usize,
     items: Vec<ScannedItem>,
+    max_rows: usize,
     looked_at: usize,
     /// The last key that is done with.
     last: Option<Vec<u8>>,
@@ -170,7 +223,7 @@ impl Page<'_, '_> {
     }
 
     fn look_at(&mut self, key: &[u8], live: Option<&LiveKey<'_>>) -> Result<ControlFlow<()>, MachineError> {
-        if self.looked_at == MAX_TRANSACTION_SCAN_ROWS {
+        if self.looked_at == self.max_rows {
             return Ok(self.end(End::Full));
         }
         self.looked_at += 1;

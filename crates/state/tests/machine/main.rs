@@ -12,6 +12,7 @@ mod groups_model;
 mod history;
 mod model;
 mod producers;
+mod ranges;
 mod replay;
 mod support;
 mod time;

@@ -226,6 +226,7 @@ pub fn holds_for_absent(expect: Expect<'_>) -> bool {
     match expect {
         Expect::Absent | Expect::Any => true,
         Expect::Before(revision) => revision.get() > 0,
+        Expect::Unchanged(range) => range.count == 0,
         Expect::Present | Expect::Revision(_) | Expect::Value(_) | Expect::After(_) => false,
     }
 }

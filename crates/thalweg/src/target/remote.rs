@@ -64,7 +64,8 @@ impl Remote {
             Some(Expect::Present) => ask = ask.header("if-match", "*"),
             Some(Expect::Revision(revision)) => ask = ask.header("if-match", format!("\"{revision}\"")),
             // Told in the body: see `commit_if`.
-            Some(Expect::Value(_) | Expect::Before(_) | Expect::After(_) | Expect::Any) | None => {}
+            Some(Expect::Value(_) | Expect::Before(_) | Expect::After(_) | Expect::Unchanged(_) | Expect::Any)
+            | None => {}
         }
         self.http.ask(ask)
     }
@@ -438,6 +439,15 @@ fn expect_json(expect: Expect<'_>) -> Value {
         Expect::Revision(revision) => json!({ "revision": revision.0 }),
         Expect::Before(revision) => json!({ "before": revision.0 }),
         Expect::After(revision) => json!({ "after": revision.0 }),
+        Expect::Unchanged(range) => {
+            let mut object = Map::new();
+            if let Some(end) = range.end {
+                insert_bytes(&mut object, "end", end);
+            }
+            object.insert("since".to_owned(), range.since.0.into());
+            object.insert("count".to_owned(), range.count.into());
+            json!({ "unchanged": object })
+        }
         // Of revision 0 or later: all are.
         Expect::Any => json!({ "before": u64::MAX }),
         Expect::Value(value) => {

@@ -17,6 +17,8 @@ const DELETE: u8 = 2;
 const APPEND: u8 = 3;
 const APPEND_PRODUCED: u8 = 32;
 const ANY: u8 = 16;
+const UNCHANGED: u8 = 6;
+const NO_END: u32 = u32::MAX;
 
 /// What a condition wants of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +36,22 @@ pub enum Expect<'a> {
     Before(Revision),
     /// The key's value was written after this revision.
     After(Revision),
+    /// A range that begins at the key is as it was read: no more and no fewer pairs, none of a later revision.
+    Unchanged(UnchangedRange<'a>),
     /// Nothing: always holds. Says that the commit reads, as a touch does.
     Any,
+}
+
+/// What was read of a range of keys. Holds if nobody has put, replaced or removed a pair of it since, and none has
+/// ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnchangedRange<'a> {
+    /// The first key above the range; `None`: it reaches to the end of the keyspace.
+    pub end: Option<&'a [u8]>,
+    /// Of the view that was read.
+    pub since: Revision,
+    /// How many pairs there were.
+    pub count: u32,
 }
 
 impl Expect<'_> {
@@ -56,12 +72,26 @@ impl Expect<'_> {
             }
             Self::Before(at) => revision(4, at),
             Self::After(at) => revision(5, at),
+            Self::Unchanged(range) => {
+                out.push(UNCHANGED);
+                out.extend_from_slice(&range.since.0.to_le_bytes());
+                out.extend_from_slice(&range.count.to_le_bytes());
+                match range.end {
+                    Some(end) => put_u32(out, end.len()),
+                    None => out.extend_from_slice(&NO_END.to_le_bytes()),
+                }
+                out.extend_from_slice(range.end.unwrap_or_default());
+            }
             Self::Any => out.push(ANY),
         }
     }
 
     pub(super) fn value_len(&self) -> usize {
-        if let Self::Value(value) = self { value.len() } else { 0 }
+        match self {
+            Self::Value(value) => value.len(),
+            Self::Unchanged(range) => range.end.map_or(0, <[u8]>::len),
+            _ => 0,
+        }
     }
 }
 
@@ -608,6 +638,14 @@ pub(super) fn decode_condition<'a>(reader: &mut Reader<'a>) -> Result<Condition<
         }
         4 => Expect::Before(Revision(reader.u64("revision")?)),
         5 => Expect::After(Revision(reader.u64("revision")?)),
+        UNCHANGED => {
+            let (since, count) = (Revision(reader.u64("revision")?), reader.u32("pair count")?);
+            let end = match reader.u32("key length")? {
+                NO_END => None,
+                len => Some(reader.take(len as usize, "key")?),
+            };
+            Expect::Unchanged(UnchangedRange { end, since, count })
+        }
         ANY => Expect::Any,
         _ => return Err(Malformed { at, expected: "known condition kind" }),
     };

@@ -26,6 +26,9 @@ fn full_commit() -> CommitBuilder {
     commit.expect(KS, b"a", Expect::Absent).unwrap().expect(KS, b"", Expect::Present).unwrap();
     commit.expect(KS, b"r", Expect::Revision(Revision(9))).unwrap().expect(KS, b"v", Expect::Value(b"was")).unwrap();
     commit.expect(KS, b"b", Expect::Before(Revision(8))).unwrap().expect(KS, b"c", Expect::After(Revision(7))).unwrap();
+    let to_end = UnchangedRange { end: None, since: Revision(6), count: 5 };
+    let to_z = UnchangedRange { end: Some(b"z"), ..to_end };
+    commit.expect(KS, b"m", Expect::Unchanged(to_end)).unwrap().expect(KS, b"n", Expect::Unchanged(to_z)).unwrap();
     commit.put(KS, b"key", b"value").unwrap().delete(KS, b"gone").unwrap();
     commit.append(STREAM, Some(Offset(5)), &batch()).unwrap().append(STREAM, None, &batch()).unwrap();
     commit
@@ -82,13 +85,15 @@ fn layout_of_a_transaction_is_pinned() {
 fn layout_of_a_commit_is_pinned() {
     let bytes = encoded(|out| full_commit().encode(out));
     let expected: &[&[u8]] = &[
-        b"\x01\x06\0\0\0\x04\0\0\0",
+        b"\x01\x08\0\0\0\x04\0\0\0",
         b"\x02\x01\0\0\x01\0\0\0a\x00",
         b"\x02\x01\0\0\x00\0\0\0\x01",
         b"\x02\x01\0\0\x01\0\0\0r\x02\x09\0\0\0\0\0\0\0",
         b"\x02\x01\0\0\x01\0\0\0v\x03\x03\0\0\0was",
         b"\x02\x01\0\0\x01\0\0\0b\x04\x08\0\0\0\0\0\0\0",
         b"\x02\x01\0\0\x01\0\0\0c\x05\x07\0\0\0\0\0\0\0",
+        b"\x02\x01\0\0\x01\0\0\0m\x06\x06\0\0\0\0\0\0\0\x05\0\0\0\xff\xff\xff\xff",
+        b"\x02\x01\0\0\x01\0\0\0n\x06\x06\0\0\0\0\0\0\0\x05\0\0\0\x01\0\0\0z",
         b"\x01\x02\x01\0\0\x03\0\0\0\x05\0\0\0keyvalue",
         b"\x02\x02\x01\0\0\x04\0\0\0gone",
         b"\x03\x07\0\0\0\x05\0\0\0\0\0\0\0\x01\0\0\0\x06\0\0\0\x02\0\0\0\0p",
@@ -201,7 +206,7 @@ fn layouts_of_moves_are_pinned() {
 fn a_commit_comes_back_as_built() {
     let bytes = encoded(|out| full_commit().encode(out));
     let commit = commit_of(&bytes);
-    assert_eq!((commit.condition_count(), commit.write_count()), (6, 4));
+    assert_eq!((commit.condition_count(), commit.write_count()), (8, 4));
     let conditions: Vec<_> = commit.conditions().collect::<Result<_, _>>().unwrap();
     let condition = |key, expect| Condition { keyspace: KS, key, expect };
     let expected = [
@@ -211,6 +216,8 @@ fn a_commit_comes_back_as_built() {
         condition(b"v", Expect::Value(b"was")),
         condition(b"b", Expect::Before(Revision(8))),
         condition(b"c", Expect::After(Revision(7))),
+        condition(b"m", Expect::Unchanged(UnchangedRange { end: None, since: Revision(6), count: 5 })),
+        condition(b"n", Expect::Unchanged(UnchangedRange { end: Some(b"z"), since: Revision(6), count: 5 })),
     ];
     assert_eq!(conditions, expected);
     let writes: Vec<_> = commit.writes().unwrap().collect::<Result<_, _>>().unwrap();

@@ -1,0 +1,165 @@
+//! Scans of an optimistic transaction: what they see, and which range of keys they have thereby read.
+//!
+//! A scan sees its view merged with the transaction's own writes. The range that it has read reaches as far as it
+//! looked: with a limit up to the last pair it gave, and no further. Only what is in the view counts as read;
+//! the transaction's own writes are nobody else's.
+
+use std::{
+    cmp::Ordering,
+    collections::BTreeMap,
+    ops::{Bound, ControlFlow},
+};
+
+use bytes::Bytes;
+use thalweg_types::{KeyspaceId, Revision, command::UnchangedRange, limits::MAX_KEY_BYTES};
+
+use super::Key;
+use crate::{
+    error::ReadError,
+    keyspace::{Keyspace, Order, ScanItem, ScanRange},
+};
+
+/// Keys and values.
+pub(super) type Pairs = Vec<(Bytes, Bytes)>;
+
+/// A range of keys that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ReadRange {
+    pub(super) keyspace: KeyspaceId,
+    /// The lowest key of it.
+    pub(super) start: Vec<u8>,
+    /// The first key above it; `None`: the end of the keyspace.
+    pub(super) end: Option<Vec<u8>>,
+    /// How many pairs of the view lie in it.
+    pub(super) count: u32,
+}
+
+impl ReadRange {
+    /// As a condition says it.
+    pub(super) fn unchanged(&self, since: Revision) -> UnchangedRange<'_> {
+        UnchangedRange { end: self.end.as_deref(), since, count: self.count }
+    }
+
+    /// To scan it again, without values.
+    pub(super) fn as_scan(&self) -> ScanRange {
+        ScanRange {
+            start: Bound::Included(self.start.clone()),
+            end: self.end.clone().map_or(Bound::Unbounded, Bound::Excluded),
+            values: crate::keyspace::Values::Omit,
+            ..ScanRange::default()
+        }
+    }
+}
+
+/// Pairs as a transaction sees them, and what it has read by that. `stored` scans the view.
+pub(super) fn scan(
+    keyspace: &Keyspace,
+    range: &ScanRange,
+    writes: &BTreeMap<Key, Option<Bytes>>,
+    stored: impl FnOnce(&mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>) -> Result<(), ReadError>,
+) -> Result<(Pairs, Option<ReadRange>), ReadError> {
+    let (start, end) = bounds(range);
+    let limit = range.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    if limit == 0 || end.as_ref().is_some_and(|end| *end <= start) {
+        return Ok((Vec::new(), None));
+    }
+    let lower = (keyspace.id(), start.clone());
+    let own = writes
+        .range(lower..)
+        .take_while(|((id, key), _)| *id == keyspace.id() && end.as_ref().is_none_or(|end| key < end));
+    let mut own: Vec<(&[u8], &Option<Bytes>)> = own.map(|((_, key), write)| (&key[..], write)).collect();
+    let before = match range.order {
+        // Taken from the end.
+        Order::Ascending => {
+            own.reverse();
+            Ordering::Less
+        }
+        Order::Descending => Ordering::Greater,
+    };
+    let mut seen = Seen { pairs: Vec::new(), limit, last: None, count: 0 };
+    stored(&mut |item| {
+        while let Some(&(key, write)) = own.last().filter(|(key, _)| (*key).cmp(item.key) == before) {
+            own.pop();
+            if seen.push(key, write.as_ref()).is_break() {
+                return ControlFlow::Break(());
+            }
+        }
+        seen.count = seen.count.saturating_add(1);
+        match own.pop_if(|(key, _)| *key == item.key) {
+            Some((key, write)) => seen.push(key, write.as_ref()),
+            None => seen.push(item.key, Some(&Bytes::copy_from_slice(item.value))),
+        }
+    })?;
+    while seen.last.is_none()
+        && let Some((key, write)) = own.pop()
+    {
+        let _ = seen.push(key, write.as_ref());
+    }
+    let mut read = ReadRange { keyspace: keyspace.id(), start, end, count: seen.count };
+    match (seen.last, range.order) {
+        (None, _) => {}
+        (Some(last), Order::Ascending) => read.end = successor(last),
+        (Some(last), Order::Descending) => read.start = last,
+    }
+    Ok((seen.pairs, Some(read)))
+}
+
+/// What a scan has gathered.
+struct Seen {
+    pairs: Pairs,
+    limit: usize,
+    /// Where the limit was reached.
+    last: Option<Vec<u8>>,
+    /// Pairs of the view.
+    count: u32,
+}
+
+impl Seen {
+    fn push(&mut self, key: &[u8], value: Option<&Bytes>) -> ControlFlow<()> {
+        let Some(value) = value else { return ControlFlow::Continue(()) };
+        self.pairs.push((Bytes::copy_from_slice(key), value.clone()));
+        if self.pairs.len() < self.limit {
+            return ControlFlow::Continue(());
+        }
+        self.last = Some(key.to_vec());
+        ControlFlow::Break(())
+    }
+}
+
+/// The lowest key wanted, and the first above those wanted.
+fn bounds(range: &ScanRange) -> (Vec<u8>, Option<Vec<u8>>) {
+    let start = match &range.start {
+        Bound::Unbounded => Some(Vec::new()),
+        Bound::Included(key) => Some(key.clone()),
+        Bound::Excluded(key) => successor(key.clone()),
+    };
+    let end = match &range.end {
+        Bound::Unbounded => None,
+        Bound::Included(key) => successor(key.clone()),
+        Bound::Excluded(key) => Some(key.clone()),
+    };
+    let after = after_prefix(&range.prefix);
+    let end = end.into_iter().chain(after).min();
+    match start {
+        Some(start) => (start.max(range.prefix.clone()), end),
+        // Above every key.
+        None => (Vec::new(), Some(Vec::new())),
+    }
+}
+
+/// The next key; `None` if there is none.
+fn successor(mut key: Vec<u8>) -> Option<Vec<u8>> {
+    if key.len() >= MAX_KEY_BYTES {
+        return after_prefix(&key);
+    }
+    key.push(0);
+    Some(key)
+}
+
+/// The lowest key above all keys with this prefix; `None` if there is none.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}
