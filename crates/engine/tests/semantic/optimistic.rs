@@ -160,7 +160,7 @@ fn scans_of_many_clients_are_serializable(node: &mut Node) {
             let db = node.db().clone();
             let number = round * CLIENTS + client;
             thread::spawn(move || {
-                let mut random = Rng(seed ^ (number + 1) * 0x9e37);
+                let mut random = Rng(seed ^ ((number + 1) * 0x9e37));
                 let change = |attempt| change_duty(&db, &mut random, number * ATTEMPTS + attempt);
                 (0..ATTEMPTS).filter_map(change).collect::<Vec<_>>()
             })
