@@ -1,7 +1,7 @@
 //! Consumer groups: fetch, ack, nack, extend, seek, describe, configure, delete.
 //!
 //! Owns: the handle and its blocking calls; below it, what a fetch brings (`delivery`), looking up what a
-//! fetch needs to know beforehand (`fetch`), and moving dead letters to their stream (`dead`). Does not own
+//! fetch needs to know beforehand (`fetch`), deliveries that come by themselves (`push`), and moving dead letters to their stream (`dead`). Does not own
 //! what is delivered when: that is the state machine's, so it is the same on every replica.
 
 mod asynchronous;
@@ -9,6 +9,7 @@ mod dead;
 mod delivery;
 mod error;
 mod fetch;
+mod push;
 
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ pub use delivery::{Delivery, Message};
 pub use error::GroupError;
 pub use fetch::FetchRequest;
 pub(crate) use fetch::Waits;
+use push::Due;
+pub use push::{Credit, Push, PushRequest, Waits as PushWaits};
+pub use thalweg_state::groups::HeldAttempt;
 
 use crate::{
     database::{Ack, Database, ack, check_outcome_known, unexpected},
@@ -277,23 +281,31 @@ impl Group {
         Ok(ack(self.propose(Purpose::Reclaim, encode)?)?)
     }
 
-    /// How many records each of these attempts still holds.
-    pub fn held(&self, attempts: &[Attempt]) -> Result<Vec<u64>, ReadError> {
+    /// What each of these attempts still holds, and until when.
+    pub fn held(&self, attempts: &[Attempt]) -> Result<Vec<HeldAttempt>, ReadError> {
         let open = &self.db.inner.open;
-        Ok(open.machine.attempts_hold(self.id, open.solo.now(), attempts)?)
+        Ok(open.machine.held_attempts(self.id, open.solo.now(), attempts)?)
     }
 
     /// Whether a fetch would bring something now; else in how long it may at the earliest, unless records
     /// are appended or given back.
     pub fn ready(&self) -> Result<Ready, GroupError> {
-        let open = &self.db.inner.open;
-        let now = open.solo.now();
-        match open.machine.group_ready(self.id, now).map_err(ReadError::from)? {
-            GroupReady::Now => Ok(Ready::Now),
-            GroupReady::At(due) => {
+        let now = self.db.inner.open.solo.now();
+        match self.due()? {
+            Due::Now => Ok(Ready::Now),
+            Due::At(due) => {
                 let left = |due: SpaceTime| Duration::from_micros(due.0.saturating_sub(now.0));
                 Ok(Ready::In(due.map(left)))
             }
+        }
+    }
+
+    /// When a fetch would bring something.
+    fn due(&self) -> Result<Due, GroupError> {
+        let open = &self.db.inner.open;
+        match open.machine.group_ready(self.id, open.solo.now()).map_err(ReadError::from)? {
+            GroupReady::Now => Ok(Due::Now),
+            GroupReady::At(due) => Ok(Due::At(due)),
             GroupReady::Gone => Err(GroupError::NoSuchGroup(self.id)),
         }
     }

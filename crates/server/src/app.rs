@@ -195,6 +195,7 @@ impl App {
             Operation::GroupAck => groups::ack(self, call).await,
             Operation::GroupNack => groups::nack(self, call).await,
             Operation::GroupExtend => groups::extend(self, call).await,
+            Operation::GroupPush => groups::push(self, call),
             Operation::GroupSeek => groups::seek(self, call).await,
             Operation::ProducerList => producers::list(self, call),
             Operation::ProducerGet => producers::get(self, call),

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 use thalweg_engine::Ack;
 use thalweg_types::{
-    Action, Durability, KeyspaceId, Offset, Revision, StreamId,
+    Action, Durability, GroupId, KeyspaceId, Offset, Revision, StreamId,
     command::{AppendTerms, CommitBuilder, Expect, ExpectedOffset, ProducerStamp, UnchangedRange},
     record::RecordBatch,
 };
@@ -135,6 +135,8 @@ enum JsonWrite {
         #[serde(default)]
         reject: bool,
         #[serde(default)]
+        uncounted: bool,
+        #[serde(default)]
         reason: String,
     },
 }
@@ -189,6 +191,8 @@ struct Asked {
 pub struct Names {
     keyspaces: HashMap<String, KeyspaceId>,
     streams: HashMap<String, StreamId>,
+    /// By the names of their streams and of themselves.
+    groups: HashMap<(String, String), GroupId>,
 }
 
 impl Names {
@@ -200,6 +204,17 @@ impl Names {
     /// Notes a stream's id.
     pub fn add_stream(&mut self, name: &str, id: StreamId) {
         self.streams.insert(name.to_owned(), id);
+    }
+
+    /// Notes a consumer group's id.
+    pub fn add_group(&mut self, stream: &str, group: &str, id: GroupId) {
+        self.groups.insert((stream.to_owned(), group.to_owned()), id);
+    }
+
+    /// The id of a consumer group that has been looked up.
+    pub fn known_group(&self, stream: &str, group: &str) -> Result<GroupId, ApiError> {
+        let found = self.groups.get(&(stream.to_owned(), group.to_owned())).copied();
+        found.ok_or_else(|| groups::no_such_group(stream, group))
     }
 
     /// The id of a keyspace that has been looked up.
@@ -331,12 +346,12 @@ async fn add_write(
             appends.push(Asked { stream: stream.clone(), produced: producer.is_some() });
         }
         JsonWrite::Ack { stream, group, attempts } => {
-            let group = groups::find_named(app, stream, group)?;
+            let group = groups::find_named(app.db.blocking(), stream, group)?;
             builder.ack(group.id(), &groups::settlements(attempts)?)?;
         }
-        JsonWrite::Nack { stream, group, attempts, delay_seconds, reject, reason } => {
-            let group = groups::find_named(app, stream, group)?;
-            let again = groups::again(*delay_seconds, *reject, false)?;
+        JsonWrite::Nack { stream, group, attempts, delay_seconds, reject, uncounted, reason } => {
+            let group = groups::find_named(app.db.blocking(), stream, group)?;
+            let again = groups::again(*delay_seconds, *reject, *uncounted)?;
             builder.nack(group.id(), again, reason, &groups::settlements(attempts)?)?;
         }
     }

@@ -39,6 +39,7 @@ mod ttl;
 mod watch;
 
 pub use config::{Config, ConfigError, Given, Layers, Resolved};
+pub use groups::{GroupCall, group_json};
 pub use keyspaces::{info_json, stats_json};
 pub use leases::{lease_json, lease_json_with_keys};
 pub use server::{Server, ServerError};

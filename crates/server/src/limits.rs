@@ -10,6 +10,8 @@ pub const INLINE_SCAN_ITEMS: u64 = 128;
 pub const TAIL_PAGE_BYTES: usize = 64 * 1024;
 /// Records that a tail reads at a time.
 pub const TAIL_PAGE_ITEMS: u64 = 1024;
+/// Bytes of one pushed delivery; a single larger record makes a larger one.
+pub const PUSH_PAGE_BYTES: u64 = 256 * 1024;
 /// Records that a read without `limit` answers.
 pub const DEFAULT_RECORDS: u64 = 1000;
 /// Bytes that a record read without `max_bytes` answers, about.

@@ -145,6 +145,8 @@ operations! {
     GroupExtend = "group_extend", POST "/v1/streams/{stream}/groups/{group}/extend";
     /// Move a consumer group's cursor.
     GroupSeek = "group_seek", POST "/v1/streams/{stream}/groups/{group}/seek";
+    /// Push deliveries to a receiver.
+    GroupPush = "group_push", GET "/v1/streams/{stream}/groups/{group}/push";
     /// Store an entity.
     EntityPut = "entity_put", PUT "/v0/entity";
     /// An entity.

@@ -20,6 +20,7 @@ use crate::{
     body,
     commit::{JsonCondition, JsonExpected, Names, expected_offset, require_json},
     error::ApiError,
+    groups::{self, JsonSettlement},
     json::{self, bytes_of, required_bytes},
     parse::{Params, ParseError, kv_path},
     reply, streams,
@@ -72,6 +73,23 @@ enum JsonOperation {
         keyspace: String,
         key: Option<String>,
         key_base64: Option<String>,
+    },
+    Ack {
+        stream: String,
+        group: String,
+        attempts: Vec<JsonSettlement>,
+    },
+    Nack {
+        stream: String,
+        group: String,
+        attempts: Vec<JsonSettlement>,
+        delay_seconds: Option<f64>,
+        #[serde(default)]
+        reject: bool,
+        #[serde(default)]
+        uncounted: bool,
+        #[serde(default)]
+        reason: String,
     },
     Scan {
         keyspace: String,
@@ -132,6 +150,9 @@ pub async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
         match operation.target() {
             Target::Keyspace(name) => drop(names.keyspace(app, name).await?),
             Target::Stream(name) => drop(names.stream(app, name).await?),
+            Target::Group(stream, name) => {
+                names.add_group(stream, name, groups::find_named(app.db.blocking(), stream, name)?.id());
+            }
         }
     }
     let transacted = app.db.transact(&sent.build(&names)?, level);
@@ -153,6 +174,7 @@ pub fn transact_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
         match operation.target() {
             Target::Keyspace(name) => names.add_keyspace(name, db.keyspace(name)?.id()),
             Target::Stream(name) => names.add_stream(name, db.stream(name)?.id()),
+            Target::Group(stream, name) => names.add_group(stream, name, groups::find_named(&db, stream, name)?.id()),
         }
     }
     let ack = db.transact(&sent.build(&names)?)?;
@@ -163,12 +185,15 @@ pub fn transact_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
 enum Target<'a> {
     Keyspace(&'a str),
     Stream(&'a str),
+    /// Of a stream.
+    Group(&'a str, &'a str),
 }
 
 impl JsonOperation {
     fn target(&self) -> Target<'_> {
         match self {
             Self::Append { stream, .. } => Target::Stream(stream),
+            Self::Ack { stream, group, .. } | Self::Nack { stream, group, .. } => Target::Group(stream, group),
             Self::Put { keyspace, .. }
             | Self::Delete { keyspace, .. }
             | Self::Add { keyspace, .. }
@@ -210,6 +235,13 @@ impl JsonOperation {
             Self::Get { keyspace, key, key_base64 } => {
                 let id = names.known_keyspace(keyspace)?;
                 list.get(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
+            }
+            Self::Ack { stream, group, attempts } => {
+                list.ack(names.known_group(stream, group)?, &groups::settlements(attempts)?)?;
+            }
+            Self::Nack { stream, group, attempts, delay_seconds, reject, uncounted, reason } => {
+                let again = groups::again(*delay_seconds, *reject, *uncounted)?;
+                list.nack(names.known_group(stream, group)?, again, reason, &groups::settlements(attempts)?)?;
             }
             Self::Scan {
                 keyspace,
@@ -281,6 +313,9 @@ fn result_json(operation: &JsonOperation, result: &OperationResult) -> Value {
         }
         OperationResult::Added { value } => with("add", json!({ "value": value })),
         OperationResult::PrefixDeleted { keys } => with("delete_prefix", json!({ "keys": keys })),
+        OperationResult::Settled { records } => {
+            with(if matches!(operation, JsonOperation::Ack { .. }) { "ack" } else { "nack" }, json!({ "settled": records }))
+        }
         OperationResult::Got(None) => with("get", json!({ "found": false })),
         OperationResult::Got(Some(got)) => {
             let mut object = named("get");

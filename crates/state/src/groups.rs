@@ -47,7 +47,7 @@ use thalweg_types::{GroupId, Offset, StreamId};
 
 pub(crate) use group::{Group, Refusal};
 pub(crate) use head::Head;
-pub use read::{DeadParcel, GroupInfo, GroupReady, MemberInfo};
+pub use read::{DeadParcel, GroupInfo, GroupReady, HeldAttempt, MemberInfo};
 
 use crate::{
     backend::{View, WriteBatch},

@@ -48,7 +48,7 @@ use std::{
     ops::ControlFlow,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -57,6 +57,7 @@ use thalweg_types::{
     limits::DEFAULT_INLINE_VALUE_BYTES,
 };
 
+pub use consumers::SettlementWaiter;
 pub use error::{MachineError, StreamReadError};
 pub use expire::StaleCursor;
 pub use group::{AppliedMembership, LogId};
@@ -138,6 +139,8 @@ pub struct Machine {
     groups: Mutex<GroupTable>,
     /// Whether `groups` names streams to be woken.
     groups_woken: AtomicBool,
+    /// How many wait for settlements: readers of this node, so it decides nothing but who is woken.
+    settlement_waiters: AtomicUsize,
 }
 
 /// What readers see beside the backend, as of the last applied entry. Held for short copies only.
@@ -202,6 +205,7 @@ impl Machine {
             has_forgotten: AtomicBool::new(false),
             groups: Mutex::new(groups),
             groups_woken: AtomicBool::new(false),
+            settlement_waiters: AtomicUsize::new(0),
         })
     }
 

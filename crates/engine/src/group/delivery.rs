@@ -45,6 +45,12 @@ pub struct Message<'a> {
     pub record: &'a Record<'a>,
 }
 
+/// What a record counts against bytes asked for: its key, headers and payload.
+pub(super) fn record_bytes(record: &Record<'_>) -> u64 {
+    let headers: usize = record.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+    (record.key.map_or(0, <[u8]>::len) + headers + record.payload.len()) as u64
+}
+
 impl Delivery {
     /// Nothing, at a level.
     #[must_use]
@@ -84,6 +90,8 @@ impl Delivery {
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     parts: Vec<Part>,
+    /// Records that were counted, and their bytes.
+    admitted: u64,
     bytes: u64,
     max_bytes: u64,
     /// Delivered, but not there any more: trimmed or compacted meanwhile.
@@ -119,6 +127,12 @@ impl Reading {
                 page => page?,
             };
             page.truncate(end);
+            if let Some(too_many) = self.admit(&page)? {
+                page.truncate(too_many);
+                self.unread.push(run(too_many, end));
+                self.take(delivered.deliveries, from, too_many, page);
+                return Ok(());
+            }
             let next = page.next;
             if next <= from {
                 self.missing.push(run(from, end));
@@ -130,6 +144,23 @@ impl Reading {
         Ok(())
     }
 
+    /// Counts the bytes of a page's records. Returns the first record that is too many, but never the first of
+    /// all: whoever fetches gets at least one.
+    fn admit(&mut self, page: &StreamPage) -> Result<Option<Offset>, ReadError> {
+        let mut too_many = None;
+        page.for_each(&mut |offset, _, record| {
+            let bytes = record_bytes(record);
+            if self.admitted > 0 && self.bytes + bytes > self.max_bytes {
+                too_many = Some(offset);
+                return ControlFlow::Break(());
+            }
+            self.admitted += 1;
+            self.bytes += bytes;
+            ControlFlow::Continue(())
+        })?;
+        Ok(too_many)
+    }
+
     /// Takes a page of the records `from..next`, and notes those that it lacks.
     fn take(&mut self, deliveries: u32, from: Offset, next: Offset, page: StreamPage) {
         let mut reached = from;
@@ -138,7 +169,6 @@ impl Reading {
                 self.missing.push(run(reached, batch.first));
             }
             reached = batch.first.plus(u64::from(batch.count));
-            self.bytes += batch.bytes.len() as u64;
         }
         if reached < next {
             self.missing.push(run(reached, next));

@@ -45,7 +45,7 @@ pub struct FetchRequest {
     pub member: String,
     /// At most so many records, and at most [`MAX_FETCH_RECORDS`].
     pub max_records: u32,
-    /// About so many bytes, but at least one record.
+    /// At most so many bytes of keys, headers and payloads, but at least one record.
     pub max_bytes: u64,
     /// Wait so long for the first record; zero does not wait.
     pub wait: Duration,
@@ -159,19 +159,24 @@ impl Group {
         }
     }
 
-    /// How many records from `window` on have about the bytes asked for. An estimate by whole batches: what
-    /// turns out to be too much is given back.
+    /// How many records from `window` on have about the bytes asked for. An estimate by the bytes of batches:
+    /// what turns out to be too much is given back.
     fn fitting(&self, window: Offset, most: u32, request: &FetchRequest) -> u32 {
         let max_batches = (most as usize).min(MAX_BATCHES_AHEAD);
         let machine = &self.db.inner.open.machine;
         let Ok(found) = machine.batches_from(self.stream, window, max_batches, request.max_bytes) else { return most };
-        let Some(last) = found.batches.last() else { return most };
-        let reached = last.first.plus(u64::from(last.count));
-        // A look that ended for want of batches says nothing about bytes.
-        if found.batches.len() == max_batches || reached >= found.next {
-            return most;
+        let mut bytes = 0;
+        for batch in &found.batches {
+            let len = u64::from(batch.blob.len);
+            if bytes + len > request.max_bytes {
+                // As if its records were equally large.
+                let share = u64::from(batch.count) * (request.max_bytes - bytes) / len;
+                let fitting = batch.first.0.saturating_sub(window.0) + share;
+                return most.min(u32::try_from(fitting).unwrap_or(most)).max(1);
+            }
+            bytes += len;
         }
-        most.min(u32::try_from(reached.0.saturating_sub(window.0)).unwrap_or(most)).max(1)
+        most
     }
 
     /// Hashes of the keys of the records from `window` on; further than one fetch needs, because some may

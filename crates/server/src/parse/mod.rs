@@ -9,6 +9,7 @@ mod headers;
 mod percent;
 mod query;
 mod time;
+mod push;
 mod watch;
 
 use std::borrow::Cow;
@@ -21,6 +22,7 @@ pub use query::{
     AppendQuery, Key, ListQuery, PairRange, Params, RecordsQuery, ScanQuery, Since, decode_cursor, encode_cursor,
     pair_range,
 };
+pub use push::PushQuery;
 pub use time::{parse_time, rfc3339};
 pub use watch::WatchQuery;
 

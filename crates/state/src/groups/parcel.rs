@@ -114,6 +114,11 @@ impl Parcel {
         matches!(self.holder, Holder::Member(_) | Holder::Waiting)
     }
 
+    /// Whether a member holds it at `now`.
+    pub(crate) fn is_held(&self, now: SpaceTime) -> bool {
+        matches!(self.holder, Holder::Member(_)) && now < self.due
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         matches!(self.holder, Holder::Dead(_))
     }

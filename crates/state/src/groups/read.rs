@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime, StreamId,
-    command::groups::{Delivered, GroupConfig},
+    command::groups::{Delivered, GroupConfig, OffsetRun},
 };
 
 use super::{
@@ -61,6 +61,34 @@ pub struct MemberInfo {
     pub in_flight: u64,
     /// Attempts that it holds.
     pub attempts: u64,
+}
+
+/// What an attempt still holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldAttempt {
+    /// The attempt.
+    pub attempt: Attempt,
+    /// When it lapses; meaningless if it holds nothing.
+    pub deadline: SpaceTime,
+    /// Which records, ascending; none if it has lapsed, or all is settled.
+    pub runs: Vec<OffsetRun>,
+}
+
+impl HeldAttempt {
+    pub(crate) fn nothing(attempt: Attempt) -> Self {
+        Self { attempt, deadline: SpaceTime(0), runs: Vec::new() }
+    }
+
+    pub(crate) fn of(attempt: Attempt, parcel: &Parcel) -> Self {
+        let runs = delivered(&parcel.runs).into_iter().map(|delivered| delivered.run).collect();
+        Self { attempt, deadline: parcel.due, runs }
+    }
+
+    /// How many records.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.count)).sum()
+    }
 }
 
 /// Whether a fetch is worth it.

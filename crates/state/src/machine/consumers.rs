@@ -1,6 +1,9 @@
 //! Commands and reads of consumer groups.
 
-use std::{collections::BTreeSet, sync::atomic::Ordering};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+};
 
 use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime, StreamId,
@@ -12,7 +15,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    groups::{DeadParcel, Group, GroupInfo, GroupReady, GroupTable, Head, Refusal},
+    groups::{DeadParcel, Group, GroupInfo, GroupReady, GroupTable, Head, HeldAttempt, Refusal},
     machine::{
         Machine, MachineError,
         entry::{Applying, Refused},
@@ -38,12 +41,23 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
         }
         GroupCommand::Extend { group, by, attempts } => {
             let now = applying.applied.time;
-            let Some(group) = applying.groups().change(group) else { return Ok(no_such_group(group)) };
+            let groups = applying.groups();
+            let Some(group) = groups.change(group) else { return Ok(no_such_group(group)) };
+            let (stream, due) = (group.head.stream, group.next_due());
             let lapsed = GroupCommand::attempts(attempts).filter(|&attempt| !group.extend(now, attempt, by)).collect();
+            // An extension may as well be a shortening: who waits has set his timer by the old deadline.
+            if comes_sooner(due, group.next_due()) {
+                groups.woken.insert(stream);
+            }
             Ok(Outcome::Group(GroupOutcome::Extended { deadline: now.plus(by), lapsed }))
         }
         GroupCommand::Seek { group, offset } => seek(applying, group, offset),
     }
+}
+
+/// Whether somebody who waits has set his timer too late.
+fn comes_sooner(before: Option<SpaceTime>, after: Option<SpaceTime>) -> bool {
+    after.is_some_and(|after| before.is_none_or(|before| after < before))
 }
 
 fn no_such_group(group: GroupId) -> Outcome {
@@ -101,8 +115,14 @@ fn fetch(applying: &mut Applying<'_>, request: &Fetch<'_>) -> Result<Outcome, Re
         return Ok(no_such_group(request.group));
     };
     let Some((_, start, next)) = applying.stream_bounds(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
-    let Some(group) = applying.groups().change(request.group) else { return Ok(no_such_group(request.group)) };
-    match group.fetch(now, request, start, next) {
+    let groups = applying.groups();
+    let Some(group) = groups.change(request.group) else { return Ok(no_such_group(request.group)) };
+    let due = group.next_due();
+    let fetched = group.fetch(now, request, start, next);
+    if comes_sooner(due, group.next_due()) {
+        groups.woken.insert(stream);
+    }
+    match fetched {
         Ok(fetched) => Ok(Outcome::Group(GroupOutcome::Fetched(Box::new(fetched)))),
         Err(Refusal::TooManyMembers) => {
             Ok(Outcome::TooMany { what: "members of the consumer group", limit: MAX_GROUP_MEMBERS })
@@ -182,10 +202,21 @@ pub(crate) fn perform_settle(
     let was_full = group.is_full();
     let done = group.settle(now, &settle.how, &settle.settlements);
     // A nack gives records back, an ack may make room or free a key. Most acks wake nobody.
-    if was_full || settle.how != How::Ack || group.has_freed() {
-        groups.woken.insert(stream);
+    let wakes = was_full || settle.how != How::Ack || group.has_freed();
+    if wakes || applying.machine.settlement_waiters.load(Ordering::SeqCst) > 0 {
+        applying.groups().woken.insert(stream);
     }
     Some((u32::try_from(done.settled).unwrap_or(u32::MAX), done.lapsed))
+}
+
+/// Somebody waits for settlements, see [`Machine::wake_at_settlements`].
+#[derive(Debug)]
+pub struct SettlementWaiter(Arc<Machine>);
+
+impl Drop for SettlementWaiter {
+    fn drop(&mut self) {
+        self.0.settlement_waiters.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Machine {
@@ -234,16 +265,29 @@ impl Machine {
         })
     }
 
-    /// How many records these attempts still hold at `now`.
-    pub fn attempts_hold(&self, id: GroupId, now: SpaceTime, attempts: &[Attempt]) -> Result<Vec<u64>, MachineError> {
+    /// What these attempts still hold at `now`.
+    pub fn held_attempts(
+        &self,
+        id: GroupId,
+        now: SpaceTime,
+        attempts: &[Attempt],
+    ) -> Result<Vec<HeldAttempt>, MachineError> {
         self.with_groups(|table| {
             let group = table.get(id);
-            let held = |attempt: &Attempt| {
-                let parcel = group.and_then(|group| group.parcel(*attempt)).filter(|parcel| now < parcel.due);
-                parcel.map_or(0, |parcel| parcel.runs.iter().map(|run| u64::from(run.count)).sum())
+            let held = |&attempt: &Attempt| {
+                let parcel = group.and_then(|group| group.parcel(attempt)).filter(|parcel| parcel.is_held(now));
+                parcel.map_or(HeldAttempt::nothing(attempt), |parcel| HeldAttempt::of(attempt, parcel))
             };
             attempts.iter().map(held).collect()
         })
+    }
+
+    /// From now on, until the returned value is dropped, every settlement wakes who waits for its stream:
+    /// somebody waits for what he holds to be settled.
+    #[must_use]
+    pub fn wake_at_settlements(self: &Arc<Self>) -> SettlementWaiter {
+        self.settlement_waiters.fetch_add(1, Ordering::SeqCst);
+        SettlementWaiter(Arc::clone(self))
     }
 
     /// Groups with dead letters to be moved.

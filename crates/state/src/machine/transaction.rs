@@ -27,6 +27,7 @@ use crate::{
         MachineError,
         clearing::{Emptying, plan_emptying},
         commit::{self, check_append, check_condition, check_key},
+        consumers,
         entry::{Applying, Refused},
         leases::check_attachable,
         live::{LiveKey, LiveValue, count_change, live_key},
@@ -174,8 +175,11 @@ impl Plan {
                 self.writes = true;
                 OperationResult::Appended(AppendedAt { stream, first, count })
             }
-            Write::Settle(_) => {
-                return Err(Malformed { at: 0, expected: "commit, for acks and nacks" }.into());
+            Write::Settle(ref settle) => {
+                consumers::check_settle(applying, settle)?;
+                self.writes = true;
+                // Counted when it is performed: two of them never have the same record.
+                OperationResult::Settled { records: 0 }
             }
             Write::DeletePrefix { keyspace, prefix } => {
                 check_key(applying, keyspace, prefix)?;
@@ -359,7 +363,11 @@ fn perform(
         Write::Add { .. } | Write::PutUntil { .. } | Write::Touch { .. } => {
             unreachable!("planned with an end, or refused")
         }
-        Write::Get { .. } | Write::Scan { .. } | Write::Settle(_) => {}
+        Write::Settle(settle) => {
+            let (records, _) = consumers::perform_settle(applying, &settle).expect("planned: the group exists");
+            plan.results[number] = OperationResult::Settled { records };
+        }
+        Write::Get { .. } | Write::Scan { .. } => {}
     }
     Ok(())
 }

@@ -6,8 +6,9 @@ use crate::{
     command::{
         AppendTerms, CommandError, ExpectedOffset,
         commit::{check_key, check_value, encode_append_write, encode_delete_write, encode_put_write},
+        groups::{self, Again, Settlement},
     },
-    ids::{KeyspaceId, StreamId},
+    ids::{GroupId, KeyspaceId, StreamId},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES},
     record::{Malformed, Reader, RecordBatch, put_u32},
 };
@@ -117,7 +118,8 @@ impl Operations {
     }
 
     /// Appends records; everything fails unless the stream's next offset is as `expected`. A producer's
-    /// append, which may be answered with what came of it before, goes into a commit.
+    /// append goes into a commit: it may be answered with what came of it before, and of a transaction
+    /// nobody remembers which list was carried out and what was read.
     pub fn append(
         &mut self,
         stream: StreamId,
@@ -172,6 +174,45 @@ impl Operations {
             encode_target(out, SCAN, keyspace);
             scan.encode(out);
         })
+    }
+
+    /// Acks what a consumer group delivered; nothing happens unless the attempts hold all that is named.
+    pub fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<&mut Self, CommandError> {
+        self.settle(groups::WRITE_ACK, settlements, 0, |out| groups::encode_ack_rest(out, group, settlements))
+    }
+
+    /// Gives back what a consumer group delivered; nothing happens unless the attempts hold all that is named.
+    pub fn nack(
+        &mut self,
+        group: GroupId,
+        again: Again,
+        reason: &str,
+        settlements: &[Settlement],
+    ) -> Result<&mut Self, CommandError> {
+        self.settle(groups::WRITE_NACK, settlements, reason.len(), |out| {
+            groups::encode_nack_rest(out, group, again, reason, settlements)
+        })
+    }
+
+    fn settle(
+        &mut self,
+        kind: u8,
+        settlements: &[Settlement],
+        extra_bytes: usize,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>,
+    ) -> Result<&mut Self, CommandError> {
+        let before = self.bytes.len();
+        let mut encoded = Ok(());
+        self.push(groups::settlements_len(settlements) + extra_bytes, |out| {
+            out.push(kind);
+            encoded = encode(out);
+        })?;
+        if let Err(error) = encoded {
+            self.bytes.truncate(before);
+            self.count -= 1;
+            return Err(error);
+        }
+        Ok(self)
     }
 
     fn push(&mut self, bytes: usize, encode: impl FnOnce(&mut Vec<u8>)) -> Result<&mut Self, CommandError> {

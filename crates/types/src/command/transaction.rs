@@ -165,6 +165,11 @@ pub enum OperationResult {
         /// How many had; `None` if they were too many to be counted at once.
         keys: Option<u64>,
     },
+    /// Records of a consumer group are acked or given back.
+    Settled {
+        /// How many.
+        records: u32,
+    },
     /// The key as the operations before left it; `None` if it has no value.
     Got(Option<Got>),
     /// Pairs as the operations before left them.

@@ -1,0 +1,69 @@
+//! Fetches that may wait for records (`wait_seconds`).
+//!
+//! Such waits are bounded as tails are. What a fetch brings is at most what the client asked for: a client
+//! that asks for as much as it can work on is never sent more.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use thalweg_engine::{Delivery, FetchRequest, Group, Ready};
+use thalweg_types::Durability;
+use tokio::time::Instant;
+
+use super::{
+    find,
+    json::{JsonFetch, delivered},
+    sent,
+};
+use crate::{
+    app::{Answer, App, Call},
+    error::ApiError,
+    parse::Media,
+    reply,
+};
+
+/// `POST /v1/streams/{stream}/groups/{group}/fetch`
+pub async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
+    let sent: JsonFetch = sent(app, call).await?;
+    let group = find(app, call)?;
+    let level = app.level(call)?;
+    let request = sent.request(app.config.max_body_bytes.0)?;
+    let delivery = wait_and_fetch(app, &group, &request, level).await?;
+    Ok(reply::shown(Media::Json, Body::from(delivered(&delivery)?), delivery.durability))
+}
+
+async fn wait_and_fetch(
+    app: &Arc<App>,
+    group: &Group,
+    request: &FetchRequest,
+    level: Durability,
+) -> Result<Delivery, ApiError> {
+    let until = Instant::now() + request.wait;
+    let mut stopping = app.stopping.clone();
+    let mut held = None;
+    loop {
+        let due = match group.ready()? {
+            Ready::Now => {
+                let delivery = app.db.fetch(group, request, level).await?;
+                if !delivery.is_empty() {
+                    return Ok(delivery);
+                }
+                continue;
+            }
+            Ready::In(due) => due,
+        };
+        if Instant::now() >= until || *stopping.borrow() {
+            return Ok(Delivery::none(level));
+        }
+        if held.is_none() {
+            let taken = app.admission.tails.take(1);
+            held = Some(taken.ok_or_else(|| ApiError::overloaded("too many fetches and tails wait: retry later"))?);
+        }
+        let wake = due.map_or(until, |due| until.min(Instant::now() + due));
+        tokio::select! {
+            ready = app.db.group_ready(group) => ready?,
+            () = tokio::time::sleep_until(wake) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+        }
+    }
+}
