@@ -9,6 +9,7 @@ mod dead;
 mod delivery;
 mod error;
 mod fetch;
+mod figures;
 mod push;
 
 use std::time::Duration;
@@ -31,6 +32,7 @@ pub use delivery::{Delivery, Message};
 pub use error::GroupError;
 pub use fetch::FetchRequest;
 pub(crate) use fetch::Waits;
+pub use figures::GroupFigures;
 use push::Due;
 pub use push::{Credit, Push, PushRequest, Waits as PushWaits};
 pub use thalweg_state::groups::HeldAttempt;
@@ -50,6 +52,8 @@ pub struct GroupInfo {
     pub id: GroupId,
     /// The stream.
     pub stream: StreamId,
+    /// The stream's name.
+    pub stream_name: String,
     /// How it delivers.
     pub config: GroupConfig,
     /// Next to deliver that was never delivered.
@@ -68,6 +72,8 @@ pub struct GroupInfo {
     pub dying: u64,
     /// Records delivered, each time counted.
     pub delivered: u64,
+    /// Of them, those that had been delivered before.
+    pub redelivered: u64,
     /// Records acked.
     pub acked: u64,
     /// Records that became dead letters.
@@ -193,6 +199,15 @@ impl Stream {
     }
 }
 
+impl Database {
+    /// All consumer groups, by id.
+    pub fn groups(&self) -> Result<Vec<GroupInfo>, ReadError> {
+        let machine = &self.inner.open.machine;
+        let look = |(stream, id)| Group { db: self.clone(), stream, id }.look();
+        machine.group_streams()?.into_iter().map(look).filter_map(Result::transpose).collect()
+    }
+}
+
 impl Group {
     /// Its id, for commits.
     #[must_use]
@@ -220,20 +235,23 @@ impl Group {
     fn look(&self) -> Result<Option<GroupInfo>, ReadError> {
         let open = &self.db.inner.open;
         let Some(info) = open.machine.group(self.id, open.solo.now())? else { return Ok(None) };
-        let next = open.machine.stream(self.stream).map_or(info.cursor, |stream| stream.next);
+        // Gone with its stream, a moment later.
+        let Some(stream) = open.machine.stream(self.stream) else { return Ok(None) };
         Ok(Some(GroupInfo {
             name: info.name.to_string(),
             id: info.id,
             stream: info.stream,
+            stream_name: stream.name.to_string(),
             config: info.config,
             cursor: info.cursor,
             floor: info.floor,
-            lag: next.0.saturating_sub(info.cursor.0),
+            lag: stream.next.0.saturating_sub(info.cursor.0),
             pending: info.pending,
             in_flight: info.in_flight,
             parked: info.parked,
             dying: info.dying,
             delivered: info.delivered,
+            redelivered: info.redelivered,
             acked: info.acked,
             dead: info.dead,
             dropped: info.dropped,

@@ -53,8 +53,8 @@ pub use database::{Ack, Database, Health};
 pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{
-    Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupInfo, GroupMember, GroupStart, HeldAttempt,
-    Message, Push, PushRequest, PushWaits, Ready, Settled,
+    Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupMember, GroupStart,
+    HeldAttempt, Message, Push, PushRequest, PushWaits, Ready, Settled,
 };
 pub use keyspace::{Entry, Head, Keyspace, KeyspaceInfo, KeyspaceIter, Order, ScanItem, ScanRange, Values};
 pub use keyspace_admin::{DEFAULT_STATS_KEYS, KeyspaceStats};

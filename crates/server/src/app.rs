@@ -186,6 +186,7 @@ impl App {
             Operation::StreamPatch => streams::patch(self, call).await,
             Operation::StreamDelete => streams::delete(self, call).await,
             Operation::StreamTrim => streams::trim(self, call).await,
+            Operation::GroupListAll => groups::list_all(self, call),
             Operation::GroupList => groups::list(self, call),
             Operation::GroupGet => groups::get(self, call),
             Operation::GroupCreate => groups::create(self, call).await,

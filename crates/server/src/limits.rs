@@ -28,6 +28,8 @@ pub const MAX_LEASE_KEYS_SHOWN: usize = 1000;
 pub const DEFAULT_RANGE_ITEMS: u64 = 1000;
 /// Size of a connection's read buffer; a request head above it is answered 431 (HTTP/1).
 pub const READ_BUFFER_BYTES: usize = 64 * 1024;
+/// Consumer groups of which metrics show figures, the oldest; others are counted only.
+pub const MAX_METRIC_GROUPS: usize = 200;
 /// Header fields of a request; more is answered 431.
 pub const MAX_HEADER_FIELDS: usize = 64;
 /// Bytes of an HTTP/2 request's header list.

@@ -125,6 +125,8 @@ operations! {
     ProducerGet = "producer_get", GET "/v1/streams/{stream}/producers/{producer}";
     /// Give a producer a new epoch.
     ProducerOpen = "producer_open", POST "/v1/streams/{stream}/producers/{producer}";
+    /// All consumer groups.
+    GroupListAll = "group_list_all", GET "/v1/groups";
     /// A stream's consumer groups.
     GroupList = "group_list", GET "/v1/streams/{stream}/groups";
     /// Figures and configuration of a consumer group.

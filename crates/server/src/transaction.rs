@@ -313,9 +313,10 @@ fn result_json(operation: &JsonOperation, result: &OperationResult) -> Value {
         }
         OperationResult::Added { value } => with("add", json!({ "value": value })),
         OperationResult::PrefixDeleted { keys } => with("delete_prefix", json!({ "keys": keys })),
-        OperationResult::Settled { records } => {
-            with(if matches!(operation, JsonOperation::Ack { .. }) { "ack" } else { "nack" }, json!({ "settled": records }))
-        }
+        OperationResult::Settled { records } => with(
+            if matches!(operation, JsonOperation::Ack { .. }) { "ack" } else { "nack" },
+            json!({ "settled": records }),
+        ),
         OperationResult::Got(None) => with("get", json!({ "found": false })),
         OperationResult::Got(Some(got)) => {
             let mut object = named("get");

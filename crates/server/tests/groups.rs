@@ -110,3 +110,70 @@ async fn what_makes_no_sense_is_refused() {
     node.get("/v1/streams/jobs/groups/other").await.refused(404, "no_such_group", "fix");
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_transaction_settles_in_the_list_that_is_carried_out() {
+    let node = Node::start().await;
+    put_json(&node, GROUP, &json!({})).await.is(201);
+    append(&node, 3).await;
+    let attempt = fetch(&node, &json!({})).await["attempt"].clone();
+    let ack = |ranges: Value| {
+        json!({ "op": "ack", "stream": "jobs", "group": "workers",
+                "attempts": [{ "attempt": attempt, "ranges": ranges }] })
+    };
+    let nack = json!({ "op": "nack", "stream": "jobs", "group": "workers", "uncounted": true,
+                       "attempts": [{ "attempt": attempt, "ranges": [[2, 2]] }] });
+    let transaction = |then: Value| {
+        json!({ "conditions": [{ "keyspace": "sums", "key": "k", "expect": "absent" }],
+                "then": then, "else": [nack.clone()] })
+    };
+    let put = json!({ "op": "put", "keyspace": "sums", "key": "k", "value": "v" });
+    // Twice the same record: nothing happens.
+    let twice = transaction(json!([put, ack(json!([[0, 1]])), ack(json!([[1, 1]]))]));
+    node.post_json("/v1/txn", &twice).await.refused(409, "attempt_lapsed", "fix");
+    node.get("/v1/kv/sums/k").await.is(404);
+    let once = transaction(json!([put, ack(json!([[0, 1]]))]));
+    let done = node.post_json("/v1/txn", &once).await.is(200).json();
+    assert_eq!((&done["succeeded"], &done["results"][1]), (&json!(true), &json!({ "op": "ack", "settled": 2 })));
+    let other = node.post_json("/v1/txn", &once).await.is(200).json();
+    assert_eq!((&other["succeeded"], &other["results"][0]), (&json!(false), &json!({ "op": "nack", "settled": 1 })));
+    let back = fetch(&node, &json!({})).await;
+    assert_eq!((offsets(&back), &back["messages"][0]["deliveries"]), (vec![2], &json!(1)));
+    let unknown = json!({ "then": [{ "op": "ack", "stream": "jobs", "group": "no", "attempts": [{ "attempt": 1 }] }] });
+    node.post_json("/v1/txn", &unknown).await.refused(404, "no_such_group", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn all_groups_are_listed_and_measured_up_to_a_bound() {
+    let node = Node::start().await;
+    for number in 0..205 {
+        put_json(&node, &format!("/v1/streams/jobs/groups/g{number:03}"), &json!({})).await.is(201);
+    }
+    append(&node, 3).await;
+    let delivery =
+        node.post_json("/v1/streams/jobs/groups/g000/fetch", &json!({ "max_records": 2 })).await.is(200).json();
+    let nack = json!({ "attempts": [{ "attempt": delivery["attempt"] }] });
+    node.post_json("/v1/streams/jobs/groups/g000/nack", &nack).await.is(200);
+    node.post_json("/v1/streams/jobs/groups/g000/fetch", &json!({ "max_records": 1 })).await.is(200);
+    let all = node.get("/v1/groups").await.is(200).json();
+    assert_eq!(all["groups"].as_array().unwrap().len(), 205);
+    assert_eq!((&all["groups"][0]["stream"], &all["groups"][0]["redelivered"]), (&json!("jobs"), &json!(1)));
+    let text = String::from_utf8(node.get("/metrics").await.is(200).body).unwrap();
+    for line in [
+        "thalweg_groups 205",
+        "thalweg_group_lag{stream=\"jobs\",group=\"g000\"} 1",
+        "thalweg_group_lag{stream=\"jobs\",group=\"g199\"} 3",
+        "thalweg_group_pending{stream=\"jobs\",group=\"g000\"} 2",
+        "thalweg_group_members{stream=\"jobs\",group=\"g000\"} 1",
+        "thalweg_group_deliveries_total{stream=\"jobs\",group=\"g000\"} 3",
+        "thalweg_group_redeliveries_total{stream=\"jobs\",group=\"g000\"} 1",
+        "thalweg_group_acked_total{stream=\"jobs\",group=\"g000\"} 0",
+        "thalweg_group_dead_letters_total{stream=\"jobs\",group=\"g000\"} 0",
+        "thalweg_group_dropped_total{stream=\"jobs\",group=\"g000\"} 0",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line}");
+    }
+    assert!(!text.contains("g200"), "bounded");
+    node.stop().await;
+}

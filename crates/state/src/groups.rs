@@ -23,7 +23,7 @@
 //! ```text
 //! 0e                            := next group u32
 //! 0e | group u32 BE             := stream u32 | cursor u64 | last attempt u64 | delivered u64 | acked u64
-//!                                | dead u64 | dropped u64 | config | name
+//!                                | dead u64 | dropped u64 | redelivered u64 | config | name
 //! 0f | group u32 BE | id u32 BE := last fetch u64 | name                             a member
 //! 14 | group u32 BE | attempt u64 BE := holder u8 | member u32 | due u64 | reason len u16 | reason | run*
 //! run := first u64 | count u32 | deliveries u32 | key u64
@@ -47,7 +47,7 @@ use thalweg_types::{GroupId, Offset, StreamId};
 
 pub(crate) use group::{Group, Refusal};
 pub(crate) use head::Head;
-pub use read::{DeadParcel, GroupInfo, GroupReady, HeldAttempt, MemberInfo};
+pub use read::{DeadParcel, GroupCounters, GroupInfo, GroupReady, HeldAttempt, MemberInfo};
 
 use crate::{
     backend::{View, WriteBatch},

@@ -22,6 +22,7 @@ Examples:
   thalweg watch users --from 1
   thalweg append events 'started' 'stopped'
   thalweg tail events --from 0
+  thalweg consume events --group audit --create
   thalweg import flights.ndjson --stream flights --format ndjson
   thalweg log verify --data ./data
 
@@ -30,7 +31,7 @@ Exit codes:
   1  failed: the node, its data or the machine needs a look
   2  wrong usage or a request that can never succeed
   3  not found: key, stream, offset, file or directory
-  4  a condition did not hold (--if-revision, --expect, ...); nothing was written
+  4  a condition did not hold (--if-revision, --expect, a lapsed attempt, ...)
   5  unavailable: not reachable, overloaded or in use; try again later";
 
 /// One durable log per node, read as key-value and as streams.
@@ -75,6 +76,10 @@ pub enum Command {
     Tail(Tail),
     /// List streams, or look after one
     Streams(Streams),
+    /// List consumer groups, or look after one
+    Groups(crate::commands::groups::Groups),
+    /// Print what a consumer group delivers, or run a command for each record
+    Consume(crate::commands::consume::Consume),
     /// List keyspaces, or look after one
     Keyspaces(Keyspaces),
     /// Show what a node holds and how it is
@@ -115,6 +120,8 @@ impl Command {
             Self::Read(args) => args.place.json,
             Self::Tail(args) => args.place.json,
             Self::Streams(args) => args.place().json,
+            Self::Groups(args) => args.place().json,
+            Self::Consume(args) => args.place.json,
             Self::Incr(args) => args.place.json,
             Self::Txn(args) => args.place.json,
             Self::Keyspaces(args) => args.place().json,
@@ -240,7 +247,7 @@ pub struct Incr {
 
 #[derive(Args, Debug)]
 #[command(after_help = "The transaction is JSON, as POST /v1/txn takes it. Operations: put, delete, append, add,\n\
-                        delete_prefix, get, scan. Conditions expect absent, present, or a revision, before, after, value.\n\n\
+                        delete_prefix, get, scan, ack, nack. Conditions expect absent, present, or a revision, before, after, value.\n\n\
                         Example:\n  thalweg txn '{\"conditions\": [{\"keyspace\": \"locks\", \"key\": \"job\", \"expect\": \"absent\"}],\n    \
                         \"then\": [{\"op\": \"put\", \"keyspace\": \"locks\", \"key\": \"job\", \"value\": \"me\"}],\n    \
                         \"else\": [{\"op\": \"get\", \"keyspace\": \"locks\", \"key\": \"job\"}]}'\n\n\

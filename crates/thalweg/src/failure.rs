@@ -105,10 +105,16 @@ pub fn exit_of(code: &str, action: Action) -> Exit {
     if code.starts_with("no_such") || missing.contains(&code) {
         return Exit::NotFound;
     }
+    let settled = ["attempt_lapsed"];
     let producer = ["duplicate_too_old", "sequence_gap", "producer_fenced", "unknown_producer", "mixed_duplicates"];
     // What a counter holds now is not what adding to it expects.
     let counter = ["not_a_number", "overflow"];
-    if code.contains("condition") || code.contains("conflict") || producer.contains(&code) || counter.contains(&code) {
+    if code.contains("condition")
+        || code.contains("conflict")
+        || producer.contains(&code)
+        || counter.contains(&code)
+        || settled.contains(&code)
+    {
         return Exit::Conflict;
     }
     match action {

@@ -29,6 +29,7 @@ use thalweg_types::{
 use super::{Delivery, FetchRequest, Group, GroupError, delivery::record_bytes};
 use crate::{
     async_database::{AsyncDatabase, Registration},
+    database::check_outcome_known,
     error::ReadError,
     tails::Waiter,
 };
@@ -92,10 +93,13 @@ enum Look {
 
 impl AsyncDatabase {
     /// Begins to push a group's records to a member. Each delivery is a fetch that reaches `level`.
-    #[must_use]
-    pub fn push(&self, group: &Group, request: PushRequest, level: Durability) -> Push {
+    ///
+    /// # Errors
+    /// At level `none` nobody would know what was delivered.
+    pub fn push(&self, group: &Group, request: PushRequest, level: Durability) -> Result<Push, GroupError> {
+        check_outcome_known(true, level)?;
         let PushRequest { member, credit, max_delivery_bytes } = request;
-        Push {
+        Ok(Push {
             db: self.clone(),
             group: group.clone(),
             request: FetchRequest { member, ..FetchRequest::default() },
@@ -104,7 +108,7 @@ impl AsyncDatabase {
             level,
             ledger: Ledger::new(credit),
             fetching: None,
-        }
+        })
     }
 }
 
@@ -231,8 +235,10 @@ struct Ledger {
 
 impl Ledger {
     fn new(credit: Credit) -> Self {
-        let credit =
-            Credit { records: credit.records.clamp(1, MAX_CREDIT_RECORDS), bytes: credit.bytes.clamp(1, MAX_CREDIT_BYTES) };
+        let credit = Credit {
+            records: credit.records.clamp(1, MAX_CREDIT_RECORDS),
+            bytes: credit.bytes.clamp(1, MAX_CREDIT_BYTES),
+        };
         Self { credit, held: Vec::new(), records: 0, bytes: 0 }
     }
 

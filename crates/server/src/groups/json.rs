@@ -36,6 +36,7 @@ pub fn describe(info: &GroupInfo) -> Value {
     });
     json!({
         "name": info.name,
+        "stream": info.stream_name,
         "id": info.id.0,
         "cursor": info.cursor.0,
         "floor": info.floor.0,
@@ -45,6 +46,7 @@ pub fn describe(info: &GroupInfo) -> Value {
         "parked": info.parked,
         "dying": info.dying,
         "delivered": info.delivered,
+        "redelivered": info.redelivered,
         "acked": info.acked,
         "dead": info.dead,
         "dropped": info.dropped,

@@ -18,6 +18,8 @@ use crate::error::ApiError;
 /// What is asked of a stream's groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupCall {
+    /// All of all streams.
+    ListAll,
     /// All of them.
     List,
     /// One's figures.
@@ -49,6 +51,9 @@ fn parsed<T: DeserializeOwned>(body: &Value) -> Result<T, ApiError> {
 
 /// Does what the server would, with bodies as `docs/http.md` has them.
 pub fn group_json(db: &Database, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, ApiError> {
+    if call == GroupCall::ListAll {
+        return Ok(json!({ "groups": db.groups()?.iter().map(describe).collect::<Vec<_>>() }));
+    }
     if call == GroupCall::List {
         let stream = db.find_stream(stream).ok_or_else(|| crate::error::no_such_stream(stream))?;
         return Ok(json!({ "groups": stream.groups()?.iter().map(describe).collect::<Vec<_>>() }));
@@ -83,6 +88,6 @@ pub fn group_json(db: &Database, call: GroupCall, stream: &str, group: &str, bod
             Ok(extended_json(&group.extend(&attempts, by)?))
         }
         GroupCall::Seek => Ok(json!({ "cursor": group.seek(parsed::<JsonSeek>(body)?.to.place())?.0 })),
-        GroupCall::List | GroupCall::Get | GroupCall::Create => Ok(describe(&group.info()?)),
+        GroupCall::ListAll | GroupCall::List | GroupCall::Get | GroupCall::Create => Ok(describe(&group.info()?)),
     }
 }

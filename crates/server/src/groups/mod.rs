@@ -84,6 +84,13 @@ pub fn list(app: &Arc<App>, call: &Call) -> Answer {
     Ok(shown(StatusCode::OK, &json!({ "groups": groups }), app.db.blocking().visible_durability()))
 }
 
+/// `GET /v1/groups`
+pub fn list_all(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let groups: Vec<_> = app.db.blocking().groups()?.iter().map(describe).collect();
+    Ok(shown(StatusCode::OK, &json!({ "groups": groups }), app.db.blocking().visible_durability()))
+}
+
 /// `GET /v1/streams/{stream}/groups/{group}`
 pub fn get(app: &Arc<App>, call: &Call) -> Answer {
     let info = find(app, call)?.info()?;

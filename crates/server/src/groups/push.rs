@@ -57,7 +57,7 @@ pub fn push(app: &Arc<App>, call: &Call) -> Answer {
     let pushing = Pushing {
         app: Arc::clone(app),
         stopping: app.stopping.clone(),
-        push: app.db.push(&group, request, level),
+        push: app.db.push(&group, request, level)?,
         format: if media == Media::Events { Format::Events } else { Format::Lines },
         left: query.limit.unwrap_or(u64::MAX),
         release: query.release,

@@ -6,6 +6,7 @@
 //! shares with few others.
 
 mod collect;
+mod groups;
 mod histogram;
 
 use std::{sync::Arc, time::Duration};
@@ -65,6 +66,7 @@ pub fn render(app: &Arc<App>) -> String {
     let mut registry = Registry::with_prefix("thalweg");
     registry.register_collector(Box::new(collect::Requests(Arc::clone(app))));
     registry.register_collector(Box::new(collect::Node(Arc::clone(app))));
+    registry.register_collector(Box::new(groups::Groups(Arc::clone(app))));
     let mut out = String::with_capacity(16 * 1024);
     if text::encode(&mut out, &registry).is_err() {
         tracing::warn!("metrics could not be encoded");

@@ -7,9 +7,9 @@
 
 mod headers;
 mod percent;
+mod push;
 mod query;
 mod time;
-mod push;
 mod watch;
 
 use std::borrow::Cow;
@@ -18,11 +18,11 @@ use thalweg_types::{Action, Classified};
 
 pub use headers::{Freshness, Media, negotiate, read_freshness, request_media, write_condition};
 pub use percent::{decode, decode_query, encode};
+pub use push::PushQuery;
 pub use query::{
     AppendQuery, Key, ListQuery, PairRange, Params, RecordsQuery, ScanQuery, Since, decode_cursor, encode_cursor,
     pair_range,
 };
-pub use push::PushQuery;
 pub use time::{parse_time, rfc3339};
 pub use watch::WatchQuery;
 

@@ -74,7 +74,9 @@ mod tests {
         assert_eq!(query, Ok(wanted));
         assert_eq!(PushQuery::parse(None), Ok(PushQuery::default()));
         assert_eq!(PushQuery::parse(Some("credit_records=5000000000")).unwrap().credit_records, Some(u32::MAX));
-        for bad in ["credit_records=0", "credit_bytes=0", "release=1", "limit=x", "member=%FF", "limit=1&limit=1", "x=1"] {
+        for bad in
+            ["credit_records=0", "credit_bytes=0", "release=1", "limit=x", "member=%FF", "limit=1&limit=1", "x=1"]
+        {
             assert!(PushQuery::parse(Some(bad)).is_err(), "{bad}");
         }
     }

@@ -160,6 +160,8 @@ impl Group {
         parcel::join(&mut runs);
         fetched.deliveries = delivered(&runs);
         self.head.delivered += parcel::count(&runs);
+        let again = runs.iter().filter(|run| run.deliveries > 1).map(|run| u64::from(run.count));
+        self.head.redelivered += again.sum::<u64>();
         fetched.attempt = self.insert(now, Parcel { holder: Holder::Member(member), due: fetched.deadline, runs });
         Ok(fetched)
     }

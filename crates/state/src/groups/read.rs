@@ -40,6 +40,8 @@ pub struct GroupInfo {
     pub dying: u64,
     /// Records delivered, each time counted.
     pub delivered: u64,
+    /// Of them, those that had been delivered before.
+    pub redelivered: u64,
     /// Records acked.
     pub acked: u64,
     /// Records that became dead letters.
@@ -61,6 +63,52 @@ pub struct MemberInfo {
     pub in_flight: u64,
     /// Attempts that it holds.
     pub attempts: u64,
+}
+
+/// A group's counters, for metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupCounters {
+    /// Its id.
+    pub id: GroupId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Whose records it delivers.
+    pub stream: StreamId,
+    /// Next to deliver that was never delivered.
+    pub cursor: Offset,
+    /// Records that wait for an ack or to be delivered again.
+    pub pending: u64,
+    /// Members that are remembered.
+    pub members: u64,
+    /// Records delivered, each time counted.
+    pub delivered: u64,
+    /// Of them, those that had been delivered before.
+    pub redelivered: u64,
+    /// Records acked.
+    pub acked: u64,
+    /// Records that became dead letters.
+    pub dead: u64,
+    /// Records that were delivered too often, without a stream for dead letters.
+    pub dropped: u64,
+}
+
+impl GroupCounters {
+    pub(crate) fn of(id: GroupId, group: &Group) -> Self {
+        let head = &group.head;
+        Self {
+            id,
+            name: head.name.clone(),
+            stream: head.stream,
+            cursor: head.cursor,
+            pending: group.pending(),
+            members: group.members.iter().count() as u64,
+            delivered: head.delivered,
+            redelivered: head.redelivered,
+            acked: head.acked,
+            dead: head.dead,
+            dropped: head.dropped,
+        }
+    }
 }
 
 /// What an attempt still holds.
@@ -140,6 +188,7 @@ impl GroupInfo {
             next_due: group.next_due(),
             dying: group.dead(),
             delivered: head.delivered,
+            redelivered: head.redelivered,
             acked: head.acked,
             dead: head.dead,
             dropped: head.dropped,

@@ -15,7 +15,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    groups::{DeadParcel, Group, GroupInfo, GroupReady, GroupTable, Head, HeldAttempt, Refusal},
+    groups::{DeadParcel, Group, GroupCounters, GroupInfo, GroupReady, GroupTable, Head, HeldAttempt, Refusal},
     machine::{
         Machine, MachineError,
         entry::{Applying, Refused},
@@ -241,6 +241,18 @@ impl Machine {
         self.with_groups(|table| match stream {
             Some(stream) => table.of_stream(stream).collect(),
             None => table.iter().map(|(id, _)| id).collect(),
+        })
+    }
+
+    /// All groups by id, with their streams.
+    pub fn group_streams(&self) -> Result<Vec<(StreamId, GroupId)>, MachineError> {
+        self.with_groups(|table| table.iter().map(|(id, group)| (group.head.stream, id)).collect())
+    }
+
+    /// Counters of groups, without going through what is pending: of the first `max` by id, and how many there are.
+    pub fn group_counters(&self, max: usize) -> Result<(Vec<GroupCounters>, usize), MachineError> {
+        self.with_groups(|table| {
+            (table.iter().take(max).map(|(id, group)| GroupCounters::of(id, group)).collect(), table.len())
         })
     }
 

@@ -1,7 +1,9 @@
 //! One module a group of commands; each opens a target, asks, and prints.
 
 pub mod bench;
+pub mod consume;
 mod export;
+pub mod groups;
 mod import;
 mod kv;
 mod log;
@@ -38,6 +40,8 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Read(args) => stream::read(&args),
         Command::Tail(args) => stream::tail(&args),
         Command::Streams(args) => node::streams(&args),
+        Command::Groups(args) => groups::run(&args),
+        Command::Consume(args) => consume::run(&args),
         Command::Keyspaces(args) => transaction::keyspaces(&args),
         Command::Incr(args) => transaction::incr(&args),
         Command::Txn(args) => transaction::txn(&args),

@@ -161,6 +161,11 @@ fn show_record(lines: &mut Lines, record: &StreamRecord, format: &RecordFormat, 
         lines.bytes(&record.payload)?;
         return lines.line("");
     }
+    lines.line(&record_text(record))
+}
+
+/// A record on one line, for people.
+pub fn record_text(record: &StreamRecord) -> String {
     let mut text = format!("{}\t{}\t", record.offset, show_time(record.time));
     if let Some(key) = &record.key {
         text.push_str(&format!("[{}] ", render::one_line(key)));
@@ -170,7 +175,7 @@ fn show_record(lines: &mut Lines, record: &StreamRecord, format: &RecordFormat, 
     }
     text.push_str(if record.is_tombstone { "(tombstone)" } else { "" });
     text.push_str(&render::one_line(&record.payload));
-    lines.line(&text)
+    text
 }
 
 fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Failure> {

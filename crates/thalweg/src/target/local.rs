@@ -10,7 +10,7 @@ use thalweg_engine::{
     Create, DEFAULT_STATS_KEYS, Database, Keyspace, Options, Order, ProducerInfo, ReadError, ScanRange, Stream,
     StreamInfo, Values, WriteError,
 };
-use thalweg_server::{info_json, node_status, stats_json, transact_json};
+use thalweg_server::{GroupCall, group_json, info_json, node_status, stats_json, transact_json};
 use thalweg_types::{
     Durability, Offset, SpaceTime,
     command::{AppendTerms, CommandError, CommitBuilder, Expect, KeyspaceConfig, StreamConfig},
@@ -19,7 +19,7 @@ use thalweg_types::{
 
 use super::{
     Access, Appended, Found, KeyspaceChange, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target,
-    VisitPairs, VisitRecords, Written, holds_for_absent, no_such_stream,
+    VisitPairs, VisitRecords, Written, groups, holds_for_absent, no_such_stream,
     watch::{self, VisitChanges, WatchQuery},
 };
 use crate::{
@@ -245,6 +245,12 @@ impl Target for Local {
 
     fn delete_stream(&self, name: &str) -> Result<(), Failure> {
         self.find_stream(name)?.delete().map(|_| ()).map_err(of_write)
+    }
+
+    fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure> {
+        group_json(&self.database, call, stream, group, body).map_err(|error| {
+            groups::advised(Failure::new(exit_of(error.code, error.action), error.code, error.message))
+        })
     }
 
     fn status(&self) -> Result<Value, Failure> {

@@ -4,6 +4,7 @@
 //! implementations translate; they decide nothing.
 
 pub mod events;
+pub mod groups;
 pub mod http;
 pub mod local;
 pub mod remote;
@@ -13,13 +14,14 @@ pub mod watch;
 use std::{ops::ControlFlow, path::PathBuf, time::Duration};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use thalweg_server::GroupCall;
 use thalweg_types::{
     Durability,
     command::{AppendTerms, Expect, StreamConfig},
 };
 
-use crate::failure::Failure;
+use crate::{failure::Failure, render::take_bytes};
 
 /// Where a server is looked for when nothing else is said.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
@@ -216,6 +218,9 @@ pub trait Target: time::TimeTarget {
     fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure>;
     fn delete_stream(&self, name: &str) -> Result<(), Failure>;
 
+    /// Asks something of a stream's groups, in the words of the API.
+    fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure>;
+
     fn status(&self) -> Result<Value, Failure>;
     /// Ends cleanly; a directory is flushed, so that the next open is fast.
     fn close(self: Box<Self>) -> Result<(), Failure>;
@@ -229,6 +234,23 @@ pub fn holds_for_absent(expect: Expect<'_>) -> bool {
         Expect::Unchanged(range) => range.count == 0,
         Expect::Present | Expect::Revision(_) | Expect::Value(_) | Expect::After(_) => false,
     }
+}
+
+/// A record as the API shows it.
+pub fn record_of(object: &Map<String, Value>) -> Option<StreamRecord> {
+    let header = |header: &Value| {
+        let header = header.as_object()?;
+        Some((header.get("name")?.as_str()?.to_owned(), take_bytes(header, "value")?))
+    };
+    let headers = object.get("headers").and_then(Value::as_array);
+    Some(StreamRecord {
+        offset: object.get("offset")?.as_u64()?,
+        time: object.get("time_micros").and_then(Value::as_u64).unwrap_or_default(),
+        key: take_bytes(object, "key"),
+        headers: headers.map(|headers| headers.iter().filter_map(header).collect()).unwrap_or_default(),
+        payload: take_bytes(object, "payload")?,
+        is_tombstone: object.get("tombstone") == Some(&json!(true)),
+    })
 }
 
 /// What to do about a stream that is not there.

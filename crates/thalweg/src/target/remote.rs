@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::{Map, Value, json};
-use thalweg_server::parse::encode;
+use thalweg_server::{GroupCall, parse::encode};
 use thalweg_types::{
     Durability, SpaceTime,
     command::{AppendTerms, Compaction, Expect, ExpectedOffset, ProducerStamp, StreamConfig},
@@ -18,11 +18,12 @@ use thalweg_types::{
 use ureq::http::{HeaderMap, Method};
 
 use super::{
-    Appended, Found, KeyspaceChange, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target,
-    VisitPairs, VisitRecords, Written,
+    Appended, Found, KeyspaceChange, NewRecord, Pair, ProducerRow, ScanQuery, StreamRow, Target, VisitPairs,
+    VisitRecords, Written,
     events::Events,
-    holds_for_absent,
+    groups, holds_for_absent,
     http::{Ask, Http, Reply},
+    record_of,
     watch::{self, VisitChanges, WatchQuery},
 };
 use crate::{
@@ -417,6 +418,12 @@ impl Target for Remote {
         self.write(Ask { method: Method::DELETE, ..Ask::get(stream_path(name)) }, None).map(|_| ())
     }
 
+    fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure> {
+        let body = body.to_string();
+        let reply = self.write(groups::ask(call, stream, group, body.as_bytes()), None).map_err(groups::advised)?;
+        groups::parsed(&reply.body).map_err(|error| self.http.not_ours(&error.to_string()))
+    }
+
     fn status(&self) -> Result<Value, Failure> {
         self.http.json(Ask::get("/v1/status"))
     }
@@ -554,22 +561,6 @@ fn records_json(records: &[NewRecord]) -> Value {
 }
 
 /// A record as the API shows it; `None` for a line that is no record.
-fn record_of(object: &Map<String, Value>) -> Option<StreamRecord> {
-    let header = |header: &Value| {
-        let header = header.as_object()?;
-        Some((header.get("name")?.as_str()?.to_owned(), take_bytes(header, "value")?))
-    };
-    let headers = object.get("headers").and_then(Value::as_array);
-    Some(StreamRecord {
-        offset: object.get("offset")?.as_u64()?,
-        time: object.get("time_micros").and_then(Value::as_u64).unwrap_or_default(),
-        key: take_bytes(object, "key"),
-        headers: headers.map(|headers| headers.iter().filter_map(header).collect()).unwrap_or_default(),
-        payload: take_bytes(object, "payload")?,
-        is_tombstone: object.get("tombstone") == Some(&json!(true)),
-    })
-}
-
 fn row_of(value: &Value) -> Option<StreamRow> {
     let number = |name: &str| value.get(name).and_then(Value::as_u64);
     Some(StreamRow {

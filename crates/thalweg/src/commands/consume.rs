@@ -1,0 +1,353 @@
+//! `consume`: a member of a consumer group that prints records, or runs a command for each.
+//!
+//! A record is acked after it has been printed, or after its command has succeeded; so whatever ends this
+//! process, a record that was not dealt with comes again, to this member or another.
+
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    process::{Command, ExitStatus, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use thalweg_server::GroupCall;
+
+use super::with_target;
+use crate::{
+    cli::RecordFormat,
+    commands::stream::{record_json, record_text},
+    failure::{Exit, Failure},
+    render::{self, Lines},
+    span::parse_span,
+    target::{Access, Place, StreamRecord, Target, record_of},
+};
+
+/// One fetch waits so long at most, so that an answer is never later than the server's being gone is noticed.
+const WAIT_AT_A_TIME: Duration = Duration::from_secs(10);
+/// How long `--follow` goes on trying to reach a server that went away.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// When records are acked.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acks {
+    /// Once they have been printed, or their command has succeeded
+    Auto,
+    /// Not here: with `thalweg groups ack`, by the attempt that is printed with each
+    None,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Prints what the group delivers and ends when nothing is left, unless --wait or --follow say otherwise. \
+                  What is not acked when this ends, however it ends, is delivered again after the group's deadline.\n\n\
+                  --exec runs the command in a shell for each record, one after the other: the payload on stdin, and \
+                  RECORD_OFFSET, RECORD_KEY, RECORD_TIME_MICROS, RECORD_DELIVERIES and RECORD_ATTEMPT in the \
+                  environment. A command that ends with 0 acks its record; else the record is given back and comes \
+                  again after --retry-delay. While it runs, the deadline is extended.\n\n\
+                  Examples:\n  thalweg consume orders --group billing\n  \
+                  thalweg consume orders --group billing --follow --exec './bill'\n  \
+                  thalweg consume orders --group billing --create --limit 1 --ack none --json\n\n\
+                  Ends with 1 if a command of --exec failed."
+)]
+pub struct Consume {
+    /// The stream
+    pub stream: String,
+    /// The consumer group
+    #[arg(long, short, value_name = "NAME")]
+    pub group: String,
+    /// The name of this member, shown by `thalweg groups show`
+    #[arg(long, short, value_name = "NAME", default_value = "default")]
+    pub member: String,
+    /// Create the group if it is not there, to begin with the oldest record
+    #[arg(long)]
+    pub create: bool,
+    /// Records that are fetched at a time
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub batch: u32,
+    /// End after so many records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Wait so long for a record before ending
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "0s", conflicts_with = "follow")]
+    pub wait: Duration,
+    /// Wait for records for ever
+    #[arg(long, short)]
+    pub follow: bool,
+    /// When records are acked
+    #[arg(long, value_enum, default_value = "auto")]
+    pub ack: Acks,
+    /// Run this command for each record
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["payload_only", "ack"])]
+    pub exec: Option<String>,
+    /// A record whose command failed comes again after so long
+    #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "5s", requires = "exec")]
+    pub retry_delay: Duration,
+    #[command(flatten)]
+    pub format: RecordFormat,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// A record as delivered.
+struct Message {
+    record: StreamRecord,
+    deliveries: u64,
+}
+
+struct Batch {
+    attempt: u64,
+    messages: Vec<Message>,
+}
+
+pub fn run(args: &Consume) -> Result<(), Failure> {
+    let access = if args.create { Access::Write } else { Access::Read };
+    let failed = with_target(&args.place, access, |target| {
+        let member = Member { args, target, deadline: deadline(args, target)? };
+        member.consume()
+    })?;
+    match failed {
+        0 => Ok(()),
+        failed => {
+            let message = format!("the command failed for {failed} records");
+            Err(Failure::new(Exit::Failed, "exec_failed", message).then("they are delivered again"))
+        }
+    }
+}
+
+/// The group's deadline; creates the group if that is wanted.
+fn deadline(args: &Consume, target: &dyn Target) -> Result<Duration, Failure> {
+    let group = if args.create {
+        target.group(GroupCall::Create, &args.stream, &args.group, &json!({}))?
+    } else {
+        target.group(GroupCall::Get, &args.stream, &args.group, &Value::Null)?
+    };
+    let seconds = group["config"]["ack_deadline_seconds"].as_f64().unwrap_or(30.0);
+    Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(30)))
+}
+
+struct Member<'a> {
+    args: &'a Consume,
+    target: &'a dyn Target,
+    deadline: Duration,
+}
+
+impl Member<'_> {
+    /// Returns for how many records the command failed.
+    fn consume(&self) -> Result<u64, Failure> {
+        let (mut lines, mut left, mut failed) = (Lines::new(), self.args.limit.unwrap_or(u64::MAX), 0);
+        let mut until = Instant::now() + self.args.wait;
+        while left > 0 {
+            let batch = self.fetch(left, until)?;
+            if batch.messages.is_empty() {
+                if self.args.follow || Instant::now() < until {
+                    continue;
+                }
+                break;
+            }
+            left -= (batch.messages.len() as u64).min(left);
+            match &self.args.exec {
+                Some(command) => failed += self.exec(command, &batch)?,
+                None => self.show(&mut lines, &batch)?,
+            }
+            until = Instant::now() + self.args.wait;
+        }
+        Ok(failed)
+    }
+
+    fn call(&self, call: GroupCall, body: &Value) -> Result<Value, Failure> {
+        self.target.group(call, &self.args.stream, &self.args.group, body)
+    }
+
+    /// One fetch, which waits for a part of the time; with `--follow` one that outlives the server's restart.
+    fn fetch(&self, left: u64, until: Instant) -> Result<Batch, Failure> {
+        let wait = if self.args.follow { WAIT_AT_A_TIME } else { until.saturating_duration_since(Instant::now()) };
+        let body = json!({
+            "member": self.args.member,
+            "max_records": u64::from(self.args.batch).min(left),
+            "wait_seconds": wait.min(WAIT_AT_A_TIME).min(self.args.place.timeout / 2).as_secs_f64(),
+        });
+        let lost_at = Instant::now();
+        loop {
+            match self.call(GroupCall::Fetch, &body) {
+                Err(failure) if failure.exit == Exit::Unavailable && self.args.follow => {
+                    if lost_at.elapsed() > PATIENCE {
+                        return Err(failure);
+                    }
+                    thread::sleep(PAUSE);
+                }
+                answer => return batch_of(&answer?).ok_or_else(not_ours),
+            }
+        }
+    }
+
+    fn show(&self, lines: &mut Lines, batch: &Batch) -> Result<(), Failure> {
+        for Message { record, deliveries } in &batch.messages {
+            if self.args.place.json {
+                let mut object: Value = serde_json::from_str(&record_json(record)).unwrap_or_default();
+                object["attempt"] = json!(batch.attempt);
+                object["deliveries"] = json!(deliveries);
+                lines.line(&object.to_string())?;
+            } else if self.args.format.payload_only {
+                lines.bytes(&record.payload)?;
+                lines.line("")?;
+            } else if self.args.ack == Acks::None {
+                lines.line(&format!("{}\t{}", batch.attempt, record_text(record)))?;
+            } else {
+                lines.line(&record_text(record))?;
+            }
+        }
+        // Only what was shown is done with.
+        lines.flush()?;
+        if self.args.ack == Acks::Auto {
+            self.settle(GroupCall::Ack, &json!({ "attempts": [{ "attempt": batch.attempt }] }))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the command for each record of a batch. Returns for how many it failed.
+    fn exec(&self, command: &str, batch: &Batch) -> Result<u64, Failure> {
+        let mut failed = 0;
+        for message in &batch.messages {
+            let offset = message.record.offset;
+            let one = json!([{ "attempt": batch.attempt, "ranges": [[offset, offset]] }]);
+            let keep = || {
+                let by = self.deadline.as_secs_f64();
+                // A server that is away now may be back in time; if not, the record comes again.
+                let _ = self.call(GroupCall::Extend, &json!({ "attempts": [batch.attempt], "by_seconds": by }));
+            };
+            let status = run_command(command, batch.attempt, message, self.deadline / 3, &keep)?;
+            if status.success() {
+                self.settle(GroupCall::Ack, &json!({ "attempts": one }))?;
+                continue;
+            }
+            failed += 1;
+            render::note(&format!("offset {offset}: the command ended with {status}"));
+            let delay = self.args.retry_delay.as_secs_f64();
+            let reason = format!("its command ended with {status}");
+            self.settle(GroupCall::Nack, &json!({ "attempts": one, "delay_seconds": delay, "reason": reason }))?;
+        }
+        Ok(failed)
+    }
+
+    fn settle(&self, call: GroupCall, body: &Value) -> Result<(), Failure> {
+        let settled = match self.call(call, body) {
+            Err(failure) if failure.exit == Exit::Unavailable && self.args.follow => {
+                render::note("what could not be acked is delivered again: the server is away");
+                return Ok(());
+            }
+            settled => settled?,
+        };
+        if settled["lapsed"].as_array().is_some_and(|lapsed| !lapsed.is_empty()) {
+            let what = &settled["lapsed"];
+            render::note(&format!("too late, it is delivered again: {what}"));
+        }
+        Ok(())
+    }
+}
+
+fn not_ours() -> Failure {
+    Failure::new(Exit::Failed, "not_thalweg", "the answer is none of a Thalweg server's")
+        .then("check --server or THALWEG_SERVER, and that server and command are of one version")
+}
+
+fn batch_of(answer: &Value) -> Option<Batch> {
+    let message = |value: &Value| {
+        let record = record_of(value.as_object()?)?;
+        Some(Message { record, deliveries: value["deliveries"].as_u64()? })
+    };
+    let messages = answer["messages"].as_array()?.iter().map(message).collect::<Option<Vec<_>>>()?;
+    let attempt = if messages.is_empty() { 0 } else { answer["attempt"].as_u64()? };
+    Some(Batch { attempt, messages })
+}
+
+/// What the command learns of its record beside the payload. A key that can't stand in an environment is left out.
+fn variables(attempt: u64, message: &Message) -> BTreeMap<&'static str, String> {
+    let Message { record, deliveries } = message;
+    let mut variables = BTreeMap::from([
+        ("RECORD_OFFSET", record.offset.to_string()),
+        ("RECORD_TIME_MICROS", record.time.to_string()),
+        ("RECORD_DELIVERIES", deliveries.to_string()),
+        ("RECORD_ATTEMPT", attempt.to_string()),
+    ]);
+    let key = record.key.clone().and_then(|key| String::from_utf8(key).ok()).filter(|key| !key.contains('\0'));
+    if let Some(key) = key {
+        variables.insert("RECORD_KEY", key);
+    }
+    variables
+}
+
+/// Runs a command in a shell, and calls `keep` every so often while it runs.
+fn run_command(
+    command: &str,
+    attempt: u64,
+    message: &Message,
+    every: Duration,
+    keep: &dyn Fn(),
+) -> Result<ExitStatus, Failure> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).env_remove("RECORD_KEY").envs(variables(attempt, message)).stdin(Stdio::piped());
+    let mut child = shell.spawn()?;
+    let stdin = child.stdin.take();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // A command need not read what it is given.
+            stdin.map(|mut stdin| stdin.write_all(&message.record.payload))
+        });
+        let (ended, end) = mpsc::channel();
+        scope.spawn(move || ended.send(child.wait()));
+        loop {
+            match end.recv_timeout(every.max(Duration::from_millis(10))) {
+                Ok(status) => return Ok(status?),
+                Err(RecvTimeoutError::Timeout) => keep(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::new(Exit::Failed, "exec", "the command could not be waited for"));
+                }
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(key: &[u8], payload: &[u8]) -> Message {
+        let record =
+            StreamRecord { offset: 7, key: Some(key.to_vec()), payload: payload.to_vec(), ..StreamRecord::default() };
+        Message { record, deliveries: 2 }
+    }
+
+    #[test]
+    fn a_command_gets_its_record_and_is_kept_alive() {
+        let kept = std::cell::Cell::new(0);
+        let keep = || kept.set(kept.get() + 1);
+        let command = "test \"$(cat)\" = payload && test $RECORD_OFFSET-$RECORD_KEY-$RECORD_DELIVERIES = 7-k-2";
+        let long = Duration::from_secs(60);
+        assert!(run_command(command, 1, &message(b"k", b"payload"), long, &keep).unwrap().success());
+        assert!(!run_command("exit 3", 1, &message(b"k", &[0; 1 << 20]), long, &keep).unwrap().success());
+        assert_eq!(kept.get(), 0);
+        run_command("sleep 0.1", 1, &message(b"k", b""), Duration::from_millis(20), &keep).unwrap();
+        assert!(kept.get() > 0);
+    }
+
+    #[test]
+    fn keys_that_no_environment_can_hold_are_left_out() {
+        assert_eq!(variables(1, &message(b"a b", b"")).get("RECORD_KEY").map(String::as_str), Some("a b"));
+        assert_eq!(variables(1, &message(b"a\0b", b"")).get("RECORD_KEY"), None);
+        assert_eq!(variables(1, &message(b"\xff", b"")).get("RECORD_KEY"), None);
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_are_none() {
+        assert!(batch_of(&json!({ "messages": [] })).is_some());
+        for bad in [json!({}), json!({ "messages": [{}] }), json!({ "messages": [{ "offset": 1, "payload": "" }] })] {
+            assert!(batch_of(&bad).is_none(), "{bad}");
+        }
+    }
+}

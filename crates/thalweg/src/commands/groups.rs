@@ -1,0 +1,416 @@
+//! `groups`: consumer groups, one by one and all; acks by hand.
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+use thalweg_server::GroupCall;
+use thalweg_types::{Clock, SystemClock};
+
+use super::with_target;
+use crate::{
+    failure::Failure,
+    render,
+    span::{Since, parse_since, parse_span, show_span},
+    target::{Access, Place},
+};
+
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "A group remembers what its members have acked of a stream. `thalweg consume` is a member.\n\n\
+                  Examples:\n  thalweg groups create orders billing --max-deliveries 5 --dead-letters orders.dead\n  \
+                  thalweg groups show orders billing\n  thalweg groups seek orders billing --to start"
+)]
+pub struct Groups {
+    #[command(subcommand)]
+    pub action: Option<GroupAction>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// A group of a stream.
+#[derive(Args, Clone, Debug)]
+pub struct Of {
+    /// The stream
+    pub stream: String,
+    /// The consumer group
+    pub group: String,
+}
+
+/// How a group delivers what several records with one key.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupOrder {
+    /// Any member gets any record at any time
+    Competing,
+    /// No two records with the same key are in flight at once, and they are delivered in order
+    PerKey,
+}
+
+/// How a group delivers; what is left out stays, or is the default.
+#[derive(Args, Clone, Debug)]
+pub struct Delivering {
+    /// A member must ack within so long, or others get the records [default: 30s]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    pub ack_deadline: Option<Duration>,
+    /// A record that was delivered so often without an ack becomes a dead letter
+    #[arg(long, value_name = "N", conflicts_with = "any_deliveries")]
+    pub max_deliveries: Option<u32>,
+    /// Deliver a record as often as it takes
+    #[arg(long)]
+    pub any_deliveries: bool,
+    /// At most so many records wait for an ack; then nothing new is delivered [default: 20000]
+    #[arg(long, value_name = "N")]
+    pub max_pending: Option<u32>,
+    /// Dead letters go to this stream; without one they are dropped and counted
+    #[arg(long, value_name = "STREAM", conflicts_with = "no_dead_letters")]
+    pub dead_letters: Option<String>,
+    /// Drop dead letters
+    #[arg(long)]
+    pub no_dead_letters: bool,
+}
+
+/// A place in a stream.
+#[derive(Args, Clone, Debug)]
+#[group(required = false, multiple = false)]
+pub struct At {
+    /// `start`, `end`, or an offset
+    #[arg(long, value_name = "PLACE", value_parser = parse_place)]
+    pub to: Option<Value>,
+    /// The first record not older: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    pub since: Option<Since>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum GroupAction {
+    /// List the groups of a stream, or all
+    List {
+        /// Only this stream's
+        stream: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Show a group: lag, what is pending, members
+    Show {
+        #[command(flatten)]
+        of: Of,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Create a group, and its stream if it is not there; one that exists is left as it is
+    Create {
+        #[command(flatten)]
+        of: Of,
+        /// In which order; fixed for good
+        #[arg(long, value_enum, default_value = "competing")]
+        order: GroupOrder,
+        #[command(flatten)]
+        delivering: Delivering,
+        /// Begin here: `start`, `end`, or an offset [default: start]
+        #[arg(long, value_name = "PLACE", value_parser = parse_place, conflicts_with = "since")]
+        from: Option<Value>,
+        /// Begin with the first record not older than this time
+        #[arg(long, value_name = "TIME", value_parser = parse_since)]
+        since: Option<Since>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Change how a group delivers; what is not named stays
+    #[command(visible_alias = "config")]
+    Configure {
+        #[command(flatten)]
+        of: Of,
+        #[command(flatten)]
+        delivering: Delivering,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Deliver from another place on; what was delivered or acked is forgotten
+    Seek {
+        #[command(flatten)]
+        of: Of,
+        #[command(flatten)]
+        at: At,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Delete a group and what it remembers; the stream stays
+    Delete {
+        #[command(flatten)]
+        of: Of,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Ack what `thalweg consume --ack none` printed
+    #[command(after_help = "Examples:\n  thalweg groups ack orders billing 1763700000000001\n  \
+                            thalweg groups ack orders billing 1763700000000001:0-4,9    # only these offsets\n\n\
+                            Ends with 4 if something of it had lapsed, or was settled before.")]
+    Ack {
+        #[command(flatten)]
+        of: Of,
+        /// Attempts; with offsets behind a colon only these
+        #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
+        attempts: Vec<Value>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Give back what was delivered
+    Nack {
+        #[command(flatten)]
+        of: Of,
+        /// Attempts; with offsets behind a colon only these
+        #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
+        attempts: Vec<Value>,
+        /// Deliver again after so long [default: at once]
+        #[arg(long, value_name = "SPAN", value_parser = parse_span, group = "again")]
+        delay: Option<Duration>,
+        /// Never deliver again: a dead letter at once
+        #[arg(long, group = "again")]
+        reject: bool,
+        /// Deliver again at once, and do not count this delivery
+        #[arg(long, group = "again")]
+        uncounted: bool,
+        /// Goes into the dead letter, if it becomes one
+        #[arg(long, default_value = "", hide_default_value = true)]
+        reason: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Move the deadlines of attempts
+    Extend {
+        #[command(flatten)]
+        of: Of,
+        /// The attempts
+        #[arg(required = true)]
+        attempts: Vec<u64>,
+        /// To so long after now
+        #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+        by: Duration,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+impl Groups {
+    /// Where, whichever way it was typed.
+    pub fn place(&self) -> &Place {
+        match &self.action {
+            None => &self.place,
+            Some(
+                GroupAction::List { place, .. }
+                | GroupAction::Show { place, .. }
+                | GroupAction::Create { place, .. }
+                | GroupAction::Configure { place, .. }
+                | GroupAction::Seek { place, .. }
+                | GroupAction::Delete { place, .. }
+                | GroupAction::Ack { place, .. }
+                | GroupAction::Nack { place, .. }
+                | GroupAction::Extend { place, .. },
+            ) => place,
+        }
+    }
+}
+
+/// `start`, `end` or an offset, as the API takes it.
+fn parse_place(text: &str) -> Result<Value, String> {
+    match text {
+        "start" | "end" => Ok(json!(text)),
+        offset => offset
+            .parse::<u64>()
+            .map(|offset| json!({ "offset": offset }))
+            .map_err(|_| "start, end or an offset".to_owned()),
+    }
+}
+
+/// `7` or `7:0-4,9`, as the API takes it.
+fn parse_attempt(text: &str) -> Result<Value, String> {
+    let expected = || "an attempt, or an attempt and offsets: 7 or 7:0-4,9".to_owned();
+    let number = |text: &str| text.parse::<u64>().map_err(|_| expected());
+    let Some((attempt, offsets)) = text.split_once(':') else { return Ok(json!({ "attempt": number(text)? })) };
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        Ok([number(first)?, number(last)?])
+    };
+    let ranges = offsets.split(',').map(range).collect::<Result<Vec<_>, String>>()?;
+    Ok(json!({ "attempt": number(attempt)?, "ranges": ranges }))
+}
+
+fn time(since: Since) -> Value {
+    json!({ "time_micros": since.time(SystemClock::default().wall()).micros() })
+}
+
+impl Delivering {
+    fn object(&self) -> Map<String, Value> {
+        let mut object = Map::new();
+        if let Some(deadline) = self.ack_deadline {
+            object.insert("ack_deadline_seconds".into(), json!(deadline.as_secs_f64()));
+        }
+        if self.max_deliveries.is_some() || self.any_deliveries {
+            object.insert("max_deliveries".into(), json!(self.max_deliveries));
+        }
+        if let Some(max) = self.max_pending {
+            object.insert("max_pending".into(), json!(max));
+        }
+        if self.dead_letters.is_some() || self.no_dead_letters {
+            object.insert("dead_letters".into(), json!(self.dead_letters));
+        }
+        object
+    }
+}
+
+pub fn run(args: &Groups) -> Result<(), Failure> {
+    let place = args.place();
+    match &args.action {
+        None | Some(GroupAction::List { stream: None, .. }) => list(place, GroupCall::ListAll, ""),
+        Some(GroupAction::List { stream: Some(stream), .. }) => list(place, GroupCall::List, stream),
+        Some(GroupAction::Show { of, .. }) => show(&call(place, GroupCall::Get, of, &Value::Null)?, place.json),
+        Some(GroupAction::Create { of, order, delivering, from, since, .. }) => {
+            let mut object = delivering.object();
+            object.insert(
+                "order".into(),
+                json!(match order {
+                    GroupOrder::Competing => "competing",
+                    GroupOrder::PerKey => "per_key",
+                }),
+            );
+            if let Some(start) = from.clone().or(since.map(time)) {
+                object.insert("start".into(), start);
+            }
+            let group = call(place, GroupCall::Create, of, &Value::Object(object))?;
+            if group["created"] == json!(false) {
+                render::note("it was there already and is left as it is; `thalweg groups configure` changes it");
+            }
+            show(&group, place.json)
+        }
+        Some(GroupAction::Configure { of, delivering, .. }) => {
+            call(place, GroupCall::Configure, of, &Value::Object(delivering.object()))?;
+            show(&call(place, GroupCall::Get, of, &Value::Null)?, place.json)
+        }
+        Some(GroupAction::Seek { of, at, .. }) => {
+            let to = at.to.clone().or(at.since.map(time));
+            let to = to.ok_or_else(|| Failure::usage("say where to: --to start, end or an offset, or --since TIME"))?;
+            let sought = call(place, GroupCall::Seek, of, &json!({ "to": to }))?;
+            said(&sought, place.json, || format!("ok, goes on at offset {}", sought["cursor"]))
+        }
+        Some(GroupAction::Delete { of, .. }) => {
+            call(place, GroupCall::Delete, of, &Value::Null)?;
+            said(&json!({ "deleted": of.group, "stream": of.stream }), place.json, || {
+                format!("ok, {} is gone; {} stays", of.group, of.stream)
+            })
+        }
+        Some(GroupAction::Ack { of, attempts, .. }) => {
+            settled(&call(place, GroupCall::Ack, of, &json!({ "attempts": attempts }))?, place.json)
+        }
+        Some(GroupAction::Nack { of, attempts, delay, reject, uncounted, reason, .. }) => {
+            let mut body = json!({ "attempts": attempts, "reject": reject, "uncounted": uncounted, "reason": reason });
+            if let Some(delay) = delay {
+                body["delay_seconds"] = json!(delay.as_secs_f64());
+            }
+            settled(&call(place, GroupCall::Nack, of, &body)?, place.json)
+        }
+        Some(GroupAction::Extend { of, attempts, by, .. }) => {
+            let body = json!({ "attempts": attempts, "by_seconds": by.as_secs_f64() });
+            let extended = call(place, GroupCall::Extend, of, &body)?;
+            said(&extended, place.json, || format!("ok, until {} from now", show_span(*by)))?;
+            lapsed(&extended["lapsed"])
+        }
+    }
+}
+
+fn call(place: &Place, call: GroupCall, of: &Of, body: &Value) -> Result<Value, Failure> {
+    let access = if call == GroupCall::Create { Access::Write } else { Access::Read };
+    with_target(place, access, |target| target.group(call, &of.stream, &of.group, body))
+}
+
+fn said(object: &Value, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    render::line(&if json { object.to_string() } else { text() })
+}
+
+fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
+    said(settled, json, || {
+        let level = settled["durability"].as_str().unwrap_or_default();
+        format!("ok, {} records, durability {level}", settled["settled"])
+    })?;
+    lapsed(&settled["lapsed"])
+}
+
+/// Something that could not be settled is a condition that did not hold.
+fn lapsed(lapsed: &Value) -> Result<(), Failure> {
+    match lapsed.as_array() {
+        Some(lapsed) if !lapsed.is_empty() => {
+            let what = Value::Array(lapsed.clone());
+            let failure = Failure::new(crate::failure::Exit::Conflict, "attempt_lapsed", format!("lapsed: {what}"));
+            Err(failure.then("it was settled before, or its deadline has passed and it is delivered again"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn list(place: &Place, call: GroupCall, stream: &str) -> Result<(), Failure> {
+    let answer = with_target(place, Access::Read, |target| target.group(call, stream, "", &Value::Null))?;
+    let groups = answer["groups"].as_array().cloned().unwrap_or_default();
+    if place.json {
+        return groups.iter().try_for_each(|group| render::line(&group.to_string()));
+    }
+    if groups.is_empty() {
+        render::note("no consumer groups yet: `thalweg groups create STREAM GROUP` makes one");
+        return Ok(());
+    }
+    show_table(&groups)
+}
+
+fn show(group: &Value, json: bool) -> Result<(), Failure> {
+    if json {
+        return render::line(&group.to_string());
+    }
+    show_table(std::slice::from_ref(group))?;
+    let members = group["members"].as_array().map_or(&[][..], Vec::as_slice);
+    if members.is_empty() {
+        return Ok(());
+    }
+    let rows = members.iter().map(|member| {
+        let text = |name: &str| member[name].as_str().unwrap_or_default().to_owned();
+        vec![text("name"), count(&member["in_flight"]), count(&member["attempts"]), text("last_fetch")]
+    });
+    render::line(&format!("\n{}", render::table(&["member", "in flight", "attempts", "last fetch"], rows)))
+}
+
+fn count(value: &Value) -> String {
+    render::count(value.as_u64().unwrap_or_default())
+}
+
+fn show_table(groups: &[Value]) -> Result<(), Failure> {
+    let header = ["stream", "group", "order", "lag", "pending", "acked", "redelivered", "dead", "dropped", "members"];
+    let rows = groups.iter().map(|group| {
+        let mut row = vec![
+            group["stream"].as_str().unwrap_or_default().to_owned(),
+            group["name"].as_str().unwrap_or_default().to_owned(),
+            group["config"]["order"].as_str().unwrap_or_default().to_owned(),
+        ];
+        row.extend(["lag", "pending", "acked", "redelivered", "dead", "dropped"].map(|name| count(&group[name])));
+        row.push(group["members"].as_array().map_or(0, Vec::len).to_string());
+        row
+    });
+    render::line(&render::table(&header, rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_may_have_offsets() {
+        assert_eq!(parse_attempt("7"), Ok(json!({ "attempt": 7 })));
+        assert_eq!(parse_attempt("7:0-4,9"), Ok(json!({ "attempt": 7, "ranges": [[0, 4], [9, 9]] })));
+        for bad in ["", "x", "7:", "7:a", "7:1-", "7:1-2-3", "7,8"] {
+            assert!(parse_attempt(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn places_are_words_or_offsets() {
+        assert_eq!(parse_place("end"), Ok(json!("end")));
+        assert_eq!(parse_place("42"), Ok(json!({ "offset": 42 })));
+        assert!(parse_place("middle").is_err());
+    }
+}
