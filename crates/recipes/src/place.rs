@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Between two attempts at what failed and may succeed a moment later.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// All contenders for a name, in order of their places.
 pub(crate) fn contenders<C: Coordinator>(coordinator: &C, name: &str) -> Result<Vec<Contender>, RecipeError<C::Error>> {

@@ -66,6 +66,14 @@ pub enum Command {
     /// Grant a lease, or look after one: keys put with it live as long as it is kept alive
     #[command(subcommand)]
     Lease(crate::commands::time::Lease),
+    /// Run a command while holding a lock
+    Lock(crate::commands::coordinate::Lock),
+    /// Run a command while holding one of so many slots
+    Semaphore(crate::commands::coordinate::Semaphore),
+    /// Run a command while leading, and be seen to lead
+    Elect(crate::commands::coordinate::Elect),
+    /// Print who leads, once or whenever it changes
+    Leader(crate::commands::coordinate::Leader),
     /// Carry out a transaction: conditions that choose one of two lists of operations
     Txn(Txn),
     /// Append records to a stream: arguments, a file, or the lines of stdin
@@ -116,6 +124,10 @@ impl Command {
             Self::Ttl(args) => args.place.json,
             Self::Touch(args) => args.place.json,
             Self::Lease(args) => args.place().json,
+            Self::Lock(args) => args.run.place.json,
+            Self::Semaphore(args) => args.run.place.json,
+            Self::Elect(args) => args.run.place.json,
+            Self::Leader(args) => args.place.json,
             Self::Append(args) => args.place.json,
             Self::Read(args) => args.place.json,
             Self::Tail(args) => args.place.json,

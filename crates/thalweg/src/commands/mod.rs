@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod consume;
+pub mod coordinate;
 mod export;
 pub mod groups;
 mod import;
@@ -36,6 +37,10 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Ttl(args) => time::ttl(&args),
         Command::Touch(args) => time::touch(&args),
         Command::Lease(args) => time::lease(&args),
+        Command::Lock(args) => coordinate::lock(&args),
+        Command::Semaphore(args) => coordinate::semaphore(&args),
+        Command::Elect(args) => coordinate::elect(&args),
+        Command::Leader(args) => coordinate::leader(&args),
         Command::Append(args) => stream::append(&args),
         Command::Read(args) => stream::read(&args),
         Command::Tail(args) => stream::tail(&args),

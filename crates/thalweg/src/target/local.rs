@@ -49,6 +49,10 @@ impl Local {
         Ok(Self { database })
     }
 
+    pub(super) fn into_database(self) -> Database {
+        self.database
+    }
+
     pub(super) fn database(&self) -> &Database {
         &self.database
     }

@@ -3,6 +3,7 @@
 //! Owns: the one trait that keeps commands identical for both, and the types it speaks. The two
 //! implementations translate; they decide nothing.
 
+pub mod coordinate;
 pub mod events;
 pub mod groups;
 pub mod http;
@@ -60,9 +61,13 @@ impl Place {
         if let Some(data) = &self.data {
             return Ok(Box::new(local::Local::open(data, access, self.durability)?));
         }
+        Ok(Box::new(remote::Remote::new(&self.url(), self.durability, self.timeout)?))
+    }
+
+    /// The server that is meant, unless it is a directory.
+    pub(crate) fn url(&self) -> String {
         let url = self.server.clone().or_else(|| std::env::var("THALWEG_SERVER").ok().filter(|url| !url.is_empty()));
-        let url = url.unwrap_or_else(|| DEFAULT_SERVER.to_owned());
-        Ok(Box::new(remote::Remote::new(&url, self.durability, self.timeout)?))
+        url.unwrap_or_else(|| DEFAULT_SERVER.to_owned())
     }
 }
 

@@ -199,7 +199,7 @@ fn change_of(object: &Map<String, Value>) -> Option<Change> {
     })
 }
 
-fn path(keyspace: &str, keys: &WatchKeys, from: Option<u64>) -> String {
+pub(super) fn path(keyspace: &str, keys: &WatchKeys, from: Option<u64>) -> String {
     let mut path = format!("/v1/watch/{}?", encode(keyspace.as_bytes()));
     let mut add = |name: &str, value: &[u8]| path.push_str(&format!("{name}={}&", encode(value)));
     match keys {

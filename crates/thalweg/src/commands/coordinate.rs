@@ -1,0 +1,301 @@
+//! `lock`, `semaphore`, `elect`, `leader`: running a command as long as something is held.
+//!
+//! The command gets the fencing token in its environment. It is ended when what it runs under is lost, but that it
+//! is takes a moment, and a process may be paused before it notices: what must not happen then has to be fenced.
+//!
+//! Whoever waits and is killed leaves a lease behind, which holds its place in the queue for as long as its TTL. If
+//! this process is killed with SIGKILL, the command goes on without it.
+
+use std::{
+    ffi::OsString,
+    os::unix::process::ExitStatusExt as _,
+    process::{self, Child, ExitStatus},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    thread,
+    time::Duration,
+};
+
+use clap::Args;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Map, json};
+use thalweg_recipes::{self as recipes, Acquire, Election, Hold, Kept, RecipeError};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    failure::{Exit, Failure},
+    render,
+    span::parse_span,
+    target::{
+        Place,
+        coordinate::{Coordination, of_recipe},
+    },
+};
+
+/// Between two looks whether it is lost.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// From SIGTERM to SIGKILL, for a command that runs under what is lost.
+const GRACE: Duration = Duration::from_secs(5);
+
+const AFTER_HELP: &str = "\
+The command finds in its environment:
+  THALWEG_FENCING_TOKEN  a number that is higher for each later holder: what the command changes
+                         elsewhere should be refused with a token lower than one seen before
+  THALWEG_LOCK_KEYSPACE  and THALWEG_LOCK_KEY: the key that is at the revision of that number as
+                         long as it is held. A transaction with that condition is a fenced write
+
+Exit codes are the command's (128 + N if signal N ended it), and without one:
+  3  the command was not found
+  4  it was lost while the command ran, which has been ended
+  5  not acquired in time, or the server is not reachable";
+
+/// What is common to all that run a command.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// Others wait for so long if this process dies
+    #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = parse_span)]
+    pub ttl: Duration,
+    /// Give up waiting after this; 0s does not wait [default: as long as it takes]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    pub wait: Option<Duration>,
+    #[command(flatten)]
+    pub place: Place,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "thalweg lock [OPTIONS] <NAME> -- <COMMAND>...",
+    after_help = format!("{AFTER_HELP}\n\nExamples:\n  thalweg lock nightly -- ./report.sh\n  \
+                          thalweg lock nightly --wait 0s -- ./report.sh || echo busy")
+)]
+pub struct Lock {
+    /// The lock
+    pub name: String,
+    /// Where locks are kept
+    #[arg(long, value_name = "KEYSPACE", default_value = "locks")]
+    pub keyspace: String,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "thalweg semaphore [OPTIONS] --slots <N> <NAME> -- <COMMAND>...",
+    after_help = format!("{AFTER_HELP}\n\nExample:\n  thalweg semaphore downloads --slots 4 -- curl -O http://host/file")
+)]
+pub struct Semaphore {
+    /// The semaphore
+    pub name: String,
+    /// How many may hold it at a time: the same for all who use it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub slots: u32,
+    /// Where semaphores are kept
+    #[arg(long, value_name = "KEYSPACE", default_value = "semaphores")]
+    pub keyspace: String,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    override_usage = "thalweg elect [OPTIONS] <NAME> --value <VALUE> -- <COMMAND>...",
+    after_help = format!("{AFTER_HELP}\n\nExample:\n  thalweg elect scheduler --value $(hostname) -- ./scheduler")
+)]
+pub struct Elect {
+    /// The election
+    pub name: String,
+    /// What others see of the leader
+    #[arg(long, value_name = "VALUE")]
+    pub value: String,
+    /// Where elections are kept
+    #[arg(long, value_name = "KEYSPACE", default_value = "elections")]
+    pub keyspace: String,
+    #[command(flatten)]
+    pub run: Run,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Prints token, tab, value.\n\nExamples:\n  thalweg leader scheduler\n  \
+                        thalweg leader scheduler --follow\n\nEnds with 3 if nobody leads.")]
+pub struct Leader {
+    /// The election
+    pub name: String,
+    /// Go on, and print each new leader; `-` while nobody leads
+    #[arg(long)]
+    pub follow: bool,
+    /// Where elections are kept
+    #[arg(long, value_name = "KEYSPACE", default_value = "elections")]
+    pub keyspace: String,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+type Held = Result<Hold<Coordination>, RecipeError<Failure>>;
+
+pub fn lock(args: &Lock) -> Result<(), Failure> {
+    run_holding(&args.run, &args.keyspace, |at, run| recipes::Lock::new(at, &args.name)?.acquire(&acquire(run, "")))
+}
+
+pub fn semaphore(args: &Semaphore) -> Result<(), Failure> {
+    let slots = args.slots as usize;
+    run_holding(&args.run, &args.keyspace, |at, run| {
+        recipes::Semaphore::new(at, &args.name, slots)?.acquire(&acquire(run, ""))
+    })
+}
+
+pub fn elect(args: &Elect) -> Result<(), Failure> {
+    run_holding(&args.run, &args.keyspace, |at, run| {
+        Election::new(at, &args.name)?.campaign(&acquire(run, &args.value))
+    })
+}
+
+fn acquire<'a>(run: &Run, value: &'a str) -> Acquire<'a> {
+    Acquire { ttl: run.ttl, wait: run.wait, value: value.as_bytes() }
+}
+
+pub fn leader(args: &Leader) -> Result<(), Failure> {
+    let at = Coordination::open(&args.place, &args.keyspace, args.place.timeout)?;
+    let election = Election::new(at.clone(), &args.name).map_err(of_recipe)?;
+    let shown = if args.follow { follow(&election, args.place.json) } else { show_leader(&election, args) };
+    drop(election);
+    shown.and(at.close())
+}
+
+fn show_leader(election: &Election<Coordination>, args: &Leader) -> Result<(), Failure> {
+    match election.leader().map_err(of_recipe)? {
+        Some(leader) => render::line(&leader_text(Some(&leader), args.place.json)),
+        None => Err(Failure::new(Exit::NotFound, "no_leader", format!("nobody leads {:?}", args.name))
+            .then("`thalweg elect` runs; `thalweg leader --follow` waits for one")),
+    }
+}
+
+fn follow(election: &Election<Coordination>, json: bool) -> Result<(), Failure> {
+    let mut observer = election.observe();
+    loop {
+        match observer.next(Duration::from_secs(60)) {
+            Ok(Some(leader)) => render::line(&leader_text(leader.as_ref(), json))?,
+            Ok(None) => {}
+            Err(RecipeError::Store(failure)) if failure.exit == Exit::Unavailable => {
+                render::note(&format!("{failure}; trying again"));
+                thread::sleep(Duration::from_secs(1));
+            }
+            Err(error) => return Err(of_recipe(error)),
+        }
+    }
+}
+
+fn leader_text(leader: Option<&recipes::Leader>, json: bool) -> String {
+    match (leader, json) {
+        (None, true) => json!({ "token": null }).to_string(),
+        (None, false) => "-".to_owned(),
+        (Some(leader), true) => {
+            let mut object = Map::from_iter([("token".to_owned(), json!(leader.token.get()))]);
+            render::insert_bytes(&mut object, "value", &leader.value);
+            serde_json::Value::Object(object).to_string()
+        }
+        (Some(leader), false) => format!("{}\t{}", leader.token, render::one_line(&leader.value)),
+    }
+}
+
+/// Acquires, runs the command, lets go, and ends as the command did.
+fn run_holding(run: &Run, keyspace: &str, acquire: impl FnOnce(Coordination, &Run) -> Held) -> Result<(), Failure> {
+    let at = Coordination::open(&run.place, keyspace, run.ttl)?;
+    let held = acquire(at.clone(), run).map_err(of_recipe)?;
+    let kept = held.keep();
+    let ran = run_command(&kept, keyspace, &run.command);
+    if let Err(error) = kept.release()
+        && ran.is_ok()
+    {
+        render::note(&format!("not released, others wait until its time is up: {}", of_recipe(error)));
+    }
+    let closed = at.close();
+    let status = ran?;
+    closed?;
+    match status.code().or_else(|| status.signal().map(|signal| 128 + signal)) {
+        Some(0) => Ok(()),
+        code => process::exit(code.unwrap_or(i32::from(Exit::Failed.code()))),
+    }
+}
+
+/// What happens while a command runs.
+enum Event {
+    Ended(std::io::Result<ExitStatus>),
+    /// This process was told to stop.
+    Terminate,
+}
+
+fn run_command(kept: &Kept<Coordination>, keyspace: &str, command: &[OsString]) -> Result<ExitStatus, Failure> {
+    let (send, events) = channel();
+    forward_signals(send.clone())?;
+    let (program, arguments) = command.split_first().expect("the parser wants one");
+    let child = process::Command::new(program)
+        .args(arguments)
+        .env("THALWEG_FENCING_TOKEN", kept.token().to_string())
+        .env("THALWEG_LOCK_KEYSPACE", keyspace)
+        .env("THALWEG_LOCK_KEY", String::from_utf8_lossy(kept.key()).as_ref())
+        .spawn()
+        .map_err(|error| Failure::file(program.as_ref(), &error))?;
+    let pid = Pid::from_child(&child);
+    wait_for(child, send);
+    while !kept.is_lost() {
+        match events.recv_timeout(LOOK_EVERY) {
+            Ok(Event::Ended(status)) => return Ok(status?),
+            Ok(Event::Terminate) => tell(pid, Signal::TERM),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    end(pid, &events);
+    let message = format!("lost while the command ran under token {}: it has been ended", kept.token());
+    Err(Failure::new(Exit::Conflict, "lease_lost", message)
+        .then("another may hold it already: look at what the command has done, then begin anew"))
+}
+
+/// Ends a command, by force if it does not listen.
+fn end(pid: Pid, events: &Receiver<Event>) {
+    tell(pid, Signal::TERM);
+    let ended = |patience| loop {
+        match events.recv_timeout(patience) {
+            Ok(Event::Ended(_)) | Err(RecvTimeoutError::Disconnected) => return true,
+            Ok(Event::Terminate) => {}
+            Err(RecvTimeoutError::Timeout) => return false,
+        }
+    };
+    if !ended(GRACE) {
+        tell(pid, Signal::KILL);
+        ended(GRACE);
+    }
+}
+
+/// A process that has ended meanwhile needs to be told nothing.
+fn tell(pid: Pid, signal: Signal) {
+    let _ = kill_process(pid, signal);
+}
+
+fn wait_for(mut child: Child, send: Sender<Event>) {
+    thread::spawn(move || {
+        let _ = send.send(Event::Ended(child.wait()));
+    });
+}
+
+/// From here on SIGTERM is passed on to the command. So is SIGINT by the terminal, which tells both: it is left to
+/// the command what to do. Either way this process ends after it, and lets go.
+fn forward_signals(send: Sender<Event>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let entered = runtime.enter();
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    drop(entered);
+    thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => if send.send(Event::Terminate).is_err() { return },
+                    _ = interrupt.recv() => {}
+                }
+            }
+        });
+    });
+    Ok(())
+}
