@@ -173,7 +173,9 @@ impl Coordinator for Coordination {
 
     fn watch(&self, watched: Watched<'_>) -> Result<Self::Watch, Failure> {
         let (remote, keyspace) = match self {
-            Self::Local { inner, .. } => return inner.watch(watched).map(CoordinateWatch::Local).map_err(of_engine),
+            Self::Local { inner, .. } => {
+                return inner.watch(watched).map(|watch| CoordinateWatch::Local(Box::new(watch))).map_err(of_engine);
+            }
             Self::Remote { remote, keyspace, .. } => (remote, keyspace),
         };
         let keys = match watched {
@@ -191,7 +193,7 @@ impl Coordinator for Coordination {
 
 /// A watch of a directory, or of a server, read by a thread.
 pub enum CoordinateWatch {
-    Local(CoordinationWatch),
+    Local(Box<CoordinationWatch>),
     Remote(Receiver<Noticed>),
 }
 
