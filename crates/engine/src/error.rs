@@ -286,6 +286,7 @@ impl Classified for WriteError {
             Self::Command(CommandError::BadProducerId { .. }) => "bad_producer_id",
             Self::Command(CommandError::BadTtl { .. }) => "bad_ttl",
             Self::Command(CommandError::BadLeaseId) => "bad_lease_id",
+            Self::Command(CommandError::BadHistory { .. }) => "bad_history",
             Self::Record(RecordError::TooLarge { .. } | RecordError::BatchTooLarge) => "record_too_large",
             Self::Record(RecordError::KeyTooLong { .. }) => "key_too_long",
             Self::Record(RecordError::Headers) => "bad_headers",

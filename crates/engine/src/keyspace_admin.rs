@@ -74,10 +74,8 @@ impl AsyncDatabase {
         keyspace: KeyspaceId,
         config: &KeyspaceConfig,
     ) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
-        let proposed = self.propose(self.level(), Purpose::Reclaim, |out| {
-            encode_configure_keyspace(out, keyspace, config);
-            Ok::<_, CommandError>(())
-        });
+        let proposed =
+            self.propose(self.level(), Purpose::Reclaim, |out| encode_configure_keyspace(out, keyspace, config));
         async move { ack(proposed?.await?) }
     }
 
@@ -108,8 +106,7 @@ impl Keyspace {
     pub fn configure(&self, config: &KeyspaceConfig) -> Result<Ack, WriteError> {
         let db = self.database();
         ack(db.inner.propose(db.durability().max(Durability::Os), Purpose::Reclaim, |out| {
-            encode_configure_keyspace(out, self.id(), config);
-            Ok::<_, CommandError>(())
+            encode_configure_keyspace(out, self.id(), config)
         })?)
     }
 

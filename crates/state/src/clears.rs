@@ -13,12 +13,15 @@
 //!   before the batch that holds it, and leaves it after the batch that removes the last hidden row.
 //!
 //! ```text
-//! clear := revision u64 LE | last key swept                     at key 06 | keyspace u32 BE | prefix
+//! clear := revision u64 LE | flags u8 | kept | last key swept    at key 06 | keyspace u32 BE | prefix
+//! kept  := count u32 LE | (revision u64 LE)*                     if flag bit 1 is set
 //! ```
+//! Flag bit 0: there is a last key swept. `kept` are former deletes of the same prefix, ascending, whose rows are
+//! not all swept either: what keyspaces with history must know to tell since when a row is hidden.
 
 use std::collections::BTreeMap;
 
-use thalweg_types::{KeyspaceId, Revision};
+use thalweg_types::{KeyspaceId, Revision, record::Reader};
 
 use crate::{
     backend::{View, WriteBatch},
@@ -33,31 +36,43 @@ pub(crate) struct Clear {
     pub(crate) revision: Revision,
     /// Of the clear of the same prefix that this one replaces: what a view of before this one goes by.
     pub(crate) earlier: Option<Revision>,
+    /// All former ones that are not swept, ascending; only in keyspaces with history.
+    pub(crate) kept: Vec<Revision>,
     /// Rows up to and including this user key have been swept; `None` at the start.
     pub(crate) swept: Option<Vec<u8>>,
 }
 
+const HAS_SWEPT: u8 = 1;
+const HAS_KEPT: u8 = 2;
+
 impl Clear {
     pub(crate) fn write(&self, keyspace: KeyspaceId, prefix: &[u8], batch: &mut WriteBatch) {
         let swept = self.swept.as_deref();
-        let flag = [u8::from(swept.is_some())];
-        let value: [&[u8]; 3] = [&self.revision.0.to_le_bytes(), &flag, swept.unwrap_or_default()];
-        batch.put(&[&keys::clear_prefix(keyspace), prefix], &value);
+        let mut head = self.revision.0.to_le_bytes().to_vec();
+        head.push(if swept.is_some() { HAS_SWEPT } else { 0 } | if self.kept.is_empty() { 0 } else { HAS_KEPT });
+        if !self.kept.is_empty() {
+            head.extend_from_slice(&(self.kept.len() as u32).to_le_bytes());
+            self.kept.iter().for_each(|revision| head.extend_from_slice(&revision.0.to_le_bytes()));
+        }
+        batch.put(&[&keys::clear_prefix(keyspace), prefix], &[&head, swept.unwrap_or_default()]);
     }
 
     fn decode(row: &[u8]) -> Option<Self> {
-        let (revision, rest) = row.split_first_chunk::<8>()?;
-        let swept = match rest.split_first()? {
-            (0, []) => None,
-            (1, swept) => Some(swept.to_vec()),
-            _ => return None,
-        };
-        Some(Self { revision: Revision(u64::from_le_bytes(*revision)), earlier: None, swept })
+        let mut reader = Reader::at(row, 0);
+        let revision = Revision(reader.u64("revision").ok()?);
+        let flags = reader.u8("flags").ok().filter(|flags| flags & !(HAS_SWEPT | HAS_KEPT) == 0)?;
+        let count = if flags & HAS_KEPT != 0 { reader.u32("count").ok()? } else { 0 };
+        let kept = (0..count).map(|_| reader.u64("revision").map(Revision)).collect::<Result<_, _>>().ok()?;
+        let swept = (flags & HAS_SWEPT != 0).then(|| reader.rest().to_vec());
+        reader.is_empty().then_some(Self { revision, earlier: None, kept, swept })
+    }
+
+    fn revisions(&self) -> impl Iterator<Item = Revision> {
+        self.kept.iter().copied().chain(self.earlier).chain([self.revision])
     }
 
     fn hides(&self, revision: Revision, as_of: Revision) -> bool {
-        let bound = if self.revision <= as_of { Some(self.revision) } else { self.earlier };
-        bound.is_some_and(|bound| revision < bound)
+        self.revisions().any(|clear| clear <= as_of && revision < clear)
     }
 }
 
@@ -74,6 +89,13 @@ impl Prefixes {
     pub(crate) fn hides(&self, key: &[u8], revision: Revision, as_of: Revision) -> bool {
         let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
         beginnings.filter_map(|prefix| self.clears.get(prefix)).any(|clear| clear.hides(revision, as_of))
+    }
+
+    /// The first delete that hides a row of this key and revision.
+    pub(crate) fn hidden_since(&self, key: &[u8], revision: Revision) -> Option<Revision> {
+        let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
+        let clears = beginnings.filter_map(|prefix| self.clears.get(prefix));
+        clears.flat_map(Clear::revisions).filter(|&clear| revision < clear).min()
     }
 
     fn note_lengths(&mut self) {
@@ -116,7 +138,7 @@ impl ClearTable {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.by_keyspace.values().map(|prefixes| prefixes.clears.len()).sum()
+        self.by_keyspace.values().flat_map(|prefixes| prefixes.clears.values()).map(|clear| 1 + clear.kept.len()).sum()
     }
 
     pub(crate) fn get(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Option<&Clear> {
@@ -155,7 +177,7 @@ mod tests {
     const KS: KeyspaceId = KeyspaceId(3);
 
     fn clear(revision: u64, earlier: Option<u64>) -> Clear {
-        Clear { revision: Revision(revision), earlier: earlier.map(Revision), swept: None }
+        Clear { revision: Revision(revision), earlier: earlier.map(Revision), kept: Vec::new(), swept: None }
     }
 
     #[test]
@@ -171,6 +193,13 @@ mod tests {
         for bad in [b"".as_slice(), b"\x07\0\0\0\0\0\0\0", b"\x07\0\0\0\0\0\0\0\0x", b"\x07\0\0\0\0\0\0\0\x02"] {
             assert_eq!(Clear::decode(bad), None, "{bad:?}");
         }
+        let kept = Clear { kept: vec![Revision(3), Revision(5)], ..clear(7, None) };
+        let mut batch = WriteBatch::new();
+        kept.write(KS, b"p", &mut batch);
+        let bytes = b"\x07\0\0\0\0\0\0\0\x02\x02\0\0\0\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0";
+        assert_eq!(batch.changes().next(), Some(Change::Put(b"\x06\0\0\0\x03p", bytes)));
+        assert_eq!(Clear::decode(bytes), Some(kept));
+        assert_eq!(Clear::decode(b"\x07\0\0\0\0\0\0\0\x04"), None);
     }
 
     #[test]
@@ -187,6 +216,9 @@ mod tests {
         assert!(hides(b"ab/c", 8, 9) && !hides(b"ab/c", 8, 8), "both prefixes count");
         assert!(hides(b"ab/c", 2, 4) && !hides(b"ab/c", 3, 4), "the delete before this one");
         assert!(table.of(KeyspaceId(4)).is_none());
+        let since = |key: &[u8], revision| table.of(KS).unwrap().hidden_since(key, Revision(revision)).map(|at| at.0);
+        assert_eq!([since(b"ab/c", 2), since(b"ab/c", 4), since(b"ab/c", 8)], [Some(3), Some(5), Some(9)]);
+        assert_eq!([since(b"ab/c", 9), since(b"b", 0), since(b"axx", 5)], [None; 3]);
         let gone = ClearChanges::from([((KS, b"a".to_vec()), None), ((KS, b"ab/".to_vec()), None)]);
         assert_eq!(table.changed(&gone, false).len(), 2);
         assert!(table.changed(&gone, true).is_empty());

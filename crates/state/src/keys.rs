@@ -26,6 +26,7 @@
 //! 10 | keyspace u32 BE | user key          a key's value
 //! 11 | stream u32 BE | first offset u64 BE a batch's index entry
 //! 14 | group u32 BE | attempt u64 BE       pending records of a consumer group
+//! 12 | 0, 1 or 2 | keyspace u32 BE ...     what keys were: see `versions`
 //! f0 - ff                                  backends' own keys
 //! ```
 //! Invariant: no key is empty, and none is longer than a backend takes.
@@ -53,6 +54,7 @@ pub(crate) const TAG_LEASE: u8 = 0x09;
 pub(crate) const TAG_ATTACHED: u8 = 0x0a;
 pub(crate) const TAG_DATA: u8 = 0x10;
 pub(crate) const TAG_INDEX: u8 = 0x11;
+pub(crate) const TAG_VERSIONS: u8 = 0x12;
 pub(crate) const TAG_PARCEL: u8 = 0x14;
 
 /// Longest key that a backend takes.

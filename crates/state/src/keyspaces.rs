@@ -132,6 +132,11 @@ impl Sight<'_> {
     pub(crate) fn shows(&self, key: &[u8], revision: Revision) -> bool {
         self.clears.is_none_or(|clears| !clears.hides(key, revision, self.as_of))
     }
+
+    /// Since when a row of this key and revision has been hidden by a deleted prefix.
+    pub(crate) fn hidden_since(&self, key: &[u8], revision: Revision) -> Option<Revision> {
+        self.clears?.hidden_since(key, revision).filter(|&since| since <= self.as_of)
+    }
 }
 
 /// A consistent, immutable view of all keyspaces. Holding one keeps old data alive.
@@ -153,7 +158,12 @@ impl std::fmt::Debug for Snapshot {
 
 impl Snapshot {
     fn sight(&self, keyspace: KeyspaceId) -> Sight<'_> {
-        Sight { clears: self.clears.of(keyspace), as_of: self.view.applied().revision }
+        self.sight_at(keyspace, self.view.applied().revision)
+    }
+
+    /// Which rows counted when `as_of` was the last revision.
+    pub(crate) fn sight_at(&self, keyspace: KeyspaceId, as_of: Revision) -> Sight<'_> {
+        Sight { clears: self.clears.of(keyspace), as_of }
     }
 
     /// `time` is at least that of the last entry that the view has applied, and at most that of the next.
@@ -263,6 +273,26 @@ pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
     let mut head = [form; HEAD_LEN];
     head[1..].copy_from_slice(&revision.0.to_le_bytes());
     head
+}
+
+/// A value's row, in the form that its place and its end ask for.
+pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef<'_>) -> Vec<u8> {
+    let ends = *expiry != Expiry::NEVER;
+    let form = match (value, ends) {
+        (StoredRef::Inline(_), false) => FORM_INLINE,
+        (StoredRef::Blob(_), false) => FORM_BLOB,
+        (StoredRef::Inline(_), true) => FORM_INLINE_ENDING,
+        (StoredRef::Blob(_), true) => FORM_BLOB_ENDING,
+    };
+    let mut row = value_head(form, revision).to_vec();
+    if ends {
+        row.extend_from_slice(&expiry.encode());
+    }
+    match value {
+        StoredRef::Inline(bytes) => row.extend_from_slice(bytes),
+        StoredRef::Blob(blob) => row.extend_from_slice(&blob.encode()),
+    }
+    row
 }
 
 fn decode_item<'a>(key: &'a [u8], value: &'a [u8], fetch: Fetch) -> Result<Item<'a>, MachineError> {

@@ -25,12 +25,14 @@ pub mod machine;
 pub mod memory;
 pub mod memtable;
 mod merge;
+pub mod past;
 pub mod portable;
 #[cfg(feature = "redb")]
 pub mod redb;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod streams;
+mod versions;
 
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use buffered::BufferOptions;

@@ -4,7 +4,8 @@
 //! key is at the entry's time (`live`, `overlay`), transactions (`transaction`), deletes by prefix and their
 //! sweep (`clearing`), moves of bytes (`moves`),
 //! what the space's group must find again when the log has been freed (`group`), what readers of the log
-//! need to tell what its entries changed (`history`), and reads of what is applied (`reads`). Does not own the
+//! need to tell what its entries changed (`history`), versions of keys of keyspaces with history (`versions`,
+//! `prune`), and reads of what is applied (`reads`). Does not own the
 //! log, the order of entries, time, or the bytes of streams and large values.
 //!
 //! Time: what ends (`timed`, `leases`, `expire`) does so by the time of entries; reads hide it by a time of their
@@ -37,11 +38,13 @@ mod live;
 mod moves;
 mod overlay;
 mod producers;
+mod prune;
 mod reads;
 mod time;
 mod timed;
 mod transaction;
 mod transaction_scan;
+mod versions;
 
 use std::{
     collections::BTreeMap,
@@ -194,6 +197,7 @@ impl Machine {
         drop(keyspaces);
         (applier.clears, applier.counts) = (clears, counts);
         applier.history_floor = history::load_floor(&*view)?;
+        applier.histories = versions::load(&*view)?;
         Ok(Self {
             backend,
             blobs: Arc::new(NoBlobs),

@@ -17,6 +17,7 @@
 //!            | 10 | keyspace u32                                            drop keyspace
 //!            | 11 | max u32                                                 sweep rows of deleted prefixes
 //!            | 24 | revision u64 | index u64 | max u32                      raise the history floor
+//!            | 25 | max u32                                                forget versions of keys
 //!            | 32 | stream u32 | producer id                                open a producer
 //!            | 48 to 63                                                     consumer groups, see `groups`
 //!            | 16 to 20 | ...                                               about time, see `time.rs`
@@ -67,8 +68,8 @@ pub use commit::{
     encode_append, encode_append_with, encode_delete, encode_put, encode_put_until,
 };
 pub use groups::GroupCommand;
-pub use history::{HistoryFloor, encode_raise_history_floor};
-pub use keyspace_config::KeyspaceConfig;
+pub use history::{HistoryFloor, encode_prune_versions, encode_raise_history_floor};
+pub use keyspace_config::{KeyspaceConfig, KeyspaceHistory};
 pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::{Operations, ScanOperation};
 pub use outcome::{AppendedAt, Outcome};
@@ -85,8 +86,8 @@ pub use transaction::{
 use crate::{
     ids::{KeyspaceId, Offset, StreamId},
     limits::{
-        MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_SETTLED_RANGES, MAX_VALUE_BYTES,
-        MIN_LEASE_TTL,
+        MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_HISTORY_REVISIONS, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_SETTLED_RANGES,
+        MAX_VALUE_BYTES, MIN_LEASE_TTL,
     },
     record::{Malformed, Reader, put_u16},
 };
@@ -103,6 +104,7 @@ const CONFIGURE_KEYSPACE: u8 = 9;
 const DROP_KEYSPACE: u8 = 10;
 const SWEEP: u8 = 11;
 const RAISE_HISTORY_FLOOR: u8 = 24;
+const PRUNE_VERSIONS: u8 = 25;
 const OPEN_PRODUCER: u8 = 32;
 
 /// A command that breaks a limit; nothing was proposed.
@@ -153,6 +155,14 @@ pub enum CommandError {
         /// As given.
         got: Duration,
     },
+    /// Bounds of a keyspace's history outside of the limits.
+    #[error(
+        "bad history {got:?}: 2 to {MAX_HISTORY_REVISIONS} revisions, an age above 0 and at most 100 years, or both"
+    )]
+    BadHistory {
+        /// As given.
+        got: KeyspaceHistory,
+    },
     /// A lease id of 0.
     #[error("a lease id is not 0: leave it out to have one chosen")]
     BadLeaseId,
@@ -170,7 +180,7 @@ pub fn check_name(name: &str) -> Result<(), CommandError> {
 /// Appends the command that creates a keyspace; one that exists is left as it is.
 pub fn encode_create_keyspace(out: &mut Vec<u8>, name: &str, config: &KeyspaceConfig) -> Result<(), CommandError> {
     check_name(name)?;
-    config.default_ttl.map_or(Ok(Deadline::Never), |ttl| Deadline::After(ttl).check())?;
+    config.check()?;
     out.push(CREATE_KEYSPACE);
     config.encode(out);
     encode_name(out, name);
@@ -178,10 +188,16 @@ pub fn encode_create_keyspace(out: &mut Vec<u8>, name: &str, config: &KeyspaceCo
 }
 
 /// Appends the command that replaces a keyspace's configuration.
-pub fn encode_configure_keyspace(out: &mut Vec<u8>, keyspace: KeyspaceId, config: &KeyspaceConfig) {
+pub fn encode_configure_keyspace(
+    out: &mut Vec<u8>,
+    keyspace: KeyspaceId,
+    config: &KeyspaceConfig,
+) -> Result<(), CommandError> {
+    config.check()?;
     out.push(CONFIGURE_KEYSPACE);
     out.extend_from_slice(&keyspace.0.to_le_bytes());
     config.encode(out);
+    Ok(())
 }
 
 /// Appends the command that drops a keyspace; its id is never used again.
@@ -359,6 +375,11 @@ pub enum Command<'a> {
         /// At most so many rows.
         max: u32,
     },
+    /// Forget versions of keys that are past their keyspace's bounds.
+    PruneVersions {
+        /// Look at so many rows at most.
+        max: u32,
+    },
     /// Give a producer a new epoch.
     OpenProducer {
         /// Of which stream.
@@ -421,6 +442,7 @@ impl<'a> Command<'a> {
                 let floor = HistoryFloor::decode(reader)?;
                 Ok(Self::RaiseHistoryFloor { floor, max: reader.u32("row count")? })
             }
+            PRUNE_VERSIONS => Ok(Self::PruneVersions { max: reader.u32("row count")? }),
             OPEN_PRODUCER => Ok(Self::OpenProducer {
                 stream: StreamId(reader.u32("stream id")?),
                 id: append::decode_producer_id(reader)?,

@@ -121,6 +121,18 @@ pub const MAX_RECIPE_NAME_BYTES: usize = 512;
 /// Rows that one entry may remove for being past their deadline, over all its commands: bounds the batch
 /// and the time that the next entry waits. What is left over is hidden and goes with a later entry.
 pub const MAX_EXPIRED_ROWS: u32 = 10_000;
+/// Most revisions of a key that a keyspace with history may be asked to keep, the newest included: a write
+/// there looks at as many rows. More, or fewer than two: typed error.
+pub const MAX_HISTORY_REVISIONS: u32 = 256;
+/// Longest time for which a keyspace with history may be asked to keep what was overwritten. Longer: typed error.
+pub const MAX_HISTORY_AGE: Duration = MAX_TTL;
+/// Rows of versions that one entry may look at to forget those past their keyspace's bounds, over all its
+/// commands. What is left over goes with a later entry.
+pub const MAX_PRUNED_VERSIONS: u32 = 10_000;
+/// Versions in one page of the list of a key's versions. More: the page says where to go on.
+pub const MAX_VERSIONS_PAGE: usize = 1000;
+/// Largest encoding of a scan's cursor: two keys and what else there is to say. Longer: typed error.
+pub const MAX_CURSOR_BYTES: usize = 2 * MAX_KEY_BYTES + 128;
 /// Rows that one command may name as stale. More are left to a later one.
 pub const MAX_STALE_ROWS: usize = 1_000;
 /// Bytes that a chunk of a snapshot gathers before compression: what taking or restoring one holds in memory, a

@@ -28,6 +28,7 @@ use crate::{
         entry::{Applying, MAX_RECLAIM_ENTRIES, Refused},
         overlay::Overlay,
     },
+    versions::Ending,
 };
 
 /// Bytes of keys after which one sweep ends.
@@ -40,6 +41,8 @@ pub(super) struct Row {
     pub(super) revision: Revision,
     value_bytes: usize,
     blob: Option<BlobRef>,
+    /// Whether it becomes a version, which the bytes belong to then.
+    pub(super) is_kept: bool,
 }
 
 impl Row {
@@ -50,7 +53,7 @@ impl Row {
             StoredRef::Blob(blob) => (blob.len as usize, Some(blob)),
         };
         let key = full.get(DATA_PREFIX_LEN..).unwrap_or_default().to_vec();
-        Ok(Self { key, revision: decoded.revision, value_bytes, blob })
+        Ok(Self { key, revision: decoded.revision, value_bytes, blob, is_kept: false })
     }
 
     /// What removing it makes of exact counts.
@@ -135,16 +138,27 @@ impl Applying<'_> {
     }
 
     fn forget_blob(&mut self, row: &Row) {
-        if let Some(blob) = &row.blob {
+        if let Some(blob) = row.blob.as_ref().filter(|_| !row.is_kept) {
             self.lower(BlobKind::Value, blob);
         }
     }
 
-    /// The clears with this prefix or a longer one are replaced by this one: it hides what they hide.
+    /// The clears with this prefix or a longer one are replaced by this one: it hides what they hide. But where a
+    /// history tells since when, they stay, or are kept with this one.
     fn add_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) {
-        let earlier = self.applier.clears.get(keyspace, prefix).map(|clear| clear.revision);
-        self.remove_clears(keyspace, prefix);
-        let clear = Clear { revision, earlier, swept: None };
+        let before = self.applier.clears.get(keyspace, prefix);
+        let earlier = before.map(|clear| clear.revision);
+        let mut kept = Vec::new();
+        if self.keeps_history(keyspace) {
+            let pending = self.applier.pending.clears.get(&(keyspace, prefix.to_vec()));
+            if let Some(before) = pending.map_or(before, Option::as_ref).filter(|before| before.revision < revision) {
+                kept.clone_from(&before.kept);
+                kept.push(before.revision);
+            }
+        } else {
+            self.remove_clears(keyspace, prefix);
+        }
+        let clear = Clear { revision, earlier, kept, swept: None };
         clear.write(keyspace, prefix, &mut self.applier.batch);
         self.applier.pending.clears.insert((keyspace, prefix.to_vec()), Some(clear));
     }
@@ -182,9 +196,12 @@ pub(crate) fn drop_keyspace(
     let written = overlay.written_under(id, b"");
     let revision = applying.use_revision();
     applying.tell_changes();
+    // From here on it keeps no versions.
+    applying.set_keyspace(id, KeyspaceRow { life: KeyspaceLife::Dropped, ..row });
+    applying.drop_history(id);
     applying.empty(id, b"", &emptying, &written, revision);
     match emptying {
-        Emptying::Later => applying.set_keyspace(id, KeyspaceRow { life: KeyspaceLife::Dropped, ..row }),
+        Emptying::Later => {}
         Emptying::Now(_) => {
             applying.remove_clears(id, b"");
             applying.forget_keyspace(id);
@@ -280,9 +297,11 @@ impl Sweep {
             return Err(failure);
         }
         let counts = applying.counts_exactly(keyspace);
-        for row in rows {
+        for mut row in rows {
             let hidden = !applying.sight(keyspace).shows(&row.key, row.revision);
             if hidden && overlay.get(keyspace, &row.key).is_none() {
+                let now = applying.applied.revision;
+                row.is_kept = applying.supersede(overlay, keyspace, &row.key, now, Ending::Deleted)?;
                 applying.applier.batch.delete(&[&keys::data_prefix(keyspace), &row.key]);
                 applying.forget_blob(&row);
                 if counts {

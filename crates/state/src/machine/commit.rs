@@ -25,6 +25,7 @@ use crate::{
         transaction_scan::{Unchanged, check_unchanged},
     },
     streams::index::IndexEntry,
+    versions::Ending,
 };
 
 /// Runs a commit whose bytes begin at `at` in the log.
@@ -118,8 +119,12 @@ fn perform<'a>(
                 let change = count_change(applying, overlay, keyspace, key, Some(value.len()))?;
                 applying.count(keyspace, change);
             }
+            let keeps = applying.keeps_history(keyspace);
+            if keeps {
+                applying.supersede(overlay, keyspace, key, revision, Ending::Overwritten)?;
+            }
             put(applying, keyspace, key, value, revision, at);
-            if counts || overlay.is_wanted() {
+            if counts || keeps || overlay.is_wanted() {
                 let value = LiveValue::Written(value, at);
                 overlay.set(keyspace, key, Some(LiveKey { revision, value, expiry: Expiry::NEVER }));
             }
@@ -128,15 +133,19 @@ fn perform<'a>(
             let put = PutUntil { keyspace, key, value, deadline, lease };
             put_until(applying, &put, revision, within(at, value_at), overlay)?;
         }
-        Write::Touch { keyspace, key, deadline } => touch(applying, keyspace, key, deadline, overlay)?,
+        Write::Touch { keyspace, key, deadline } => touch(applying, keyspace, key, deadline, revision, overlay)?,
         Write::Delete { keyspace, key } => {
             let counts = applying.counts_exactly(keyspace);
             if counts {
                 let change = count_change(applying, overlay, keyspace, key, None)?;
                 applying.count(keyspace, change);
             }
+            let keeps = applying.keeps_history(keyspace);
+            if keeps {
+                applying.supersede(overlay, keyspace, key, revision, Ending::Deleted)?;
+            }
             delete(applying, keyspace, key);
-            if counts || overlay.is_wanted() {
+            if counts || keeps || overlay.is_wanted() {
                 overlay.set(keyspace, key, None);
             }
         }

@@ -33,9 +33,12 @@ use crate::{
         lock,
         overlay::Overlay,
         producers::{self, PendingProducers},
-        read, transaction, write,
+        prune, read, transaction,
+        versions::PendingVersions,
+        write,
     },
     streams::{Head, index::IndexEntry},
+    versions::HistoryRow,
 };
 
 /// Largest payload: the batch made of it stays far below the 4 GiB that a [`WriteBatch`] can hold.
@@ -86,6 +89,8 @@ pub(crate) struct Applier {
     pub(crate) counts: BTreeMap<KeyspaceId, Counts>,
     pub(crate) verdict: VerdictBuilder,
     pub(crate) history_floor: HistoryFloor,
+    /// Of keyspaces that keep, or have kept, versions; as the commands so far left them.
+    pub(crate) histories: BTreeMap<KeyspaceId, HistoryRow>,
     /// Where in its segment the payload of the current entry begins.
     pub(crate) payload_at: u32,
     scratch: Vec<u8>,
@@ -112,6 +117,7 @@ pub(crate) struct Pending {
     /// Keyspaces whose exact counts change.
     pub(crate) counted: BTreeSet<KeyspaceId>,
     pub(crate) leases: PendingLeases,
+    pub(crate) versions: PendingVersions,
     /// Rows of what has ended that the record has looked at.
     pub(crate) expired_rows: u32,
 }
@@ -141,6 +147,7 @@ impl Applier {
             counts: BTreeMap::new(),
             verdict: VerdictBuilder::default(),
             history_floor: HistoryFloor::default(),
+            histories: BTreeMap::new(),
             payload_at: 0,
             scratch: Vec::new(),
         }
@@ -290,6 +297,7 @@ impl<'m> Applying<'m> {
         pending.appended.clear();
         pending.producers.clear();
         pending.leases.clear();
+        pending.versions.clear();
         *write(&published.applied) = self.applied;
         if let Some(mut groups) = self.groups {
             groups.applying = false;
@@ -353,6 +361,7 @@ fn run<'a>(
         Ok(Command::TrimStream { stream, before }) => admin::trim_stream(applying, stream, before),
         Ok(Command::ReclaimStream { stream, max }) => admin::reclaim_stream(applying, stream, max),
         Ok(Command::RaiseHistoryFloor { floor, max }) => history::raise_floor(applying, floor, max),
+        Ok(Command::PruneVersions { max }) => prune::prune(applying, max),
         Ok(Command::OpenProducer { stream, id }) => producers::open(applying, stream, id),
         Ok(Command::Group(command)) => consumers::apply(applying, command),
         Ok(Command::Time(command)) => run_about_time(applying, &command, overlay),

@@ -25,13 +25,14 @@ use crate::{
     expiry::{Ending, Expiry, attached_rows, deadline_prefix},
     history::KeyChange,
     keys::{self, KeyRange, TAG_ATTACHED, TAG_DEADLINE},
-    keyspaces::{StoredRef, decode_value},
+    keyspaces::{Decoded, StoredRef, decode_value},
     liveness::BlobKind,
     machine::{
         Machine, MachineError,
         entry::{Applying, Refused},
         overlay::Overlay,
     },
+    versions,
 };
 
 /// Removes at most `max` rows of what has ended at the entry's time.
@@ -147,7 +148,12 @@ impl Removal<'_, '_> {
         // What a deleted prefix hides is gone already, and swept by and by.
         let is_shown =
             |revision| !self.overlay.is_cleared(keyspace, key) && applying.sight(keyspace).shows(key, revision);
-        let ended = found.filter(|found| ends(&found.expiry) && is_shown(found.revision));
+        let ended = found.filter(|found| ends(&found.expiry));
+        let is_shown = ended.is_some_and(|found| is_shown(found.revision));
+        if let Some(found) = ended.filter(|_| !is_shown) {
+            self.hidden_key(applying, keyspace, key, &found, &full)?;
+        }
+        let ended = ended.filter(|_| is_shown);
         if let Some(found) = ended
             && (!has_both(&found.expiry) || self.named_twice.insert(full.clone()))
         {
@@ -156,6 +162,8 @@ impl Removal<'_, '_> {
                 applying.tell_changes();
             }
             applying.changed(&KeyChange::Expire { keyspace, key }, None);
+            let revision = self.revision.expect("set above");
+            let kept = applying.supersede(self.overlay, keyspace, key, revision, versions::Ending::Expired)?;
             if applying.counts_exactly(keyspace) {
                 let value_bytes = match found.value {
                     StoredRef::Inline(bytes) => bytes.len(),
@@ -163,10 +171,14 @@ impl Removal<'_, '_> {
                 };
                 applying.count(keyspace, CountChange::of(key, Some(value_bytes), None));
                 self.overlay.set(keyspace, key.to_vec(), None);
+            } else if applying.keeps_history(keyspace) {
+                self.overlay.set(keyspace, key.to_vec(), None);
             }
             self.keys += 1;
             applying.applier.batch.delete(&[&full]);
-            if let StoredRef::Blob(blob) = found.value {
+            if let StoredRef::Blob(blob) = found.value
+                && !kept
+            {
                 applying.lower(BlobKind::Value, &blob);
             }
             if let Some(deadline) = found.expiry.deadline {
@@ -183,6 +195,36 @@ impl Removal<'_, '_> {
                 Ok(())
             }
         }
+    }
+
+    /// Where versions are kept, does what a sweep would do: when the lease is gone, nothing tells when the value
+    /// ended.
+    fn hidden_key(
+        &mut self,
+        applying: &mut Applying<'_>,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        found: &Decoded<'_>,
+        full: &[u8],
+    ) -> Result<(), MachineError> {
+        if !applying.keeps_history(keyspace) {
+            return Ok(());
+        }
+        let now = applying.applied.revision;
+        let kept = applying.supersede(self.overlay, keyspace, key, now, versions::Ending::Deleted)?;
+        let (value_bytes, blob) = match found.value {
+            StoredRef::Inline(bytes) => (bytes.len(), None),
+            StoredRef::Blob(blob) => (blob.len as usize, Some(blob)),
+        };
+        if let Some(blob) = blob.filter(|_| !kept) {
+            applying.lower(BlobKind::Value, &blob);
+        }
+        if applying.counts_exactly(keyspace) {
+            applying.count(keyspace, CountChange::of(key, Some(value_bytes), None));
+        }
+        applying.applier.batch.delete(&[full]);
+        self.overlay.set(keyspace, key.to_vec(), None);
+        Ok(())
     }
 
     /// Removes the keys of an ended lease, and the lease when none is left. Says whether it is gone.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thalweg_types::{
     KeyspaceId,
-    command::{KeyspaceConfig, Outcome},
+    command::{KeyspaceConfig, KeyspaceHistory, Outcome},
     limits::MAX_KEYSPACES,
 };
 
@@ -95,6 +95,7 @@ pub(crate) fn create(applying: &mut Applying<'_>, name: &str, config: KeyspaceCo
     let (revision, created) = (applying.applied.revision, applying.applied.time);
     let row = KeyspaceRow { name: name.into(), config, life: KeyspaceLife::Live, revision, created };
     applying.set_keyspace(id, row);
+    applying.configure_history(id, KeyspaceHistory::default(), config.history);
     Ok(Outcome::Keyspace { id, created: true })
 }
 
@@ -112,6 +113,7 @@ pub(crate) fn configure(
     if !config.exact_counts && applying.applier.counts.remove(&id).is_some() {
         applying.applier.pending.counted.insert(id);
     }
+    applying.configure_history(id, row.config.history, config.history);
     applying.set_keyspace(id, KeyspaceRow { config, ..row });
     Ok(Outcome::Done)
 }

@@ -7,10 +7,14 @@ use thalweg_types::{
 
 use crate::{
     keys,
-    keyspaces::{StoredRef, StoredValue, decode_value},
+    keyspaces::{StoredRef, decode_value, encode_value},
     liveness::BlobKind,
-    machine::{Machine, MachineError, Moved, commit::blob_at, compaction, entry::Applying, timed::write_value},
+    machine::{
+        Machine, MachineError, Moved, commit::blob_at, compaction, entry::Applying, timed::write_value,
+        versions::version_at,
+    },
     streams::{Life, index},
+    versions::VersionRow,
 };
 
 /// Applies a move whose payload begins at `at`. A copy that is not the original is void: the pointer
@@ -47,11 +51,25 @@ fn move_value(
         let found = decode_value(full, &value)?;
         Ok::<_, MachineError>((found.value == StoredRef::Blob(*from)).then_some((found.revision, found.expiry)))
     })?;
-    let Some((revision, expiry)) = found else { return Ok(Moved::Void) };
-    write_value(applying, keyspace, key, revision, &expiry, StoredRef::Blob(*to));
+    match found {
+        Some((revision, expiry)) => write_value(applying, keyspace, key, revision, &expiry, StoredRef::Blob(*to)),
+        None => match version_at(&*applying.machine.backend.view(), keyspace, key, from)? {
+            Some((full, row)) => point_version(applying, &full, &row, to)?,
+            None => return Ok(Moved::Void),
+        },
+    }
     applying.lower(BlobKind::Value, from);
     applying.raise(BlobKind::Value, to);
     Ok(Moved::Applied)
+}
+
+/// Makes a version's value lie elsewhere.
+fn point_version(applying: &mut Applying<'_>, full: &[u8], row: &[u8], to: &BlobRef) -> Result<(), MachineError> {
+    let version = VersionRow::decode(full, row)?;
+    let value = version.decoded(full)?;
+    let value = encode_value(value.revision, &value.expiry, StoredRef::Blob(*to));
+    applying.applier.batch.put(&[full], &[&version.head(), &value]);
+    Ok(())
 }
 
 fn move_batch(
@@ -75,9 +93,12 @@ fn move_batch(
 }
 
 impl Machine {
-    /// Whether the key's value is these bytes at this place, so that its segment cannot be freed.
+    /// Whether the key's value, or a version of it, is these bytes at this place, so that its segment cannot be
+    /// freed.
     pub fn is_value_live(&self, keyspace: KeyspaceId, key: &[u8], blob: &BlobRef) -> Result<bool, MachineError> {
-        Ok(self.stored(keyspace, key)?.is_some_and(|stored| stored.value == StoredValue::Blob(*blob)))
+        let snapshot = self.snapshot();
+        Ok(snapshot.value_blob(keyspace, key)?.as_ref() == Some(blob)
+            || version_at(snapshot.view(), keyspace, key, blob)?.is_some())
     }
 
     /// Whether the stream's batch from `first` on is these bytes at this place and holds readable

@@ -10,9 +10,7 @@ use crate::{
     expiry::{Expiry, deadline_prefix},
     history::KeyChange,
     keys,
-    keyspaces::{
-        FORM_BLOB, FORM_BLOB_ENDING, FORM_INLINE, FORM_INLINE_ENDING, StoredRef, StoredValue, decode_value, value_head,
-    },
+    keyspaces::{StoredRef, StoredValue, decode_value, encode_value},
     liveness::BlobKind,
     machine::{
         MachineError,
@@ -22,6 +20,7 @@ use crate::{
         live::{LiveKey, LiveValue, count_change, live_key},
         overlay::Overlay,
     },
+    versions::Ending,
 };
 
 /// A put that ends.
@@ -50,8 +49,13 @@ pub(crate) fn put_until<'a>(
         let change = count_change(applying, overlay, keyspace, key, expiry.map(|_| value.len()))?;
         applying.count(keyspace, change);
     }
+    let keeps = applying.keeps_history(keyspace);
+    if keeps {
+        let ending = if expiry.is_some() { Ending::Overwritten } else { Ending::Expired };
+        applying.supersede(overlay, keyspace, key, revision, ending)?;
+    }
     store_put(applying, (keyspace, key), value, revision, expiry, Some(at))?;
-    if counts || overlay.is_wanted() {
+    if counts || keeps || overlay.is_wanted() {
         let value = LiveValue::Written(value, at);
         overlay.set(keyspace, key, expiry.map(|expiry| LiveKey { revision, value, expiry }));
     }
@@ -109,8 +113,10 @@ pub(crate) fn touch<'a>(
     keyspace: KeyspaceId,
     key: &'a [u8],
     deadline: Deadline,
+    revision: Revision,
     overlay: &mut Overlay<'a>,
 ) -> Result<(), MachineError> {
+    let keeps = applying.keeps_history(keyspace);
     let Some(live) = live_key(applying, overlay, keyspace, key)? else { return Ok(()) };
     if deadline == Deadline::Keep {
         return Ok(());
@@ -123,7 +129,8 @@ pub(crate) fn touch<'a>(
             let change = count_change(applying, overlay, keyspace, key, None)?;
             applying.count(keyspace, change);
         }
-        if counts || overlay.is_wanted() {
+        applying.supersede(overlay, keyspace, key, revision, Ending::Expired)?;
+        if counts || keeps || overlay.is_wanted() {
             overlay.set(keyspace, key, None);
         }
         return remove(applying, keyspace, key);
@@ -143,7 +150,7 @@ pub(crate) fn touch<'a>(
         LiveValue::Written(bytes, at) => StoredRef::Blob(blob_at(*at, bytes)),
     };
     write_value(applying, keyspace, key, live.revision, &expiry, stored);
-    if overlay.is_wanted() {
+    if keeps || overlay.is_wanted() {
         overlay.set(keyspace, key, Some(LiveKey { expiry, ..live }));
     }
     Ok(())
@@ -216,17 +223,5 @@ pub(crate) fn write_value(
     expiry: &Expiry,
     value: StoredRef<'_>,
 ) {
-    let full: [&[u8]; 2] = [&keys::data_prefix(keyspace), key];
-    let batch = &mut applying.applier.batch;
-    let ends = *expiry != Expiry::NEVER;
-    match value {
-        StoredRef::Inline(bytes) if ends => {
-            batch.put(&full, &[&value_head(FORM_INLINE_ENDING, revision), &expiry.encode(), bytes]);
-        }
-        StoredRef::Blob(blob) if ends => {
-            batch.put(&full, &[&value_head(FORM_BLOB_ENDING, revision), &expiry.encode(), &blob.encode()]);
-        }
-        StoredRef::Inline(bytes) => batch.put(&full, &[&value_head(FORM_INLINE, revision), bytes]),
-        StoredRef::Blob(blob) => batch.put(&full, &[&value_head(FORM_BLOB, revision), &blob.encode()]),
-    }
+    applying.applier.batch.put(&[&keys::data_prefix(keyspace), key], &[&encode_value(revision, expiry, value)]);
 }

@@ -34,7 +34,9 @@ use crate::{
         overlay::Overlay,
         timed::{end_of_put, store_put},
         transaction_scan,
+        versions::Superseded,
     },
+    versions::Ending,
 };
 
 /// Runs a transaction whose bytes begin at `at` in the log.
@@ -61,6 +63,9 @@ pub(crate) fn apply<'a>(
         let revision = applying.use_revision();
         debug_assert_eq!(revision, plan.revision);
         applying.tell_changes();
+        for superseded in std::mem::take(&mut plan.superseded) {
+            applying.keep_version(superseded)?;
+        }
         for (number, operation) in operations.enumerate() {
             perform(applying, &operation?, &mut plan, number, at)?;
         }
@@ -100,6 +105,8 @@ struct Plan {
     /// Of each delete by prefix: how, and the keys that the entry wrote before.
     emptied: VecDeque<(Emptying, Vec<Vec<u8>>)>,
     counted: Vec<(KeyspaceId, CountChange)>,
+    /// Values that become versions.
+    superseded: Vec<Superseded>,
     /// Of puts that may end, by their number: when, or that they have ended already.
     ends: BTreeMap<usize, Option<Expiry>>,
     /// Where the transaction begins in the log.
@@ -116,6 +123,7 @@ impl Plan {
             results: Vec::new(),
             emptied: VecDeque::new(),
             counted: Vec::new(),
+            superseded: Vec::new(),
             ends: BTreeMap::new(),
             at,
             room: MAX_TRANSACTION_RESULT_BYTES,
@@ -236,6 +244,8 @@ impl Plan {
             let after = live.as_ref().map(LiveKey::value_len);
             self.counted.push((keyspace, count_change(applying, overlay, keyspace, key, after)?));
         }
+        let ending = if live.is_some() { Ending::Overwritten } else { Ending::Deleted };
+        self.superseded.extend(applying.superseded(overlay, keyspace, key, self.revision, ending)?);
         overlay.set(keyspace, key, live);
         self.writes = true;
         Ok(())
@@ -252,10 +262,10 @@ impl Plan {
             let limit = MAX_TRANSACTION_PREFIX_DELETES;
             return Err(Refused::Outcome(Outcome::TooMany { what: "deletes by prefix in a transaction", limit }));
         }
-        let emptying = plan_emptying(applying, overlay, keyspace, prefix)?;
+        let mut emptying = plan_emptying(applying, overlay, keyspace, prefix)?;
         let written = overlay.written_under(keyspace, prefix);
         let counts = applying.counts_exactly(keyspace);
-        let keys = match &emptying {
+        let keys = match &mut emptying {
             Emptying::Later => {
                 let others = self.emptied.iter().filter(|(how, _)| matches!(how, Emptying::Later)).count();
                 if !applying.has_room_for_clears(others + 1) {
@@ -275,6 +285,10 @@ impl Plan {
                     if counts {
                         self.counted.push((keyspace, row.count_change()));
                     }
+                    let superseded =
+                        applying.superseded(overlay, keyspace, &row.key, self.revision, Ending::Deleted)?;
+                    row.is_kept = superseded.is_some();
+                    self.superseded.extend(superseded);
                     overlay.set(keyspace, row.key.clone(), None);
                 }
                 Some(keys as u64)
@@ -284,6 +298,7 @@ impl Plan {
             if counts {
                 self.counted.push((keyspace, count_change(applying, overlay, keyspace, key, None)?));
             }
+            self.superseded.extend(applying.superseded(overlay, keyspace, key, self.revision, Ending::Deleted)?);
             overlay.set(keyspace, key.clone(), None);
         }
         self.emptied.push_back((emptying, written));

@@ -18,5 +18,6 @@ mod support;
 mod time;
 mod time_model;
 mod transactions;
+mod versions;
 mod workload;
 mod workload_kv;

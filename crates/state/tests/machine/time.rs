@@ -341,7 +341,7 @@ fn a_keyspace_gives_its_puts_a_deadline_unless_they_say_otherwise() {
     }
     assert_eq!((deadline(&bench, b"a"), rows(&bench)[0]), (Some(SpaceTime(1103)), 2), "no row stays behind");
     let other = KeyspaceConfig { default_ttl: None, ..KeyspaceConfig::default() };
-    bench.run(1004, &[command(|out| command::encode_configure_keyspace(out, ENDING, &other))]);
+    bench.run(1004, &[command(|out| command::encode_configure_keyspace(out, ENDING, &other).unwrap())]);
     bench.run(1005, &[command(|out| command::encode_put(out, ENDING, b"d", b"2").unwrap())]);
     assert_eq!((deadline(&bench, b"d"), deadline(&bench, b"a")), (None, Some(SpaceTime(1103))));
 }

@@ -374,13 +374,14 @@ fn exact_counts_follow_every_write() {
     let outcomes = bench.run(
         2,
         &[
-            command(|out| command::encode_configure_keyspace(out, EXACT, &plain)),
+            command(|out| command::encode_configure_keyspace(out, EXACT, &plain).unwrap()),
             command(|out| {
                 command::encode_configure_keyspace(
                     out,
                     EXACT,
                     &KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() },
-                );
+                )
+                .unwrap();
             }),
         ],
     );

@@ -1,7 +1,7 @@
-//! How far back the log can be read as history.
+//! How far back the log can be read as history, and how much of it keyspaces keep.
 
 use crate::{
-    command::RAISE_HISTORY_FLOOR,
+    command::{PRUNE_VERSIONS, RAISE_HISTORY_FLOOR},
     ids::{Index, Revision},
     record::{Malformed, Reader},
 };
@@ -38,5 +38,11 @@ impl HistoryFloor {
 pub fn encode_raise_history_floor(out: &mut Vec<u8>, floor: HistoryFloor, max: u32) {
     out.push(RAISE_HISTORY_FLOOR);
     out.extend_from_slice(&floor.encode());
+    out.extend_from_slice(&max.to_le_bytes());
+}
+
+/// Appends the command that forgets versions of keys past their keyspace's bounds, looking at up to `max` rows.
+pub fn encode_prune_versions(out: &mut Vec<u8>, max: u32) {
+    out.push(PRUNE_VERSIONS);
     out.extend_from_slice(&max.to_le_bytes());
 }

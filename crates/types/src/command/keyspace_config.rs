@@ -4,6 +4,8 @@
 //! config := fields u8 | (tag u8 | len u8 | bytes)*       tags ascending; a field at its default is left out
 //! tag    := 1 exact counts: 1
 //!         | 16 default TTL: micros u64 LE
+//!         | 24 history, newest revisions of each key: u32 LE
+//!         | 25 history, age: micros u64 LE
 //! ```
 //! Tags 1-15 are of counting and storing, 16-23 of time, 24-31 of history. A tag that is not known makes
 //! the command malformed, so that no node half understands a newer one.
@@ -11,12 +13,40 @@
 use std::time::Duration;
 
 use crate::{
-    limits::MAX_TTL,
+    command::{CommandError, Deadline},
+    limits::{MAX_HISTORY_AGE, MAX_HISTORY_REVISIONS, MAX_TTL},
     record::{Malformed, Reader},
 };
 
 const EXACT_COUNTS: u8 = 1;
 const DEFAULT_TTL: u8 = 16;
+const HISTORY_REVISIONS: u8 = 24;
+const HISTORY_AGE: u8 = 25;
+
+/// How much of its keys' past a keyspace keeps; the default keeps nothing. With both bounds a version goes
+/// as soon as it is past either.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceHistory {
+    /// So many revisions of each key, the newest included. Alone, those of a deleted key stay for good.
+    pub revisions: Option<u32>,
+    /// What was overwritten or deleted no longer ago than this.
+    pub age: Option<Duration>,
+}
+
+impl KeyspaceHistory {
+    /// Whether anything is kept.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Whether both bounds are within the limits.
+    pub fn check(&self) -> Result<(), CommandError> {
+        let revisions = self.revisions.is_none_or(|revisions| (2..=MAX_HISTORY_REVISIONS).contains(&revisions));
+        let age = self.age.is_none_or(|age| age.as_micros() > 0 && age <= MAX_HISTORY_AGE);
+        if revisions && age { Ok(()) } else { Err(CommandError::BadHistory { got: *self }) }
+    }
+}
 
 /// What a keyspace does beyond storing. The default does nothing more, and its puts are blind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +58,9 @@ pub struct KeyspaceConfig {
     /// the key's row, to remove what the value before was to end by. Values that are there already keep
     /// the deadline they have, or have none.
     pub default_ttl: Option<Duration>,
+    /// What is kept of the past, to be read at a revision. Writes to the keyspace then read what they replace,
+    /// and keep it. Begins with the entry that asks for it.
+    pub history: KeyspaceHistory,
 }
 
 impl KeyspaceConfig {
@@ -35,6 +68,12 @@ impl KeyspaceConfig {
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether everything is within the limits.
+    pub fn check(&self) -> Result<(), CommandError> {
+        self.default_ttl.map_or(Ok(()), |ttl| Deadline::After(ttl).check().map(|_| ()))?;
+        self.history.check()
     }
 
     /// Appends the encoding.
@@ -50,7 +89,13 @@ impl KeyspaceConfig {
             field(EXACT_COUNTS, &[1]);
         }
         if let Some(ttl) = self.default_ttl {
-            field(DEFAULT_TTL, &u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX).to_le_bytes());
+            field(DEFAULT_TTL, &micros(ttl));
+        }
+        if let Some(revisions) = self.history.revisions {
+            field(HISTORY_REVISIONS, &revisions.to_le_bytes());
+        }
+        if let Some(age) = self.history.age {
+            field(HISTORY_AGE, &micros(age));
         }
     }
 
@@ -70,18 +115,36 @@ impl KeyspaceConfig {
             match (tag, bytes) {
                 (EXACT_COUNTS, [1]) => config.exact_counts = true,
                 (DEFAULT_TTL, ttl) => {
-                    let micros = ttl.try_into().map(u64::from_le_bytes).unwrap_or_default();
-                    let ttl = Duration::from_micros(micros);
-                    if micros == 0 || ttl > MAX_TTL {
-                        return Err(Malformed { at, expected: "default TTL within the limits" });
+                    let ttl = duration(ttl, MAX_TTL);
+                    config.default_ttl = Some(ttl.ok_or(Malformed { at, expected: "default TTL within the limits" })?);
+                }
+                (HISTORY_REVISIONS, revisions) => {
+                    let revisions = revisions.try_into().map(u32::from_le_bytes).unwrap_or_default();
+                    if !(2..=MAX_HISTORY_REVISIONS).contains(&revisions) {
+                        return Err(Malformed { at, expected: "revisions of the history within the limits" });
                     }
-                    config.default_ttl = Some(ttl);
+                    config.history.revisions = Some(revisions);
+                }
+                (HISTORY_AGE, age) => {
+                    let age = duration(age, MAX_HISTORY_AGE);
+                    config.history.age =
+                        Some(age.ok_or(Malformed { at, expected: "age of the history within the limits" })?);
                 }
                 _ => return Err(Malformed { at, expected: "known keyspace setting" }),
             }
         }
         Ok(config)
     }
+}
+
+fn micros(duration: Duration) -> [u8; 8] {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).to_le_bytes()
+}
+
+/// Above zero and at most `max`.
+fn duration(micros: &[u8], max: Duration) -> Option<Duration> {
+    let duration = Duration::from_micros(u64::from_le_bytes(micros.try_into().ok()?));
+    (!duration.is_zero() && duration <= max).then_some(duration)
 }
 
 #[cfg(test)]
@@ -105,11 +168,29 @@ mod tests {
         assert_eq!(encoded(exact), [1, 1, 1, 1]);
         let ending = KeyspaceConfig { default_ttl: Some(Duration::from_micros(258)), ..exact };
         assert_eq!(encoded(ending), [2, 1, 1, 1, 16, 8, 2, 1, 0, 0, 0, 0, 0, 0]);
+        let history = KeyspaceHistory { revisions: Some(5), age: Some(Duration::from_micros(258)) };
+        let both = KeyspaceConfig { history, ..KeyspaceConfig::default() };
+        assert_eq!(encoded(both), [2, 24, 4, 5, 0, 0, 0, 25, 8, 2, 1, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn bounds_of_the_history_are_checked() {
+        let history = |revisions, age| KeyspaceHistory { revisions, age }.check().is_ok();
+        assert!(history(None, None) && history(Some(2), None) && history(Some(MAX_HISTORY_REVISIONS), None));
+        assert!(!history(Some(1), None) && !history(Some(MAX_HISTORY_REVISIONS + 1), None));
+        assert!(history(None, Some(MAX_HISTORY_AGE)) && history(Some(2), Some(Duration::from_micros(1))));
+        assert!(!history(None, Some(Duration::ZERO)) && !history(None, Some(Duration::from_nanos(999))));
+        assert!(!history(None, Some(MAX_HISTORY_AGE + Duration::from_micros(1))));
     }
 
     #[test]
     fn what_is_not_known_is_malformed() {
-        let bad: [&[u8]; 7] = [
+        let bad: [&[u8]; 12] = [
+            b"\x01\x18\x04\x01\0\0\0",
+            b"\x01\x18\x04\x01\x01\0\0",
+            b"\x01\x18\x02\x05\0",
+            b"\x01\x19\x08\0\0\0\0\0\0\0\0",
+            b"\x01\x19\x08\xff\xff\xff\xff\xff\xff\xff\xff",
             b"",
             b"\x01",
             b"\x01\x01\x01\0",
