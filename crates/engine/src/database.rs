@@ -19,6 +19,7 @@ use bytes::Bytes;
 use thalweg_disk::Disk;
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
+use thalweg_state::keyspaces::StoredValue;
 use thalweg_types::{
     BlobRef, Clock, Durability, KeyspaceId, Revision, StreamId,
     command::{
@@ -380,13 +381,21 @@ impl Inner {
             let now = self.open.machine.stored(keyspace, key)?;
             match now {
                 Some(stored) if stored.revision == revision => match stored.value {
-                    thalweg_state::keyspaces::StoredValue::Blob(moved) if moved != blob => blob = moved,
-                    thalweg_state::keyspaces::StoredValue::Blob(_) => {
+                    StoredValue::Blob(moved) if moved != blob => blob = moved,
+                    StoredValue::Blob(_) => {
                         return Err(ReadError::Corrupt(format!("the log has lost segment {}", blob.generation)));
                     }
-                    thalweg_state::keyspaces::StoredValue::Inline(bytes) => return Ok(bytes),
+                    StoredValue::Inline(bytes) => return Ok(bytes),
                 },
-                _ => return Err(ReadError::ViewExpired),
+                // Superseded, if the keyspace keeps what is; else gone.
+                _ => match self.open.machine.snapshot().version(keyspace, key, revision)? {
+                    Some(StoredValue::Blob(moved)) if moved != blob => blob = moved,
+                    Some(StoredValue::Blob(_)) => {
+                        return Err(ReadError::Corrupt(format!("the log has lost segment {}", blob.generation)));
+                    }
+                    Some(StoredValue::Inline(bytes)) => return Ok(bytes),
+                    None => return Err(ReadError::ViewExpired),
+                },
             }
         }
     }

@@ -7,6 +7,7 @@ use thalweg_replica::ProposeError;
 use thalweg_state::{
     backend::BackendError,
     machine::{MachineError, StreamReadError},
+    past::PastError,
 };
 use thalweg_types::{
     Action, Attempt, Classified, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId,
@@ -448,6 +449,31 @@ pub enum ReadError {
     /// The stream does not exist; it may have been deleted.
     #[error("no stream with id {0}")]
     NoSuchStream(StreamId),
+    /// The keyspace keeps no history.
+    #[error("the keyspace keeps no history: configure one to read at a revision from then on")]
+    NoHistory,
+    /// The revision is older than what is kept.
+    #[error("revision {requested} is not kept any more: the oldest that can be read is {oldest}")]
+    Compacted {
+        /// What was asked for.
+        requested: Revision,
+        /// The oldest revision that can be read: of the keyspace, or of a key that was come across.
+        oldest: Revision,
+    },
+    /// The revision has not been used yet.
+    #[error("revision {requested} has not been used yet: the newest is {newest}")]
+    FutureRevision {
+        /// What was asked for.
+        requested: Revision,
+        /// The newest.
+        newest: Revision,
+    },
+    /// The cursor is not one of this scan.
+    #[error("bad cursor: {what}")]
+    BadCursor {
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// The view shows a value that has been overwritten since and whose bytes are freed.
     #[error(
         "the view is too old: a value it shows has been overwritten and its bytes freed; scan again from the last key"
@@ -467,6 +493,10 @@ impl Classified for ReadError {
             Self::Trimmed { .. } => "trimmed",
             Self::BeyondEnd { .. } => "beyond_end",
             Self::NoSuchStream(_) => "no_such_stream",
+            Self::NoHistory => "no_history",
+            Self::Compacted { .. } => "compacted",
+            Self::FutureRevision { .. } => "future_revision",
+            Self::BadCursor { .. } => "bad_cursor",
             Self::ViewExpired => "view_expired",
             Self::Corrupt(_) => "corrupt",
             Self::Io(_) => "io",
@@ -476,8 +506,22 @@ impl Classified for ReadError {
     fn action(&self) -> Action {
         match self {
             Self::Trimmed { .. } | Self::BeyondEnd { .. } | Self::NoSuchStream(_) => Action::Fix,
+            Self::NoHistory | Self::Compacted { .. } | Self::FutureRevision { .. } | Self::BadCursor { .. } => {
+                Action::Fix
+            }
             Self::ViewExpired => Action::Retry,
             Self::Corrupt(_) | Self::Io(_) => Action::Stop,
+        }
+    }
+}
+
+impl From<PastError> for ReadError {
+    fn from(error: PastError) -> Self {
+        match error {
+            PastError::NoHistory => Self::NoHistory,
+            PastError::Compacted { requested, oldest } => Self::Compacted { requested, oldest },
+            PastError::NotYet { requested, newest } => Self::FutureRevision { requested, newest },
+            PastError::Machine(error) => error.into(),
         }
     }
 }

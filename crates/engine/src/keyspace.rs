@@ -8,7 +8,8 @@ use thalweg_state::{
     backend::Direction,
     catalog::KeyspaceRow,
     expiry::Expiry,
-    keyspaces::{Fetch, Item, ScanRange as StoredRange, Snapshot, StoredRef, StoredValue},
+    keyspaces::{Fetch, ScanRange as StoredRange, Snapshot, StoredValue},
+    past::PastError,
 };
 use thalweg_types::{
     Durability, KeyspaceId, Revision, SpaceTime,
@@ -16,6 +17,7 @@ use thalweg_types::{
 };
 
 use crate::{
+    cursor::{At, ScanCursor},
     database::{Ack, Database, ack},
     error::{ReadError, WriteError},
     watch::{Watch, WatchError, WatchKeys},
@@ -272,17 +274,7 @@ impl Keyspace {
         visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let mut failure = None;
-        snapshot.scan(self.id, range, &mut |Item { key, revision, value, expiry }| match value {
-            None => visit(ScanItem { key, value: b"", revision, expiry }),
-            Some(StoredRef::Inline(value)) => visit(ScanItem { key, value, revision, expiry }),
-            Some(StoredRef::Blob(blob)) => match self.db.inner.resolve(self.id, key, revision, blob) {
-                Ok(value) => visit(ScanItem { key, value: &value, revision, expiry }),
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
-                }
-            },
-        })?;
+        snapshot.scan(self.id, range, &mut |item| self.visit_item(&item, &mut failure, visit))?;
         failure.map_or(Ok(()), Err)
     }
 
@@ -291,8 +283,27 @@ impl Keyspace {
     #[must_use]
     pub fn iter(&self, range: ScanRange) -> KeyspaceIter {
         let snapshot = self.db.inner.open.machine.snapshot();
-        let left = range.limit.unwrap_or(u64::MAX);
-        KeyspaceIter { keyspace: self.clone(), snapshot, range, left, page: Vec::new().into_iter(), failed: false }
+        KeyspaceIter::new(self, snapshot, range.clone(), range, None)
+    }
+
+    /// As [`iter`](Self::iter), over what the keyspace held at a revision; see [`get_at`](Self::get_at).
+    pub fn iter_at(&self, range: ScanRange, revision: Revision) -> Result<KeyspaceIter, ReadError> {
+        let snapshot = self.db.inner.open.machine.snapshot();
+        let at = At { revision, time: SpaceTime(0) };
+        snapshot.past(self.id, at.revision, at.time)?;
+        Ok(KeyspaceIter::new(self, snapshot, range.clone(), range, Some(at)))
+    }
+
+    /// Goes on with a scan, given the same range, behind where a [cursor](KeyspaceIter::cursor) of it was taken. With
+    /// history it shows the revision that the scan began with, or says that it is
+    /// [not kept any more](ReadError::Compacted); without, it shows what is there now.
+    pub fn resume(&self, range: ScanRange, cursor: &ScanCursor) -> Result<KeyspaceIter, ReadError> {
+        let rest = cursor.rest_of(self.id, &range)?;
+        let snapshot = self.db.inner.open.machine.snapshot();
+        if let Some(at) = cursor.at {
+            snapshot.past(self.id, at.revision, at.time)?;
+        }
+        Ok(KeyspaceIter::new(self, snapshot, range, rest, cursor.at))
     }
 }
 
@@ -301,27 +312,58 @@ impl Keyspace {
 pub struct KeyspaceIter {
     keyspace: Keyspace,
     snapshot: Snapshot,
+    /// As it was asked for.
+    whole: ScanRange,
     /// What is left to visit: its bound moves past each page.
     range: ScanRange,
+    /// What is shown; `None`: what the view has newest.
+    at: Option<At>,
     left: u64,
     page: std::vec::IntoIter<(Bytes, Entry)>,
     failed: bool,
 }
 
 impl KeyspaceIter {
+    fn new(keyspace: &Keyspace, snapshot: Snapshot, whole: ScanRange, range: ScanRange, at: Option<At>) -> Self {
+        let left = range.limit.unwrap_or(u64::MAX);
+        let page = Vec::new().into_iter();
+        Self { keyspace: keyspace.clone(), snapshot, whole, range, at, left, page, failed: false }
+    }
+
+    /// The revision that is shown.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.at.map_or(self.snapshot.applied().revision, |at| at.revision)
+    }
+
+    /// Where a scan that ended with this key goes on.
+    pub fn cursor(&self, last: &[u8]) -> Result<ScanCursor, ReadError> {
+        let at = match (self.at, self.snapshot.history_floor(self.keyspace.id)) {
+            (Some(at), _) => Some(at),
+            (None, Ok(_)) => Some(At { revision: self.snapshot.applied().revision, time: self.snapshot.time() }),
+            (None, Err(PastError::NoHistory)) => None,
+            (None, Err(error)) => return Err(error.into()),
+        };
+        Ok(ScanCursor::new(self.keyspace.id, &self.whole, at, last))
+    }
+
     /// The next pairs: at most `max_items`, and not many more than `max_bytes` bytes; empty at the end.
     pub fn next_page(&mut self, max_items: usize, max_bytes: usize) -> Result<Vec<(Bytes, Entry)>, ReadError> {
         let mut pairs = Vec::new();
         let mut bytes = 0;
         let items = max_items.min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let range = StoredRange { limit: items, ..self.range.stored() };
-        self.keyspace.scan_snapshot(&self.snapshot, &range, &mut |item| {
+        let visit = &mut |item: ScanItem<'_>| {
             bytes += item.key.len() + item.value.len();
             let value = Bytes::copy_from_slice(item.value);
             let entry = Entry { value, revision: item.revision, expiry: item.expiry };
             pairs.push((Bytes::copy_from_slice(item.key), entry));
             if bytes >= max_bytes { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
+        };
+        match self.at {
+            Some(at) => self.keyspace.scan_past(&self.snapshot, at, &range, visit)?,
+            None => self.keyspace.scan_snapshot(&self.snapshot, &range, visit)?,
+        }
         self.left -= pairs.len() as u64;
         match pairs.last() {
             Some((last, _)) => self.move_past(last),

@@ -18,8 +18,8 @@ use thalweg_state::machine::{MachineError, StaleCursor};
 use thalweg_types::{
     Durability, Lsn, StreamId,
     command::{
-        CommandError, HistoryFloor, Outcome, encode_expire, encode_forget_rows, encode_raise_history_floor,
-        encode_reclaim_stream, encode_sweep, encode_trim_stream,
+        CommandError, HistoryFloor, Outcome, encode_expire, encode_forget_rows, encode_prune_versions,
+        encode_raise_history_floor, encode_reclaim_stream, encode_sweep, encode_trim_stream,
     },
     limits::MAX_STALE_ROWS,
 };
@@ -50,6 +50,11 @@ const SWEPT_PER_COMMAND: u32 = 1000;
 const SWEEPS_PER_ROUND: u32 = 100;
 const _: () = assert!(STALE_ROWS_PER_ROUND as usize <= MAX_STALE_ROWS);
 
+/// Rows of versions that one command looks at: bounds how long it holds the writer.
+const PRUNED_PER_COMMAND: u32 = 1000;
+/// Such commands per round: together they forget 100,000 versions a second at most.
+const PRUNES_PER_ROUND: u32 = 100;
+
 /// What maintenance did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Maintenance {
@@ -63,6 +68,8 @@ pub struct Maintenance {
     pub reclaimed_entries: u64,
     /// Rows of deleted prefixes and dropped keyspaces looked at.
     pub swept_rows: u64,
+    /// Rows of versions looked at to forget those past their keyspace's bounds.
+    pub pruned_versions: u64,
     /// Records moved to the streams of dead letters.
     pub dead_letters: u64,
     /// Records dropped because a newer one has their key, or because they said that it is gone.
@@ -80,6 +87,7 @@ impl Maintenance {
         self.trimmed_streams += other.trimmed_streams;
         self.reclaimed_entries += other.reclaimed_entries;
         self.swept_rows += other.swept_rows;
+        self.pruned_versions += other.pruned_versions;
         self.dead_letters += other.dead_letters;
         self.compacted_records += other.compacted_records;
         self.moved_bytes += other.moved_bytes;
@@ -106,6 +114,7 @@ impl Inner {
         done.trimmed_streams = self.enforce_retention(&mut rounds.swept)?;
         done.reclaimed_entries = self.reclaim()?;
         done.swept_rows = self.sweep()?;
+        done.pruned_versions = self.prune_versions()?;
         done.dead_letters = self.bury_dead()?;
         let compacted = rounds.compactor.round(self, &mut done);
         // A full disk may refuse the flush; what can be freed all the same is what it needs.
@@ -230,6 +239,26 @@ impl Inner {
             }
         }
         Ok(swept)
+    }
+
+    /// Forgets versions of keys past their keyspace's bounds.
+    fn prune_versions(&self) -> Result<u64, WriteError> {
+        let mut pruned = 0;
+        for _ in 0..PRUNES_PER_ROUND {
+            let due = self.open.machine.prune_due(self.open.solo.now());
+            if !due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })? {
+                break;
+            }
+            let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
+                encode_prune_versions(out, PRUNED_PER_COMMAND);
+                Ok::<_, CommandError>(())
+            })?;
+            match committed.outcome.map(refusal) {
+                Some(Ok(Outcome::Reclaimed { entries, .. })) => pruned += u64::from(entries),
+                _ => break,
+            }
+        }
+        Ok(pruned)
     }
 
     /// Bounds replay, and tells the log what the state no longer needs of it.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
 use thalweg_state::{
-    keyspaces::StoredValue,
+    keyspaces::Snapshot,
     liveness::Liveness,
     machine::{Moved, StreamReadError},
     streams::BatchRef,
@@ -35,6 +35,9 @@ const MAX_LIVE_PERCENT: u64 = 50;
 const WALKS_PER_ROUND: usize = 4;
 /// How often a segment is walked at once if something in it was overwritten just before it was moved.
 const WALKS_PER_SEGMENT: usize = 3;
+
+/// Keys of which a walk remembers where their versions lie.
+const MAX_KNOWN_KEYS: usize = 4096;
 
 /// What is known of a segment that could not be freed.
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +168,18 @@ fn current_liveness(inner: &Inner) -> BTreeMap<Generation, Liveness> {
 
 /// Everything live in a segment; `None` if it is more than `most` bytes.
 fn live_bytes(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Option<Vec<Live>>, WriteError> {
-    let mut walk = Walk { inner, cursors: HashMap::new(), live: Vec::new(), total: 0 };
+    let snapshot = inner.open.machine.snapshot();
+    let generation = segment.generation;
+    let mut walk = Walk {
+        inner,
+        generation,
+        snapshot,
+        histories: HashMap::new(),
+        versions: HashMap::new(),
+        cursors: HashMap::new(),
+        live: Vec::new(),
+        total: 0,
+    };
     let records = inner.open.log.segment_records(segment.generation).map_err(|error| failed(&error))?;
     for record in records {
         walk.record(&record.map_err(|error| failed(&error))?)?;
@@ -179,6 +193,15 @@ fn live_bytes(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Option<
 /// A walk over the records of one segment.
 struct Walk<'a> {
     inner: &'a Inner,
+    generation: Generation,
+    /// All values are looked up in one view: one that was superseded while the walk went on is found where it was
+    /// then, or where it went.
+    snapshot: Snapshot,
+    /// Which keyspaces have versions of their keys.
+    histories: HashMap<KeyspaceId, bool>,
+    /// Of keys in keyspaces with history: where in the segment values of their versions lie. Forgotten when there
+    /// are too many.
+    versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
     /// Per stream: the offset after the last batch found, where the next one is looked for first.
     cursors: HashMap<StreamId, Offset>,
     live: Vec<Live>,
@@ -233,13 +256,44 @@ impl Walk<'_> {
     }
 
     fn value(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], at: LogPosition) -> Result<(), WriteError> {
-        let stored = self.inner.open.machine.stored(keyspace, key).map_err(|error| failed(&error))?;
-        if let Some(StoredValue::Blob(blob)) = stored.map(|stored| stored.value)
-            && lies_at(&blob, at)
-        {
+        let own = self.snapshot.value_blob(keyspace, key).map_err(|error| failed(&error))?;
+        let found = match own.filter(|blob| lies_at(blob, at)) {
+            Some(own) => Some(own),
+            None => self.version(keyspace, key, at)?,
+        };
+        if let Some(blob) = found {
             self.keep(&blob, &MoveTarget::Value { keyspace, key }, value);
         }
         Ok(())
+    }
+
+    /// The value of the version of a key that lies at a place of the segment.
+    fn version(&mut self, keyspace: KeyspaceId, key: &[u8], at: LogPosition) -> Result<Option<BlobRef>, WriteError> {
+        if !self.has_versions(keyspace)? {
+            return Ok(None);
+        }
+        let of = (keyspace, key.to_vec());
+        if let Some(known) = self.versions.get(&of) {
+            return Ok(known.get(&at.offset).copied());
+        }
+        if self.versions.len() >= MAX_KNOWN_KEYS {
+            self.versions.clear();
+        }
+        let blobs = self.snapshot.version_blobs(keyspace, key).map_err(|error| failed(&error))?;
+        let here = blobs.into_iter().filter(|blob| blob.generation == self.generation);
+        let known: BTreeMap<_, _> = here.map(|blob| (blob.offset, blob)).collect();
+        let found = known.get(&at.offset).copied();
+        self.versions.insert(of, known);
+        Ok(found)
+    }
+
+    fn has_versions(&mut self, keyspace: KeyspaceId) -> Result<bool, WriteError> {
+        if let Some(&known) = self.histories.get(&keyspace) {
+            return Ok(known);
+        }
+        let has = self.snapshot.has_versions(keyspace).map_err(|error| failed(&error))?;
+        self.histories.insert(keyspace, has);
+        Ok(has)
     }
 
     /// An append's record does not say which offsets it got: the stream's batches are in the order of

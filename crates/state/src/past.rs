@@ -135,12 +135,18 @@ pub struct Versions {
 }
 
 impl Snapshot {
-    /// Where in the log the value of a key lies, be it ended or not.
+    /// Whether there may be versions of a keyspace's keys.
+    pub fn has_versions(&self, keyspace: KeyspaceId) -> Result<bool, MachineError> {
+        Ok(HistoryRow::in_view(self.view(), keyspace)?.is_some())
+    }
+
+    /// Where in the log the value of a key's own row lies, as long as somebody may read it: be it ended or not, and
+    /// where there may be versions also if a deleted prefix hides it.
     pub fn value_blob(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<BlobRef>, MachineError> {
-        Ok(match self.stored(keyspace, key)?.map(|stored| stored.value) {
-            Some(StoredValue::Blob(blob)) => Some(blob),
-            _ => None,
-        })
+        let own = with_data_key(keyspace, key, |full| decode_owned(full, self.view().get(full)?))?;
+        let Some(Stored { revision, value: StoredValue::Blob(blob), .. }) = own else { return Ok(None) };
+        let shown = self.sight_at(keyspace, self.applied().revision).shows(key, revision);
+        Ok((shown || self.has_versions(keyspace)?).then_some(blob))
     }
 
     /// Where in the log the values of a key's versions lie: for whoever looks after the bytes.

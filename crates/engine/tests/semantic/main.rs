@@ -19,5 +19,6 @@ mod kv;
 mod optimistic;
 mod recipes;
 mod snapshots;
+mod past;
 mod streams;
 mod time;

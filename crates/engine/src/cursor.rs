@@ -1,0 +1,193 @@
+//! Where a scan goes on: an opaque cursor between one page and the next.
+//!
+//! Owns its bytes, and what may be done with it. In a keyspace with history a cursor names the revision of the first
+//! page, and the time at which that was read: all pages together are one view, whatever is written in between, for
+//! as long as the history reaches back to it; then the answer is [`ReadError::Compacted`]. In a keyspace without
+//! history a cursor is a position. Each page is a view of its own, as new as the page: no key comes twice, and each
+//! that is there all the while comes once, with a value that it had at one of the pages; of what is written
+//! behind the position meanwhile some may be seen. No cursor holds anything on the node: it costs
+//! nothing, survives restarts, and never runs out by itself.
+//!
+//! ```text
+//! cursor := 1 | flags u8 | keyspace u32 | bounds u32 | (revision u64 | time u64) | last key | crc u32
+//! ```
+//! Little-endian. Flags: bit 0 descending, bit 1 there are revision and time. `bounds` is the CRC-32C of the range's
+//! prefix and bounds: a cursor goes on with the scan that gave it and no other. `crc` is that of all before it.
+//! A client may keep cursors anywhere, so bytes that are no cursor of this version are an error, never a panic.
+
+use std::ops::Bound;
+
+use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_CURSOR_BYTES, record::Reader};
+
+use crate::{
+    error::ReadError,
+    keyspace::{Order, ScanRange},
+};
+
+const VERSION: u8 = 1;
+const DESCENDING: u8 = 1;
+const AT_REVISION: u8 = 2;
+
+/// The revision that all pages of a scan show, and the time by which they hide what has ended; time 0 hides nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    pub(crate) revision: Revision,
+    pub(crate) time: SpaceTime,
+}
+
+/// Where a scan goes on; see [`Keyspace::resume`](crate::Keyspace::resume).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanCursor {
+    pub(crate) keyspace: KeyspaceId,
+    pub(crate) order: Order,
+    /// Of the range's prefix and bounds.
+    bounds: u32,
+    pub(crate) at: Option<At>,
+    /// The last key that was given.
+    pub(crate) last: Vec<u8>,
+}
+
+impl ScanCursor {
+    pub(crate) fn new(keyspace: KeyspaceId, range: &ScanRange, at: Option<At>, last: &[u8]) -> Self {
+        Self { keyspace, order: range.order, bounds: fingerprint(range), at, last: last.to_vec() }
+    }
+
+    /// The revision that all pages show; `None` in a keyspace without history.
+    #[must_use]
+    pub fn revision(&self) -> Option<Revision> {
+        self.at.map(|at| at.revision)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, 0];
+        out[1] |= if self.order == Order::Descending { DESCENDING } else { 0 };
+        out.extend_from_slice(&self.keyspace.0.to_le_bytes());
+        out.extend_from_slice(&self.bounds.to_le_bytes());
+        if let Some(At { revision, time }) = self.at {
+            out[1] |= AT_REVISION;
+            out.extend_from_slice(&revision.0.to_le_bytes());
+            out.extend_from_slice(&time.0.to_le_bytes());
+        }
+        out.extend_from_slice(&self.last);
+        let crc = crc_fast::crc32_iscsi(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// The inverse of [`encode`](Self::encode).
+    pub fn decode(bytes: &[u8]) -> Result<Self, ReadError> {
+        let (body, crc) = bytes.split_last_chunk::<4>().ok_or(NOT_A_CURSOR)?;
+        if bytes.len() > MAX_CURSOR_BYTES || crc_fast::crc32_iscsi(body) != u32::from_le_bytes(*crc) {
+            return Err(NOT_A_CURSOR);
+        }
+        let mut reader = Reader::at(body, 0);
+        let mut read = || {
+            let version = reader.u8("version")?;
+            let flags = reader.u8("flags")?;
+            let (keyspace, bounds) = (KeyspaceId(reader.u32("keyspace")?), reader.u32("bounds")?);
+            let at = match flags & AT_REVISION {
+                0 => None,
+                _ => Some(At { revision: Revision(reader.u64("revision")?), time: SpaceTime(reader.u64("time")?) }),
+            };
+            let order = if flags & DESCENDING == 0 { Order::Ascending } else { Order::Descending };
+            let known = version == VERSION && flags & !(DESCENDING | AT_REVISION) == 0;
+            Ok::<_, thalweg_types::record::Malformed>((known, keyspace, order, bounds, at))
+        };
+        let (known, keyspace, order, bounds, at) = read().map_err(|_| NOT_A_CURSOR)?;
+        if !known {
+            return Err(ReadError::BadCursor { what: "it is of another version: begin the scan anew" });
+        }
+        Ok(Self { keyspace, order, bounds, at, last: reader.rest().to_vec() })
+    }
+
+    /// The range behind the cursor.
+    pub(crate) fn rest_of(&self, keyspace: KeyspaceId, range: &ScanRange) -> Result<ScanRange, ReadError> {
+        if keyspace != self.keyspace {
+            return Err(ReadError::BadCursor { what: "it is of another keyspace, or of one that was dropped" });
+        }
+        if range.order != self.order || fingerprint(range) != self.bounds {
+            return Err(ReadError::BadCursor { what: "it is of a scan with another prefix, bounds or order" });
+        }
+        let mut rest = range.clone();
+        let behind = Bound::Excluded(self.last.clone());
+        match range.order {
+            Order::Ascending => rest.start = behind,
+            Order::Descending => rest.end = behind,
+        }
+        Ok(rest)
+    }
+}
+
+const NOT_A_CURSOR: ReadError = ReadError::BadCursor { what: "it is no cursor, or was cut or changed on its way" };
+
+fn fingerprint(range: &ScanRange) -> u32 {
+    let mut bytes = Vec::new();
+    let mut push = |kind: u8, key: &[u8]| {
+        bytes.push(kind);
+        bytes.extend_from_slice(&(key.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(key);
+    };
+    push(0, &range.prefix);
+    for bound in [&range.start, &range.end] {
+        match bound {
+            Bound::Unbounded => push(1, b""),
+            Bound::Included(key) => push(2, key),
+            Bound::Excluded(key) => push(3, key),
+        }
+    }
+    crc_fast::crc32_iscsi(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cursor(at: Option<At>, order: Order) -> ScanCursor {
+        let range = ScanRange { order, ..ScanRange::with_prefix("p") };
+        ScanCursor::new(KeyspaceId(7), &range, at, b"pk")
+    }
+
+    #[test]
+    fn layout_is_pinned_and_anything_else_is_refused() {
+        let at = At { revision: Revision(258), time: SpaceTime(3) };
+        let bytes = cursor(Some(at), Order::Descending).encode();
+        assert_eq!(bytes[..6], *b"\x01\x03\x07\0\0\0");
+        assert_eq!(bytes[10..bytes.len() - 4], *b"\x02\x01\0\0\0\0\0\0\x03\0\0\0\0\0\0\0pk");
+        for cursor in [cursor(Some(at), Order::Descending), cursor(None, Order::Ascending)] {
+            let bytes = cursor.encode();
+            assert_eq!(ScanCursor::decode(&bytes), Ok(cursor));
+            for at in 0..bytes.len() {
+                assert!(ScanCursor::decode(&bytes[..at]).is_err());
+                let mut changed = bytes.clone();
+                changed[at] ^= 0x10;
+                assert!(ScanCursor::decode(&changed).is_err(), "byte {at}");
+            }
+        }
+        let sealed = |mut body: Vec<u8>| {
+            body.extend_from_slice(&crc_fast::crc32_iscsi(&body).to_le_bytes());
+            ScanCursor::decode(&body)
+        };
+        assert!(sealed(b"\x02\0\x07\0\0\0\0\0\0\0".to_vec()).is_err(), "another version");
+        assert!(sealed(b"\x01\x04\x07\0\0\0\0\0\0\0".to_vec()).is_err(), "an unknown flag");
+        assert!(sealed(b"\x01\x02\x07\0\0\0\0\0\0\0".to_vec()).is_err(), "too short");
+        assert!(sealed(vec![1; MAX_CURSOR_BYTES]).is_err(), "too long");
+    }
+
+    #[test]
+    fn a_cursor_goes_on_with_its_own_scan_only() {
+        let cursor = cursor(None, Order::Ascending);
+        let range = ScanRange::with_prefix("p");
+        let rest = cursor.rest_of(KeyspaceId(7), &range).unwrap();
+        assert_eq!(rest, ScanRange { start: Bound::Excluded(b"pk".to_vec()), ..range.clone() });
+        assert!(cursor.rest_of(KeyspaceId(8), &range).is_err());
+        for other in [
+            ScanRange::with_prefix("q"),
+            ScanRange { order: Order::Descending, ..range.clone() },
+            ScanRange { end: Bound::Excluded(b"z".to_vec()), ..range.clone() },
+        ] {
+            assert!(cursor.rest_of(KeyspaceId(7), &other).is_err());
+        }
+    }
+}

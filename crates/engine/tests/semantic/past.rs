@@ -1,0 +1,423 @@
+//! Keyspaces with history: reads at a revision, versions, cursors.
+
+use std::{collections::BTreeMap, ops::ControlFlow, time::Duration};
+
+use thalweg_engine::{
+    Database, Ending, Keyspace, KeyspaceIter, Lasting, Order, ReadError, ScanCursor, ScanRange, WriteError,
+    types::{
+        Revision,
+        command::{KeyspaceConfig, KeyspaceHistory, TransactionBuilder},
+        limits::MAX_HISTORY_REVISIONS,
+    },
+};
+
+use crate::{
+    common::{Rng, seed},
+    support::{Node, Restart},
+};
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn history(revisions: Option<u32>, age: Option<Duration>) -> KeyspaceConfig {
+    KeyspaceConfig { history: KeyspaceHistory { revisions, age }, ..KeyspaceConfig::default() }
+}
+
+/// A keyspace that keeps a lot.
+fn kept(db: &Database) -> Keyspace {
+    db.create_keyspace("k", &history(None, Some(1000 * SECOND))).unwrap().0
+}
+
+fn of(db: &Database) -> Keyspace {
+    db.find_keyspace("k").unwrap()
+}
+
+fn at(keyspace: &Keyspace, key: &[u8], revision: Revision) -> Option<Vec<u8>> {
+    keyspace.get_at(key, revision).unwrap().map(|entry| entry.value.to_vec())
+}
+
+fn scan_at(keyspace: &Keyspace, range: &ScanRange, revision: Revision) -> Result<Pairs, ReadError> {
+    let mut pairs = Vec::new();
+    keyspace.scan_at(range, revision, &mut |item| {
+        pairs.push((item.key.to_vec(), item.value.to_vec()));
+        ControlFlow::Continue(())
+    })?;
+    Ok(pairs)
+}
+
+fn a_key_reads_as_it_was_at_each_revision(node: &mut Node) {
+    let keyspace = kept(node.db());
+    let first = keyspace.put(b"a", b"1").unwrap().revision.unwrap();
+    let second = keyspace.put(b"a", &[7; 5000]).unwrap().revision.unwrap();
+    let gone = keyspace.delete(b"a").unwrap().revision.unwrap();
+    let mut counter = TransactionBuilder::new();
+    counter.then().add(keyspace.id(), b"n", 5).unwrap();
+    node.db().transact(&counter).unwrap();
+    node.db().transact(&counter).unwrap();
+    let last = keyspace.put(b"a", b"3").unwrap().revision.unwrap();
+    drop(keyspace);
+    node.through_restarts(|db| {
+        let keyspace = of(db);
+        assert_eq!(at(&keyspace, b"a", first), Some(b"1".to_vec()));
+        assert_eq!(at(&keyspace, b"a", second), Some(vec![7; 5000]));
+        assert_eq!(at(&keyspace, b"a", gone), None);
+        assert_eq!(at(&keyspace, b"a", last), Some(b"3".to_vec()));
+        let numbers: Vec<_> = (gone.0..=last.0).map(|revision| at(&keyspace, b"n", Revision(revision))).collect();
+        assert_eq!(numbers, [None, Some(b"5".to_vec()), Some(b"10".to_vec()), Some(b"10".to_vec())]);
+        let versions = keyspace.versions(b"a", None, 10).unwrap();
+        let found = versions.versions.iter().map(|version| (version.entry.revision, version.lasting));
+        let until = |lasting| match lasting {
+            Lasting::Until { revision, ending, .. } => Some((revision, ending)),
+            _ => None,
+        };
+        let found: Vec<_> = found.map(|(revision, lasting)| (revision, until(lasting))).collect();
+        let expected =
+            [(last, None), (second, Some((gone, Ending::Deleted))), (first, Some((second, Ending::Overwritten)))];
+        assert_eq!(found, expected);
+        assert_eq!((versions.next, versions.oldest < first), (None, true));
+        let page = keyspace.versions(b"a", None, 2).unwrap();
+        assert_eq!((page.versions.len(), page.next), (2, Some(second)));
+        assert_eq!(keyspace.versions(b"a", page.next, 2).unwrap().versions, versions.versions[2..]);
+        let future = keyspace.get_at(b"a", last.next()).unwrap_err();
+        assert_eq!(future, ReadError::FutureRevision { requested: last.next(), newest: last });
+        assert!(matches!(keyspace.get_at(b"a", Revision(0)), Ok(None) | Err(ReadError::Compacted { .. })));
+    });
+}
+
+fn a_keyspace_without_history_says_so(node: &mut Node) {
+    let keyspace = node.db().keyspace("plain").unwrap();
+    let revision = keyspace.put(b"a", b"1").unwrap().revision.unwrap();
+    assert_eq!(keyspace.get_at(b"a", revision), Err(ReadError::NoHistory));
+    assert_eq!(keyspace.versions(b"a", None, 1), Err(ReadError::NoHistory));
+    assert_eq!(scan_at(&keyspace, &ScanRange::default(), revision), Err(ReadError::NoHistory));
+    keyspace.configure(&history(Some(3), None)).unwrap();
+    assert_eq!(at(&keyspace, b"a", revision), Some(b"1".to_vec()), "it begins with what is there");
+    assert!(
+        matches!(keyspace.get_at(b"a", Revision(revision.0 - 1)), Err(ReadError::Compacted { oldest, .. }) if oldest == revision)
+    );
+    keyspace.put(b"a", b"2").unwrap();
+    keyspace.configure(&KeyspaceConfig::default()).unwrap();
+    assert_eq!(keyspace.get_at(b"a", revision), Err(ReadError::NoHistory));
+    assert!(node.db().maintain().unwrap().pruned_versions > 0, "what was kept is removed");
+    keyspace.configure(&history(Some(3), None)).unwrap();
+    assert!(matches!(keyspace.get_at(b"a", revision), Err(ReadError::Compacted { .. })));
+    for bad in
+        [history(Some(1), None), history(Some(MAX_HISTORY_REVISIONS + 1), None), history(None, Some(Duration::ZERO))]
+    {
+        assert!(matches!(keyspace.configure(&bad), Err(WriteError::Command(_))));
+        assert!(matches!(node.db().create_keyspace("bad", &bad), Err(WriteError::Command(_))));
+    }
+}
+
+fn so_many_revisions_of_a_key_are_kept(node: &mut Node) {
+    let keyspace = node.db().create_keyspace("k", &history(Some(3), None)).unwrap().0;
+    let quiet = keyspace.put(b"quiet", b"0").unwrap().revision.unwrap();
+    let revisions: Vec<_> =
+        (0..10_u8).map(|number| keyspace.put(b"busy", &[number]).unwrap().revision.unwrap()).collect();
+    drop(keyspace);
+    node.through_restarts(|db| {
+        let keyspace = of(db);
+        for (number, &revision) in revisions.iter().enumerate() {
+            match number {
+                0..7 => {
+                    let error = keyspace.get_at(b"busy", revision).unwrap_err();
+                    assert_eq!(error, ReadError::Compacted { requested: revision, oldest: revisions[7] });
+                }
+                _ => assert_eq!(at(&keyspace, b"busy", revision), Some(vec![number as u8])),
+            }
+        }
+        assert_eq!(at(&keyspace, b"quiet", quiet), Some(b"0".to_vec()), "each key reaches back by itself");
+        let all = ScanRange::default();
+        assert!(matches!(scan_at(&keyspace, &all, revisions[6]), Err(ReadError::Compacted { .. })));
+        assert_eq!(scan_at(&keyspace, &ScanRange::with_prefix("q"), revisions[0]).unwrap().len(), 1);
+        assert_eq!(scan_at(&keyspace, &all, revisions[7]).unwrap().len(), 2);
+        assert_eq!(keyspace.versions(b"busy", None, 100).unwrap().versions.len(), 3);
+    });
+    // A lower bound takes effect in the background.
+    of(node.db()).configure(&history(Some(2), None)).unwrap();
+    node.db().maintain().unwrap();
+    node.through_restarts(|db| {
+        let keyspace = of(db);
+        assert_eq!(keyspace.versions(b"busy", None, 100).unwrap().versions.len(), 2);
+        assert!(matches!(keyspace.get_at(b"busy", revisions[7]), Err(ReadError::Compacted { .. })));
+        assert_eq!(at(&keyspace, b"busy", revisions[8]), Some(vec![8]));
+    });
+}
+
+fn what_was_overwritten_long_ago_is_forgotten(node: &mut Node) {
+    let keyspace = node.db().create_keyspace("k", &history(None, Some(10 * SECOND))).unwrap().0;
+    let first = keyspace.put(b"a", b"1").unwrap().revision.unwrap();
+    keyspace.put(b"gone", b"1").unwrap();
+    node.pass(100 * SECOND);
+    let second = keyspace.put(b"a", b"2").unwrap().revision.unwrap();
+    let deleted = keyspace.delete(b"gone").unwrap().revision.unwrap();
+    node.pass(9 * SECOND);
+    let third = keyspace.put(b"a", b"3").unwrap().revision.unwrap();
+    node.db().maintain().unwrap();
+    assert_eq!(at(&keyspace, b"a", first), Some(b"1".to_vec()), "it was there 9 seconds ago");
+    node.pass(SECOND);
+    node.db().maintain().unwrap();
+    drop(keyspace);
+    node.through_restarts(|db| {
+        let keyspace = of(db);
+        let error = keyspace.get_at(b"a", first).unwrap_err();
+        assert_eq!(error, ReadError::Compacted { requested: first, oldest: deleted });
+        assert_eq!(keyspace.oldest_revision().unwrap(), deleted);
+        assert_eq!(at(&keyspace, b"a", deleted), Some(b"2".to_vec()));
+        assert_eq!(at(&keyspace, b"gone", deleted), None);
+        assert_eq!(at(&keyspace, b"a", third), Some(b"3".to_vec()));
+        assert!(keyspace.versions(b"gone", None, 10).unwrap().versions.is_empty());
+        assert!(second < deleted);
+    });
+}
+
+fn a_deleted_prefix_is_there_before(node: &mut Node) {
+    let keyspace = kept(node.db());
+    for number in 0..200_u32 {
+        keyspace.put(format!("p/{number:03}").as_bytes(), &number.to_le_bytes()).unwrap();
+    }
+    let full = keyspace.put(b"q", &[1; 1000]).unwrap().revision.unwrap();
+    let emptied = keyspace.delete_prefix(b"p/").unwrap().revision;
+    let again = keyspace.put(b"p/007", b"new").unwrap().revision.unwrap();
+    let twice = keyspace.delete_prefix(b"").unwrap().revision;
+    drop(keyspace);
+    let check = |db: &Database| {
+        let keyspace = of(db);
+        let count = |revision| scan_at(&keyspace, &ScanRange::default(), revision).unwrap().len();
+        assert_eq!([count(full), count(emptied), count(again), count(twice)], [201, 1, 2, 0]);
+        let reverse = ScanRange { order: Order::Descending, limit: Some(2), ..ScanRange::default() };
+        let last = scan_at(&keyspace, &reverse, full).unwrap();
+        assert_eq!(last, [(b"q".to_vec(), vec![1; 1000]), (b"p/199".to_vec(), 199_u32.to_le_bytes().to_vec())]);
+        assert_eq!(at(&keyspace, b"p/007", full), Some(7_u32.to_le_bytes().to_vec()));
+        assert_eq!((at(&keyspace, b"p/007", emptied), at(&keyspace, b"p/007", again)), (None, Some(b"new".to_vec())));
+        let versions = keyspace.versions(b"p/008", None, 10).unwrap().versions;
+        assert!(
+            matches!(versions[0].lasting, Lasting::Until { revision, ending: Ending::Deleted, .. } if revision == emptied)
+        );
+    };
+    node.through_restarts(check);
+    assert!(node.db().maintain().unwrap().swept_rows > 0);
+    node.through_restarts(check);
+}
+
+fn what_ended_was_there_until_it_was_removed(node: &mut Node) {
+    let keyspace = kept(node.db());
+    let put = keyspace.put_for(b"a", b"1", 5 * SECOND).unwrap().revision.unwrap();
+    node.pass(6 * SECOND);
+    assert_eq!((keyspace.get(b"a").unwrap(), at(&keyspace, b"a", put)), (None, Some(b"1".to_vec())));
+    let cursor = keyspace.iter(ScanRange::default()).cursor(b"").unwrap();
+    assert_eq!(keyspace.versions(b"a", None, 1).unwrap().versions[0].lasting, Lasting::Ended);
+    node.db().maintain().unwrap();
+    drop(keyspace);
+    node.through_restarts(|db| {
+        let keyspace = of(db);
+        assert_eq!((at(&keyspace, b"a", put), at(&keyspace, b"a", put.next())), (Some(b"1".to_vec()), None));
+        let lasting = keyspace.versions(b"a", None, 1).unwrap().versions[0].lasting;
+        assert!(matches!(lasting, Lasting::Until { ending: Ending::Expired, .. }), "{lasting:?}");
+        assert_eq!(keyspace.resume(ScanRange::default(), &cursor).unwrap().count(), 0, "a cursor knows the time");
+    });
+}
+
+fn page(iter: &mut KeyspaceIter, items: usize) -> (Pairs, Option<Vec<u8>>) {
+    let pairs = iter.next_page(items, usize::MAX).unwrap();
+    let cursor = pairs.last().map(|(last, _)| iter.cursor(last).unwrap().encode());
+    (pairs.into_iter().map(|(key, entry)| (key.to_vec(), entry.value.to_vec())).collect(), cursor)
+}
+
+fn pages_of_a_cursor_are_one_view(node: &mut Node) {
+    let keyspace = kept(node.db());
+    let mut before = BTreeMap::new();
+    for number in 0..50_u32 {
+        let (key, value) = (format!("{number:02}").into_bytes(), number.to_le_bytes().repeat(100));
+        keyspace.put(&key, &value).unwrap();
+        before.insert(key, value);
+    }
+    for order in [Order::Ascending, Order::Descending] {
+        let range = ScanRange { order, ..ScanRange::default() };
+        let expected: Pairs = match order {
+            Order::Ascending => before.clone().into_iter().collect(),
+            Order::Descending => before.clone().into_iter().rev().collect(),
+        };
+        let (mut found, mut cursor) = page(&mut of(node.db()).iter(range.clone()), 7);
+        let mut round = 0;
+        while let Some(bytes) = cursor {
+            let keyspace = of(node.db());
+            for key in before.keys().step_by(3) {
+                if round % 2 == 0 {
+                    keyspace.put(key, b"newer").unwrap()
+                } else {
+                    keyspace.delete(key).unwrap()
+                };
+            }
+            keyspace.put(format!("{round:02}+").as_bytes(), b"did not exist").unwrap();
+            drop(keyspace);
+            round += 1;
+            if round % 3 == 0 {
+                node.restart(Restart::ALL[round / 3 % 2]);
+            }
+            let cursor_read = ScanCursor::decode(&bytes).unwrap();
+            let mut iter = of(node.db()).resume(range.clone(), &cursor_read).unwrap();
+            assert_eq!(Some(iter.revision()), cursor_read.revision());
+            let (pairs, next) = page(&mut iter, 7);
+            found.extend(pairs);
+            cursor = next;
+        }
+        assert_eq!(found, expected, "{order:?}");
+        let keyspace = of(node.db());
+        keyspace.delete_prefix(b"").unwrap();
+        before.iter().for_each(|(key, value)| _ = keyspace.put(key, value).unwrap());
+    }
+}
+
+fn without_history_a_cursor_is_a_position(node: &mut Node) {
+    let keyspace = node.db().keyspace("k").unwrap();
+    for number in 0..20_u32 {
+        keyspace.put(format!("{number:02}").as_bytes(), b"old").unwrap();
+    }
+    let (first, cursor) = page(&mut keyspace.iter(ScanRange::default()), 10);
+    let cursor = ScanCursor::decode(&cursor.unwrap()).unwrap();
+    assert_eq!((first.len(), cursor.revision()), (10, None));
+    keyspace.put(b"05", b"behind").unwrap();
+    keyspace.put(b"15", b"new").unwrap();
+    keyspace.delete(b"16").unwrap();
+    drop(keyspace);
+    node.kill();
+    let rest: Vec<_> = of(node.db()).resume(ScanRange::default(), &cursor).unwrap().map(|pair| pair.unwrap()).collect();
+    assert_eq!((&rest[0].0[..], rest.len()), (b"10".as_slice(), 9));
+    assert_eq!(&rest[5].1.value[..], b"new");
+    let other = node.db().keyspace("other").unwrap();
+    for refused in [
+        other.resume(ScanRange::default(), &cursor).map(|_| ()),
+        of(node.db()).resume(ScanRange::with_prefix("1"), &cursor).map(|_| ()),
+        ScanCursor::decode(b"garbage").map(|_| ()),
+    ] {
+        assert!(matches!(refused, Err(ReadError::BadCursor { .. })), "{refused:?}");
+    }
+}
+
+fn a_cursor_that_history_has_left_behind_says_so(node: &mut Node) {
+    let keyspace = node.db().create_keyspace("k", &history(Some(2), Some(10 * SECOND))).unwrap().0;
+    for key in [b"a", b"b", b"c"] {
+        keyspace.put(key, b"1").unwrap();
+    }
+    let (_, cursor) = page(&mut keyspace.iter(ScanRange::default()), 1);
+    let cursor = ScanCursor::decode(&cursor.unwrap()).unwrap();
+    let rest = |keyspace: &Keyspace| keyspace.resume(ScanRange::default(), &cursor)?.collect::<Result<Vec<_>, _>>();
+    assert_eq!(rest(&keyspace).unwrap().len(), 2);
+    keyspace.put(b"c", b"2").unwrap();
+    assert_eq!(rest(&keyspace).unwrap()[1].1.value[..], *b"1");
+    keyspace.put(b"c", b"3").unwrap();
+    assert!(matches!(rest(&keyspace), Err(ReadError::Compacted { .. })), "of c only two are kept");
+}
+
+/// Large values stay in the log: versions of them keep their bytes alive, and let go of them.
+fn the_log_keeps_what_versions_need(node: &mut Node) {
+    let keyspace = node.db().create_keyspace("k", &history(Some(4), None)).unwrap().0;
+    let plain = node.db().keyspace("plain").unwrap();
+    let mut revisions = Vec::new();
+    for round in 0..4_u8 {
+        for key in 0..4_u8 {
+            let ack = keyspace.put(&[key], &[round * 16 + key; 2000]).unwrap();
+            revisions.push((ack.revision.unwrap(), key, round * 16 + key));
+        }
+        for filler in 0..60_u8 {
+            plain.put(b"filler", &[filler; 3000]).unwrap();
+        }
+    }
+    keyspace.delete(&[3]).unwrap();
+    drop((keyspace, plain));
+    let check = |db: &Database| {
+        for &(revision, key, byte) in &revisions {
+            if key == 3 && byte < 16 {
+                assert!(matches!(of(db).get_at(&[key], revision), Err(ReadError::Compacted { .. })));
+            } else {
+                assert_eq!(at(&of(db), &[key], revision), Some(vec![byte; 2000]));
+            }
+        }
+    };
+    let mut done = thalweg_engine::Maintenance::default();
+    for _ in 0..6 {
+        let round = node.db().maintain().unwrap();
+        done.moved_bytes += round.moved_bytes;
+        done.freed_segments += round.freed_segments;
+        node.db().flush().unwrap();
+        check(node.db());
+    }
+    assert!(done.moved_bytes > 0 && done.freed_segments > 2, "{done:?}");
+    node.through_restarts(check);
+    // Dropped with its versions: nothing points into the log for it any more.
+    of(node.db()).drop_all().unwrap();
+    node.db().keyspace("plain").unwrap().put(b"filler", b"short").unwrap();
+    let segments = node.db().stats().log.segments;
+    for filler in 0..60_u8 {
+        node.db().keyspace("plain").unwrap().put(b"filler", &[filler; 3000]).unwrap();
+    }
+    for _ in 0..4 {
+        node.db().maintain().unwrap();
+        node.db().flush().unwrap();
+    }
+    assert!(node.db().find_keyspace("k").is_none() && node.db().stats().log.segments <= segments + 4);
+}
+
+/// Random writes against a model that keeps each revision; every one is read, over restarts.
+fn every_revision_is_what_it_was(node: &mut Node) {
+    let mut rng = Rng(seed(31));
+    let keyspace = kept(node.db());
+    let base = node.db().keyspace("other").unwrap().put(b"base", b"").unwrap().revision.unwrap();
+    let mut past: Vec<BTreeMap<Vec<u8>, Vec<u8>>> = vec![BTreeMap::new()];
+    drop(keyspace);
+    for round in 0..3 {
+        for _ in 0..60 {
+            let keyspace = of(node.db());
+            let mut now = past.last().unwrap().clone();
+            let key = vec![b'a' + rng.below(3) as u8; 1 + rng.below(9) as usize];
+            match rng.below(10) {
+                0..6 => {
+                    let len = [3, 300][rng.below(2) as usize];
+                    let value = rng.bytes(len);
+                    keyspace.put(&key, &value).unwrap();
+                    now.insert(key, value);
+                }
+                6 | 7 => {
+                    keyspace.delete(&key).unwrap();
+                    now.remove(&key);
+                }
+                8 => {
+                    keyspace.delete_prefix(&key[..1]).unwrap();
+                    now.retain(|other, _| !other.starts_with(&key[..1]));
+                }
+                _ => {
+                    keyspace.put_for(&key, b"ends", SECOND).unwrap();
+                    now.insert(key.clone(), b"ends".to_vec());
+                    past.push(now.clone());
+                    node.pass(2 * SECOND);
+                    assert!(node.db().maintain().unwrap().expired_keys > 0);
+                    now.remove(&key);
+                }
+            }
+            past.push(now);
+        }
+        let keyspace = of(node.db());
+        for (number, expected) in past.iter().enumerate() {
+            let found = scan_at(&keyspace, &ScanRange::default(), Revision(base.0 + number as u64)).unwrap();
+            assert_eq!(found, expected.clone().into_iter().collect::<Vec<_>>(), "{number} of round {round}");
+        }
+        drop(keyspace);
+        node.restart(Restart::ALL[round % 2]);
+    }
+}
+
+on_every_backend!(
+    a_key_reads_as_it_was_at_each_revision,
+    a_keyspace_without_history_says_so,
+    so_many_revisions_of_a_key_are_kept,
+    what_was_overwritten_long_ago_is_forgotten,
+    a_deleted_prefix_is_there_before,
+    what_ended_was_there_until_it_was_removed,
+    pages_of_a_cursor_are_one_view,
+    without_history_a_cursor_is_a_position,
+    a_cursor_that_history_has_left_behind_says_so,
+    the_log_keeps_what_versions_need,
+    every_revision_is_what_it_was,
+);
