@@ -234,6 +234,10 @@ impl From<ReadError> for ApiError {
             ReadError::Trimmed { .. } => StatusCode::GONE,
             ReadError::BeyondEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
             ReadError::NoSuchStream(_) => StatusCode::NOT_FOUND,
+            ReadError::NoHistory => StatusCode::CONFLICT,
+            ReadError::Compacted { .. } => StatusCode::GONE,
+            ReadError::FutureRevision { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
+            ReadError::BadCursor { .. } => StatusCode::BAD_REQUEST,
             ReadError::ViewExpired => StatusCode::SERVICE_UNAVAILABLE,
             ReadError::Corrupt(_) | ReadError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -241,6 +245,8 @@ impl From<ReadError> for ApiError {
         match error {
             ReadError::Trimmed { start, .. } => api.with("start", start.0),
             ReadError::BeyondEnd { next, .. } => api.with("next", next.0),
+            ReadError::Compacted { oldest, .. } => api.with("oldest", oldest.0),
+            ReadError::FutureRevision { newest, .. } => api.with("newest", newest.0),
             _ => api,
         }
     }

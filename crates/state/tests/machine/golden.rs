@@ -11,7 +11,10 @@ use thalweg_state::{
 };
 use thalweg_types::{
     Index, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId, Term,
-    command::{self, AppendTerms, CommitBuilder, Compaction, Deadline, KeyspaceConfig, ProducerStamp, StreamConfig},
+    command::{
+        self, AppendTerms, CommitBuilder, Compaction, Deadline, KeyspaceConfig, KeyspaceHistory, ProducerStamp,
+        StreamConfig,
+    },
     record::{Record, RecordBatch, Records},
 };
 
@@ -64,6 +67,22 @@ fn fixed() -> Bench {
             until(b"ends", Deadline::After(day), None),
             until(b"hangs", Deadline::Never, Some(7)),
             until(b"both", Deadline::At(SpaceTime(9_000_000)), Some(7)),
+        ],
+    );
+    let history = KeyspaceHistory { revisions: Some(3), age: Some(day) };
+    let kept = |value: &[u8]| command(|out| command::encode_put(out, KeyspaceId(3), b"kept key", value).unwrap());
+    bench.run(
+        3_000_000,
+        &[
+            command(|out| {
+                let config = KeyspaceConfig { history, ..KeyspaceConfig::default() };
+                command::encode_create_keyspace(out, "past", &config).unwrap();
+            }),
+            kept(b"forgotten"),
+            kept(b"in the log"),
+            kept(b"3"),
+            command(|out| command::encode_delete(out, KeyspaceId(3), b"kept key").unwrap()),
+            kept(b"4"),
         ],
     );
     let mut passed = || bench.log.skip(SpaceTime(3_000_000)).next_lsn;
@@ -131,7 +150,10 @@ fn a_state_of_format_1_can_be_read() {
             ]
         );
     }
-    assert_eq!(machine.liveness().len(), 3);
+    assert_eq!(machine.liveness().len(), 4);
+    let kept = machine.snapshot().versions(KeyspaceId(3), b"kept key", None, 9).unwrap();
+    let revisions: Vec<_> = kept.versions.iter().map(|version| version.stored.revision.0).collect();
+    assert_eq!((revisions, kept.oldest), (vec![8, 6, 5], Revision(5)));
     let membership = machine.membership().unwrap().unwrap();
     assert_eq!((membership.id, membership.payload.as_ref()), (MEMBERSHIP, b"members".as_slice()));
     assert_eq!(machine.vote().unwrap().as_deref(), Some(b"vote".as_slice()));

@@ -7,20 +7,20 @@ use std::{
 };
 
 use thalweg_state::{
-    backend::Direction,
+    backend::{Applied, Backend, Direction},
     keyspaces::{ScanRange, StoredRef, StoredValue},
-    machine::{MachineOptions, Moved},
+    machine::{Entry, Machine, MachineError, MachineOptions, Moved},
     past::{Lasting, PastError},
 };
 use thalweg_types::{
-    KeyspaceId, LeaseId, Revision, SpaceTime,
+    KeyspaceId, LeaseId, Revision, SpaceTime, Term,
     command::{
         self, CommitBuilder, Deadline, KeyspaceConfig, KeyspaceHistory, MoveTarget, Outcome, TransactionBuilder,
     },
 };
 
 use crate::{
-    support::{Bench, Map, MapBackend, apply, command, frame},
+    support::{Bench, Kind, Log, Map, MapBackend, apply, command, frame},
     workload::{Rng, for_seeds},
 };
 
@@ -522,5 +522,113 @@ fn every_revision_reads_as_the_model_says() {
         check(&bench, &model, &mut rng);
         assert_eq!(replay(&bench), bench.backend.dump(), "a replayed log gives the same map");
         assert!(model.revision > 200);
+    });
+}
+
+/// Reads and writes everything in a damaged map.
+fn use_damaged(map: Map, applied: Option<Applied>, log: &Log) -> Result<(), MachineError> {
+    let machine = Machine::open(MapBackend::of(map, applied), OPTIONS)?;
+    let mut log = log.clone();
+    let snapshot = machine.snapshot();
+    let revision = snapshot.applied().revision;
+    let mut worst = Ok(());
+    let mut note = |result: Result<(), PastError>| match result {
+        Err(PastError::Machine(error)) if worst.is_ok() => worst = Err(error),
+        _ => {}
+    };
+    for keyspace in (1..=HISTORIES.len() as u32).map(KeyspaceId) {
+        for revision in [revision, Revision(revision.0.saturating_sub(9))] {
+            for direction in [Direction::Forward, Direction::Reverse] {
+                let range = ScanRange { direction, ..ScanRange::default() };
+                let past = snapshot.past(keyspace, revision, SpaceTime(0));
+                note(past.and_then(|past| past.scan(&range, &mut |_| ControlFlow::Continue(()))));
+            }
+            for key in [b"a".as_slice(), b"b", b"ab", b""] {
+                note(snapshot.past(keyspace, revision, SpaceTime(0)).and_then(|past| past.get(key).map(|_| ())));
+                note(snapshot.versions(keyspace, key, None, 9).map(|_| ()));
+                note(snapshot.version_blobs(keyspace, key).map(|_| ()).map_err(PastError::Machine));
+            }
+        }
+    }
+    machine.prune_due(SpaceTime(u64::MAX))?;
+    for prune in [
+        vec![command(|out| command::encode_put(out, KeyspaceId(1), b"a", b"1").unwrap())],
+        vec![command(|out| command::encode_prune_versions(out, 1000))],
+        vec![command(|out| command::encode_configure_keyspace(out, KeyspaceId(3), &config(HISTORIES[0])).unwrap())],
+        vec![command(|out| command::encode_prune_versions(out, 1000))],
+        vec![command(|out| command::encode_drop_keyspace(out, KeyspaceId(2)))],
+        vec![command(|out| command::encode_prune_versions(out, 1000))],
+    ] {
+        let record = log.entry(&frame(&prune), SpaceTime(1 << 40));
+        let Kind::Entry { index, time } = record.kind else { unreachable!("an entry") };
+        let (payload, at, next_lsn) = (&record.payload[..], record.at, record.next_lsn);
+        machine.apply(&Entry { term: Term(1), index, time, payload, at, next_lsn }, &mut Vec::new())?;
+    }
+    worst
+}
+
+#[test]
+fn damaged_versions_are_typed_errors_or_other_data() {
+    for_seeds(2, |seed| {
+        let mut rng = Rng(seed);
+        let (mut bench, mut model) = bench();
+        for _ in 0..40 {
+            let commands = model.entry(&mut rng);
+            bench.run(model.time, &commands);
+        }
+        let (map, applied) = (bench.backend.dump(), bench.backend.applied());
+        use_damaged(map.clone(), applied, &bench.log).unwrap();
+        let mut errors = 0;
+        let rows: Vec<_> = map.iter().filter(|(key, _)| key[0] == 0x12).step_by(3).collect();
+        for (key, row) in &rows {
+            let mut damage = |change: &mut dyn FnMut(&mut Map)| {
+                let mut damaged = map.clone();
+                change(&mut damaged);
+                errors += usize::from(use_damaged(damaged, applied, &bench.log).is_err());
+            };
+            damage(&mut |map| _ = map.remove(*key));
+            for at in [0, 7, 8, 16, 24, 25, 30] {
+                if let Some(byte) = row.get(at) {
+                    let flipped = byte ^ (1 << rng.below(8));
+                    damage(&mut |map| map.get_mut(*key).unwrap()[at] = flipped);
+                    damage(&mut |map| map.get_mut(*key).unwrap().truncate(at));
+                }
+            }
+            for cut in [6, 9, key.len() - 1] {
+                damage(&mut |map| {
+                    let row = map.remove(*key).unwrap();
+                    map.insert(key[..cut.min(key.len() - 1)].to_vec(), row);
+                });
+            }
+        }
+        assert!(errors > rows.len(), "most damage is noticed: {errors} of {} rows", rows.len());
+    });
+}
+
+#[test]
+fn a_history_that_is_switched_off_leaves_nothing_behind() {
+    for_seeds(6, |seed| {
+        let mut rng = Rng(seed);
+        let (mut bench, mut model) = bench();
+        for _ in 0..60 {
+            let commands = model.entry(&mut rng);
+            bench.run(model.time, &commands);
+        }
+        let configure =
+            |id: u32, to| command(|out| command::encode_configure_keyspace(out, KeyspaceId(id), &config(to)).unwrap());
+        // With writes and prunes in the same entries: none of these may slip through.
+        let put = command(|out| command::encode_put(out, KeyspaceId(1), b"a", &[7; 50]).unwrap());
+        let prune = || command(|out| command::encode_prune_versions(out, 40));
+        let off = KeyspaceHistory::default();
+        bench.run(model.time, &[put.clone(), configure(1, HISTORIES[1]), put.clone(), prune()]);
+        bench.run(model.time, &[prune(), put.clone(), prune(), configure(1, HISTORIES[2]), put.clone(), prune()]);
+        bench.run(model.time, &[put.clone(), configure(1, off), configure(2, off), prune(), put, prune()]);
+        bench.run(model.time, &[command(|out| command::encode_drop_keyspace(out, KeyspaceId(3))), prune()]);
+        while bench.machine.prune_due(SpaceTime(model.time)).unwrap() {
+            bench.run(model.time, &[prune()]);
+        }
+        let left: Vec<_> = bench.backend.dump().into_keys().filter(|key| key[0] == 0x12).collect();
+        assert_eq!(left, Vec::<Vec<u8>>::new());
+        assert_eq!(replay(&bench), bench.backend.dump());
     });
 }
