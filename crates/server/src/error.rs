@@ -128,6 +128,7 @@ fn command_status(error: &CommandError) -> StatusCode {
         | CommandError::BadGroup { .. }
         | CommandError::BadProducerId { .. }
         | CommandError::BadTtl { .. }
+        | CommandError::BadHistory { .. }
         | CommandError::BadLeaseId => StatusCode::BAD_REQUEST,
     }
 }

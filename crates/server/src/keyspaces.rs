@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, KeyspaceStats};
-use thalweg_types::command::{Deadline, KeyspaceConfig};
+use thalweg_types::command::{Deadline, KeyspaceConfig, KeyspaceHistory};
 
 use crate::{
     app::{Answer, App, Call},
@@ -26,6 +26,28 @@ struct JsonConfig {
     exact_counts: Option<bool>,
     #[serde(default, deserialize_with = "given")]
     default_ttl_seconds: Option<Option<f64>>,
+    #[serde(default, deserialize_with = "given")]
+    history: Option<Option<JsonHistory>>,
+}
+
+/// What is kept of the past; what is left out has no bound.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonHistory {
+    revisions: Option<u32>,
+    age_seconds: Option<f64>,
+}
+
+impl JsonHistory {
+    fn bounds(self) -> Result<KeyspaceHistory, ApiError> {
+        let age = self.age_seconds.map(|seconds| span_of_seconds("age_seconds", seconds)).transpose()?;
+        let history = KeyspaceHistory { revisions: self.revisions, age };
+        if !history.is_kept() {
+            let message = "history: name revisions, age_seconds or both; null keeps nothing";
+            return Err(ApiError::bad_request("bad_json", message));
+        }
+        Ok(history.check().map(|()| history)?)
+    }
 }
 
 impl JsonConfig {
@@ -35,6 +57,9 @@ impl JsonConfig {
             config.default_ttl = ttl.map(|seconds| span_of_seconds("default_ttl_seconds", seconds)).transpose()?;
             config.default_ttl.map_or(Ok(Deadline::Never), |ttl| Deadline::After(ttl).check())?;
         }
+        if let Some(history) = self.history {
+            config.history = history.map(JsonHistory::bounds).transpose()?.unwrap_or_default();
+        }
         Ok(config)
     }
 }
@@ -43,6 +68,10 @@ fn config_json(config: &KeyspaceConfig) -> Value {
     json!({
         "exact_counts": config.exact_counts,
         "default_ttl_seconds": config.default_ttl.map(|ttl| ttl.as_secs_f64()),
+        "history": config.history.is_kept().then(|| json!({
+            "revisions": config.history.revisions,
+            "age_seconds": config.history.age.map(|age| age.as_secs_f64()),
+        })),
     })
 }
 

@@ -8,8 +8,10 @@
 //! node's, length and checksum are the bytes'. Invariant: each tag that a machine writes is known here; of
 //! one that is not, nobody knows whether it may travel.
 
+use std::borrow::Cow;
+
 use thalweg_types::{
-    BlobRef, Generation, Index, KeyspaceId, LogPosition, StreamId,
+    BlobRef, Generation, Index, KeyspaceId, LogPosition, Offset, StreamId,
     command::{HistoryFloor, MoveTarget},
 };
 
@@ -20,10 +22,11 @@ use crate::{
     liveness::{BlobKind, LivenessChanges, LivenessTable},
     machine::{LogId, MachineError},
     streams::index,
+    versions::{self, PastKey, VersionRow},
 };
 
 /// What a row is to another node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row<'a> {
     /// About this node or its log: it stays.
     Local,
@@ -34,14 +37,44 @@ pub enum Row<'a> {
 }
 
 /// A row that points into the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pointing<'a> {
     /// Where in the row's value the pointer is.
     pub at: usize,
     /// The pointer.
     pub blob: BlobRef,
     /// Whose bytes they are.
-    pub target: MoveTarget<'a>,
+    pub whose: Whose<'a>,
+}
+
+/// Whose bytes a row points at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose<'a> {
+    /// A key's value, or one that it had.
+    Value {
+        /// The keyspace.
+        keyspace: KeyspaceId,
+        /// The key.
+        key: Cow<'a, [u8]>,
+    },
+    /// A stream's batch.
+    Batch {
+        /// The stream.
+        stream: StreamId,
+        /// The batch's first offset.
+        first: Offset,
+    },
+}
+
+impl Whose<'_> {
+    /// As the record that carries the bytes names it.
+    #[must_use]
+    pub fn target(&self) -> MoveTarget<'_> {
+        match self {
+            Self::Value { keyspace, key } => MoveTarget::Value { keyspace: *keyspace, key },
+            Self::Batch { stream, first } => MoveTarget::Batch { stream: *stream, first: *first },
+        }
+    }
 }
 
 /// Says what a row is.
@@ -62,6 +95,7 @@ pub fn sort<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
         | keys::TAG_MEMBER
         | keys::TAG_PARCEL => Ok(Row::Plain),
         keys::TAG_DATA => sort_value(key, value),
+        keys::TAG_VERSIONS => sort_version(key, value),
         keys::TAG_INDEX => sort_index(key, value),
         _ => Err(MachineError::corrupt("row", key, "it is of a kind that this version doesn't know")),
     }
@@ -77,7 +111,19 @@ fn sort_value<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> 
     let blob = value.get(at..).and_then(BlobRef::decode).ok_or_else(|| corrupt("pointer of a wrong length"))?;
     let (head, user_key) = key.split_first_chunk::<{ keys::DATA_PREFIX_LEN }>().ok_or_else(|| corrupt("short key"))?;
     let keyspace = KeyspaceId(keys::id_of(head).ok_or_else(|| corrupt("short key"))?);
-    Ok(Row::Pointing(Pointing { at, blob, target: MoveTarget::Value { keyspace, key: user_key } }))
+    Ok(Row::Pointing(Pointing { at, blob, whose: Whose::Value { keyspace, key: user_key.into() } }))
+}
+
+fn sort_version<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
+    let Some(keyspace) = versions::keyspace_of_version(key) else { return Ok(Row::Plain) };
+    let of = PastKey::of_version(key)?;
+    if of.revision.is_none() {
+        return Ok(Row::Plain);
+    }
+    let Some(blob) = VersionRow::decode(key, value)?.blob(key)? else { return Ok(Row::Plain) };
+    // The pointer is what the row ends with.
+    let at = value.len() - BlobRef::ENCODED_LEN;
+    Ok(Row::Pointing(Pointing { at, blob, whose: Whose::Value { keyspace, key: of.key.into() } }))
 }
 
 fn sort_index<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
@@ -88,7 +134,7 @@ fn sort_index<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> 
     }
     let stream = key.get(..5).and_then(keys::id_of).map(StreamId);
     let stream = stream.ok_or_else(|| MachineError::corrupt("stream index entry", key, "key of a wrong length"))?;
-    Ok(Row::Pointing(Pointing { at: 0, blob: entry.blob, target: MoveTarget::Batch { stream, first } }))
+    Ok(Row::Pointing(Pointing { at: 0, blob: entry.blob, whose: Whose::Batch { stream, first } }))
 }
 
 /// The pointer without its place.
@@ -108,9 +154,9 @@ impl Placed {
     /// These bytes, of such a row, lie there now; gives the pointer to them.
     pub fn place(&mut self, pointing: &Pointing<'_>, at: LogPosition) -> BlobRef {
         let blob = BlobRef { generation: at.generation, offset: at.offset, ..pointing.blob };
-        let kind = match pointing.target {
-            MoveTarget::Value { .. } => BlobKind::Value,
-            _ => BlobKind::Batch,
+        let kind = match pointing.whose {
+            Whose::Value { .. } => BlobKind::Value,
+            Whose::Batch { .. } => BlobKind::Batch,
         };
         self.changes.raise(kind, &blob, &self.base);
         blob
@@ -133,7 +179,7 @@ pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_types::{Offset, Revision, SpaceTime, Term};
+    use thalweg_types::{Revision, SpaceTime, Term};
 
     use super::*;
 
@@ -147,6 +193,9 @@ mod tests {
         for plain in [&keys::META[..], &keys::stream_head(StreamId(1)), &keys::producer_head(StreamId(1), "p")] {
             assert_eq!(sort(plain, b"").unwrap(), Row::Plain, "{plain:?}");
         }
+        for plain in [versions::history_row(KeyspaceId(3)).to_vec(), versions::forgotten_row(KeyspaceId(3), b"key")] {
+            assert_eq!(sort(&plain, b"").unwrap(), Row::Plain, "{plain:?}");
+        }
         for unknown in [&b"\x7f"[..], b"\0", b"\xf0", b""] {
             assert!(sort(unknown, b"").is_err(), "{unknown:?}");
         }
@@ -155,20 +204,26 @@ mod tests {
     #[test]
     fn pointers_are_found_in_every_form() {
         let key = [&keys::data_prefix(KeyspaceId(3))[..], b"key"].concat();
-        let target = MoveTarget::Value { keyspace: KeyspaceId(3), key: b"key" };
+        let whose = Whose::Value { keyspace: KeyspaceId(3), key: b"key".into() };
+        assert_eq!(whose.target(), MoveTarget::Value { keyspace: KeyspaceId(3), key: b"key" });
         for (form, at) in [(FORM_BLOB, 9), (FORM_BLOB_ENDING, 25)] {
             let mut value = vec![0; at];
             value[0] = form;
             value.extend_from_slice(&BLOB.encode());
-            assert_eq!(sort(&key, &value).unwrap(), Row::Pointing(Pointing { at, blob: BLOB, target }));
+            let pointing = Pointing { at, blob: BLOB, whose: whose.clone() };
+            assert_eq!(sort(&key, &value).unwrap(), Row::Pointing(pointing.clone()));
             assert!(sort(&key, &value[..value.len() - 1]).is_err());
+            let key = versions::version_row(KeyspaceId(3), b"key", Revision(9));
+            let version = [&[0; 25], &value[..]].concat();
+            assert_eq!(sort(&key, &version).unwrap(), Row::Pointing(Pointing { at: at + 25, ..pointing }));
+            assert!(sort(&key, &version[..version.len() - 1]).is_err());
         }
         assert_eq!(sort(&key, &[0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap(), Row::Plain);
         let entry = index::IndexEntry { blob: BLOB, count: 2, time: SpaceTime(1), bytes_before: 0, sparse: None };
         let key = keys::index_entry(StreamId(4), Offset(6));
-        let target = MoveTarget::Batch { stream: StreamId(4), first: Offset(6) };
+        let whose = Whose::Batch { stream: StreamId(4), first: Offset(6) };
         let row = entry.encode();
-        assert_eq!(sort(&key, row.bytes()).unwrap(), Row::Pointing(Pointing { at: 0, blob: BLOB, target }));
+        assert_eq!(sort(&key, row.bytes()).unwrap(), Row::Pointing(Pointing { at: 0, blob: BLOB, whose }));
         assert!(sort(&key, &row.bytes()[1..]).is_err());
     }
 

@@ -73,6 +73,12 @@ pub(crate) fn keyspace_of_history(key: &[u8]) -> Option<KeyspaceId> {
     Some(KeyspaceId(u32::from_be_bytes(id.try_into().ok()?)))
 }
 
+/// The keyspace of a row under `12|1`; `None` of others.
+pub(crate) fn keyspace_of_version(key: &[u8]) -> Option<KeyspaceId> {
+    let id = key.strip_prefix(&[TAG_VERSIONS, OF_VERSIONS])?.first_chunk()?;
+    Some(KeyspaceId(u32::from_be_bytes(*id)))
+}
+
 /// What comes before a keyspace's versions.
 pub(crate) fn versions_prefix(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(OF_VERSIONS, keyspace)

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use thalweg_types::command::{Compaction, Deadline, ExpectedOffset, StreamConfig};
+use thalweg_types::command::{Compaction, Deadline, ExpectedOffset, KeyspaceHistory, StreamConfig};
 
 use crate::{
     span::{Since, parse_bytes, parse_since, parse_span},
-    target::Place,
+    target::{KeyspaceChange, Place},
 };
 
 const AFTER_HELP: &str = "\
@@ -283,6 +283,36 @@ pub struct KeyspaceSettings {
     /// How long a value lives whose put says nothing of it [default: forever]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub default_ttl: Option<std::time::Duration>,
+    /// What is kept of what is overwritten or deleted: so many revisions of each key, an age, or both, as in 10, 1h or
+    /// 10,1h; off keeps nothing [default: off]
+    #[arg(long, value_name = "BOUNDS", value_parser = parse_history)]
+    pub history: Option<KeyspaceHistory>,
+}
+
+impl KeyspaceSettings {
+    /// What is asked for.
+    pub fn change(&self) -> KeyspaceChange {
+        KeyspaceChange { exact_counts: self.exact_counts, default_ttl: self.default_ttl, history: self.history }
+    }
+}
+
+/// `off`, a number of revisions, an age, or both with a comma between them.
+fn parse_history(text: &str) -> Result<KeyspaceHistory, String> {
+    let mut history = KeyspaceHistory::default();
+    if text == "off" {
+        return Ok(history);
+    }
+    for part in text.split(',') {
+        match part.parse() {
+            Ok(revisions) if history.revisions.is_none() => history.revisions = Some(revisions),
+            Err(_) if history.age.is_none() => {
+                let age = parse_span(part);
+                history.age = Some(age.map_err(|_| format!("{part:?} is neither a number nor a span such as 1h"))?);
+            }
+            _ => return Err("at most one number of revisions and one age".to_owned()),
+        }
+    }
+    history.check().map(|()| history).map_err(|error| error.to_string())
 }
 
 #[derive(Args, Debug)]

@@ -279,7 +279,7 @@ impl<'a> Loader<'a> {
     /// Appends bytes to the log as a move: so whoever frees its segment later knows whose they are.
     fn carry(&mut self, pointing: &Pointing<'_>, bytes: &[u8]) -> Result<LogPosition, RestoreError> {
         self.payload.clear();
-        Move::encode(&mut self.payload, &portable::placeless(&pointing.blob), &pointing.target, bytes);
+        Move::encode(&mut self.payload, &portable::placeless(&pointing.blob), &pointing.whose.target(), bytes);
         let draft = Draft {
             space: SpaceId::ZERO,
             kind: RecordKind::Move,

@@ -153,7 +153,7 @@ fn a_state_of_format_1_can_be_read() {
     assert_eq!(machine.liveness().len(), 4);
     let kept = machine.snapshot().versions(KeyspaceId(3), b"kept key", None, 9).unwrap();
     let revisions: Vec<_> = kept.versions.iter().map(|version| version.stored.revision.0).collect();
-    assert_eq!((revisions, kept.oldest), (vec![8, 6, 5], Revision(5)));
+    assert_eq!((revisions, kept.oldest), (vec![12, 10, 9], Revision(9)));
     let membership = machine.membership().unwrap().unwrap();
     assert_eq!((membership.id, membership.payload.as_ref()), (MEMBERSHIP, b"members".as_slice()));
     assert_eq!(machine.vote().unwrap().as_deref(), Some(b"vote".as_slice()));

@@ -11,7 +11,7 @@ use crate::{
     failure::{Exit, Failure},
     render,
     span::show_time,
-    target::{Access, KeyspaceChange, Place},
+    target::{Access, Place},
 };
 
 pub fn incr(args: &Incr) -> Result<(), Failure> {
@@ -91,7 +91,7 @@ pub fn keyspaces(args: &Keyspaces) -> Result<(), Failure> {
             show(&found, place.json)
         }
         Some(KeyspaceAction::Create { keyspace, settings, .. }) => {
-            let change = KeyspaceChange { exact_counts: settings.exact_counts, default_ttl: settings.default_ttl };
+            let change = settings.change();
             let found = with_target(place, Access::Write, |target| target.create_keyspace(keyspace, &change))?;
             if place.json {
                 render::line(&found.to_string())
@@ -100,7 +100,7 @@ pub fn keyspaces(args: &Keyspaces) -> Result<(), Failure> {
             }
         }
         Some(KeyspaceAction::Config { keyspace, settings, .. }) => {
-            let change = KeyspaceChange { exact_counts: settings.exact_counts, default_ttl: settings.default_ttl };
+            let change = settings.change();
             let found = with_target(place, Access::Read, |target| target.configure_keyspace(keyspace, &change))?;
             show(&found, place.json)
         }

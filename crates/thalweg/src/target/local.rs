@@ -270,6 +270,7 @@ fn changed(config: KeyspaceConfig, change: &KeyspaceChange) -> KeyspaceConfig {
     KeyspaceConfig {
         exact_counts: change.exact_counts.unwrap_or(config.exact_counts),
         default_ttl: change.default_ttl.or(config.default_ttl),
+        history: change.history.unwrap_or(config.history),
     }
 }
 

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use thalweg_server::GroupCall;
 use thalweg_types::{
     Durability,
-    command::{AppendTerms, Expect, StreamConfig},
+    command::{AppendTerms, Expect, KeyspaceHistory, StreamConfig},
 };
 
 use crate::{failure::Failure, render::take_bytes};
@@ -170,6 +170,7 @@ pub struct StreamRow {
 pub struct KeyspaceChange {
     pub exact_counts: Option<bool>,
     pub default_ttl: Option<Duration>,
+    pub history: Option<KeyspaceHistory>,
 }
 
 /// Called with each pair; `Break` ends the scan early.

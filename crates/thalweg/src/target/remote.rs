@@ -79,6 +79,13 @@ impl Remote {
         if let Some(ttl) = change.default_ttl {
             object.insert("default_ttl_seconds".into(), json!(ttl.as_secs_f64()));
         }
+        if let Some(history) = change.history {
+            let bounds = json!({
+                "revisions": history.revisions,
+                "age_seconds": history.age.map(|age| age.as_secs_f64()),
+            });
+            object.insert("history".into(), if history.is_kept() { bounds } else { Value::Null });
+        }
         let body = Value::Object(object).to_string();
         let ask = Ask::send(method, keyspace_path(name), body.as_bytes()).header("content-type", "application/json");
         self.write(ask, None)
