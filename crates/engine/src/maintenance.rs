@@ -43,6 +43,9 @@ const STALE_ROWS_PER_ROUND: u32 = 1000;
 const RECLAIM_PER_COMMAND: u32 = 1000;
 /// Such commands per stream and round.
 const RECLAIMS_PER_ROUND: u32 = 100;
+/// Such commands per round over all streams: the rest wait their turn. Bounds a round after a million streams were
+/// trimmed or deleted at once to about 0.1 s.
+const ALL_RECLAIMS_PER_ROUND: u32 = 20_000;
 
 /// Rows of deleted prefixes that one command looks at: bounds how long it holds the writer.
 const SWEPT_PER_COMMAND: u32 = 1000;
@@ -102,6 +105,8 @@ pub(crate) struct Rounds {
     compactor: Compactor,
     /// The last stream that was looked at for retention.
     swept: Option<StreamId>,
+    /// The last stream of which index entries were reclaimed.
+    reclaimed: Option<StreamId>,
     /// Where the search for stale rows goes on.
     stale: StaleCursor,
 }
@@ -112,7 +117,7 @@ impl Inner {
         let mut done = Maintenance { expired_keys: self.expire()?, ..Maintenance::default() };
         done.stale_rows = self.forget_stale(&mut rounds.stale)?;
         done.trimmed_streams = self.enforce_retention(&mut rounds.swept)?;
-        done.reclaimed_entries = self.reclaim()?;
+        done.reclaimed_entries = self.reclaim(&mut rounds.reclaimed)?;
         done.swept_rows = self.sweep()?;
         done.pruned_versions = self.prune_versions()?;
         done.dead_letters = self.bury_dead()?;
@@ -182,10 +187,22 @@ impl Inner {
         Ok(due.len() as u64)
     }
 
-    fn reclaim(&self) -> Result<u64, WriteError> {
-        let mut reclaimed = 0;
-        for stream in self.open.machine.reclaim_due() {
-            for _ in 0..RECLAIMS_PER_ROUND {
+    /// Forgets index entries of one stream after the other. Where a round ends, the next one goes on, so that no
+    /// stream is left behind by those before it.
+    fn reclaim(&self, last: &mut Option<StreamId>) -> Result<u64, WriteError> {
+        let (mut reclaimed, mut commands) = (0, ALL_RECLAIMS_PER_ROUND);
+        let (machine, most) = (&self.open.machine, commands as usize);
+        let mut due = machine.reclaim_due_after(*last, most);
+        let from_front = machine.reclaim_due_after(None, most - due.len()).into_iter();
+        due.extend(from_front.take_while(|stream| last.is_some_and(|last| *stream <= last)));
+        for stream in due {
+            if commands == 0 {
+                break;
+            }
+            *last = Some(stream);
+            let of_stream = RECLAIMS_PER_ROUND.min(commands);
+            for _ in 0..of_stream {
+                commands -= 1;
                 let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
                     encode_reclaim_stream(out, stream, RECLAIM_PER_COMMAND);
                     Ok::<_, CommandError>(())

@@ -180,7 +180,7 @@ impl App {
             Operation::Commit => commit::commit(self, call).await,
             Operation::StreamAppend => streams::append(self, call).await,
             Operation::StreamRead => records::read(self, call).await,
-            Operation::StreamList => streams::list(self, call),
+            Operation::StreamList => streams::list(self, call).await,
             Operation::StreamGet => streams::get(self, call),
             Operation::StreamCreate => streams::create(self, call).await,
             Operation::StreamPatch => streams::patch(self, call).await,

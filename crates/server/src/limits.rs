@@ -18,6 +18,8 @@ pub const DEFAULT_RECORDS: u64 = 1000;
 pub const DEFAULT_RECORD_BYTES: u64 = 1024 * 1024;
 /// Streams that a list without `limit` answers.
 pub const DEFAULT_LISTED: u64 = 1000;
+/// A list of at most so many is made on the spot, a longer one on a blocking thread: a thousand take about 2 ms.
+pub const INLINE_LISTED: u64 = 128;
 /// Most that one reply lists.
 pub const MAX_LISTED: u64 = 10_000;
 /// Keys of a lease that its description shows without `limit`.

@@ -2,12 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
+use axum::{
+    body::Body,
+    http::{Response, StatusCode},
+};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
-use thalweg_engine::{Ack, StreamInfo};
+use thalweg_engine::{Ack, Database, StreamInfo};
 use thalweg_types::{
-    Offset, StreamId,
+    Action, Offset, StreamId,
     command::{Compaction, StreamConfig},
     limits::DEFAULT_TOMBSTONE_GRACE,
 };
@@ -17,7 +20,7 @@ use crate::{
     batch, body,
     error::ApiError,
     json,
-    limits::{DEFAULT_LISTED, MAX_LISTED},
+    limits::{DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
     parse::{AppendQuery, ListQuery, name_segment, rfc3339},
     reply,
 };
@@ -64,15 +67,27 @@ pub fn last(first: Offset, count: u32) -> u64 {
 }
 
 /// `GET /v1/streams`
-pub fn list(app: &Arc<App>, call: &Call) -> Answer {
+pub async fn list(app: &Arc<App>, call: &Call) -> Answer {
     let query = ListQuery::parse(call.head.uri.query())?;
     let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED);
-    let found = app.db.blocking().streams_after(query.cursor.map(StreamId), limit as usize);
+    let (db, after) = (app.db.blocking().clone(), query.cursor.map(StreamId));
+    if limit <= INLINE_LISTED {
+        return Ok(listed(&db, after, limit));
+    }
+    let made = tokio::task::spawn_blocking(move || listed(&db, after, limit)).await;
+    made.map_err(|error| {
+        let message = format!("listing failed: {error}");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message)
+    })
+}
+
+fn listed(db: &Database, after: Option<StreamId>, limit: u64) -> Response<Body> {
+    let found = db.streams_after(after, limit as usize);
     let mut object = json!({ "streams": found.iter().map(describe).collect::<Vec<_>>() });
     if let Some(last) = found.last().filter(|_| found.len() as u64 == limit) {
         object["cursor"] = json!(last.id.0.to_string());
     }
-    Ok(reply::json(StatusCode::OK, &object))
+    reply::json(StatusCode::OK, &object)
 }
 
 /// `GET /v1/streams/{stream}`

@@ -230,9 +230,12 @@ async fn a_client_that_takes_nothing_is_cut_and_its_scan_given_back() {
     greedy.send("GET", "/v1/kv/big", &[], b"").await;
     greedy.head().await.is(200);
     node.get("/v1/kv/big").await.refused(503, "overloaded", "retry");
-    while !in_use(&node, "scans").await.ends_with(" 0") {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let given_back = async {
+        while !in_use(&node, "scans").await.ends_with(" 0") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(support::PATIENCE, given_back).await.expect("the scan is given back in time");
     node.get("/v1/kv/big?limit=1").await.is(200);
     node.stop().await;
 }

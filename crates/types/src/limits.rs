@@ -34,8 +34,8 @@ pub const MAX_HEADERS: usize = 64;
 pub const MAX_NAME_BYTES: usize = 255;
 /// Most keyspaces in a space. More: typed error.
 pub const MAX_KEYSPACES: usize = 10_000;
-/// Most streams in a space, deleted ones that are not yet reclaimed included: each costs an
-/// estimated 250 bytes of memory, for its head and its name. More: typed error.
+/// Most streams in a space, deleted ones that are not yet reclaimed included: each costs 200 to 300 bytes of
+/// memory, for its head and its name. More: typed error.
 pub const MAX_STREAMS: usize = 2_000_000;
 /// Longest id of a producer. Longer: typed error.
 pub const MAX_PRODUCER_ID_BYTES: usize = 64;

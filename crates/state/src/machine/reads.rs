@@ -174,10 +174,16 @@ impl Machine {
         Ok((due?, last))
     }
 
-    /// Streams with index entries to reclaim, deleted ones included.
+    /// At most `limit` streams with index entries to reclaim, deleted ones included, after one of them.
+    #[must_use]
+    pub fn reclaim_due_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamId> {
+        self.collect_watched(Chore::Reclaim, after, limit, |id, _| Some(id)).0
+    }
+
+    /// All streams with index entries to reclaim.
     #[must_use]
     pub fn reclaim_due(&self) -> Vec<StreamId> {
-        self.collect_watched(Chore::Reclaim, None, usize::MAX, |id, _| Some(id)).0
+        self.reclaim_due_after(None, usize::MAX)
     }
 
     /// At most `limit` streams after one of them, by id. Each one's figures are of one moment, but not all
