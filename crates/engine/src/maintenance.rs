@@ -14,6 +14,7 @@ use std::{
 };
 
 use thalweg_log::Purpose;
+use thalweg_replica::Committed;
 use thalweg_state::machine::{MachineError, StaleCursor};
 use thalweg_types::{
     Durability, Lsn, StreamId,
@@ -132,18 +133,15 @@ impl Inner {
         Ok(done)
     }
 
-    /// Removes what has ended. It is hidden already: this is for the space that it takes.
+    /// Removes what has ended. It is hidden already: this is for the space that it takes, and so that space time does
+    /// not go back behind the deadlines when the node is opened again.
     fn expire(&self) -> Result<u64, WriteError> {
-        let due = self.open.machine.expiry_due(self.open.solo.now());
-        if !due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })? {
+        if !self.is_expiry_due()? {
             return Ok(0);
         }
         let mut expired = 0;
         for _ in 0..EXPIRES_PER_ROUND {
-            let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
-                encode_expire(out, EXPIRE_PER_COMMAND);
-                Ok::<_, CommandError>(())
-            })?;
+            let committed = self.propose_expiry()?;
             match committed.outcome.map(refusal) {
                 Some(Ok(Outcome::Expired { keys, more, .. })) => {
                     expired += u64::from(keys);
@@ -155,6 +153,26 @@ impl Inner {
             }
         }
         Ok(expired)
+    }
+
+    /// Puts an entry behind every deadline that has passed: space time goes on from the last entry.
+    pub(crate) fn note_passed_deadlines(&self) -> Result<(), WriteError> {
+        if self.is_expiry_due()? {
+            self.propose_expiry()?;
+        }
+        Ok(())
+    }
+
+    fn is_expiry_due(&self) -> Result<bool, WriteError> {
+        let due = self.open.machine.expiry_due(self.open.solo.now());
+        due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })
+    }
+
+    fn propose_expiry(&self) -> Result<Committed, WriteError> {
+        self.propose(Durability::Os, Purpose::Reclaim, |out| {
+            encode_expire(out, EXPIRE_PER_COMMAND);
+            Ok::<_, CommandError>(())
+        })
     }
 
     /// Walks on through what ends, and forgets rows that blind writes have left behind: else those of a far

@@ -10,7 +10,12 @@
 //! a later time than the stamp: it could hide a key that the entry, by its own time, still finds. So the time
 //! stands still for reads while a stamped entry is on its way, for as long as its level takes (an fsync).
 //!
-//! Invariants: the time never goes back; an entry's stamp is at least the time of every read that did not see
+//! What reads were told is not written down, entries are. Past a deadline that it has hidden a key by, a space puts an
+//! entry within a round of maintenance and when it is closed, so only a kill in between lets the time go back behind
+//! the deadline, and only if the wall clock was set back as well. (To write a bound ahead of reads would close that
+//! gap, and let time jump ahead to the bound after each kill: leases would end early, which is worse.)
+//!
+//! Invariants: the time never goes back while the space is open; an entry's stamp is at least the time of every read that did not see
 //! the entry; a read's time is at least the stamp of every entry that it sees.
 
 use std::{
