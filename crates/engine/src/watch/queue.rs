@@ -117,3 +117,57 @@ impl Drop for Queue {
         self.total.fetch_sub(self.lock().bytes, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use thalweg_types::SpaceTime;
+
+    use super::*;
+    use crate::watch::WatchChange;
+
+    fn event(bytes: usize) -> WatchEvent {
+        let change = WatchChange::Put(Bytes::from(vec![0; bytes]));
+        WatchEvent { revision: Revision(1), time: SpaceTime(1), key: Bytes::new(), change }
+    }
+
+    /// Of one queue: what it lost first, if it has ended.
+    fn lost(queue: &Queue) -> Option<Revision> {
+        match queue.take().1 {
+            Some(Ended::Lost(revision)) => Some(revision),
+            Some(Ended::Failed(error)) => panic!("{error}"),
+            None => None,
+        }
+    }
+
+    #[test]
+    fn all_queues_together_are_bounded_and_what_is_taken_makes_room() {
+        let total = Arc::new(AtomicUsize::new(0));
+        let large = event(MAX_WATCH_QUEUE_BYTES / 2);
+        let fitting = MAX_WATCH_QUEUES_BYTES / large.memory();
+        let queues: Vec<_> = (0..=fitting).map(|_| Queue::new(total.clone())).collect();
+        let (last, others) = queues.split_last().unwrap();
+        for queue in others {
+            assert_eq!(queue.push(Revision(1), std::slice::from_ref(&large)), Pushed::Queued);
+        }
+        assert_eq!(last.push(Revision(2), std::slice::from_ref(&large)), Pushed::Lost);
+        assert_eq!(lost(last), Some(Revision(2)), "it says where it lost its place");
+        assert_eq!(total.load(Ordering::Relaxed), fitting * large.memory(), "what was lost holds nothing");
+        let after = Queue::new(total.clone());
+        assert_eq!((others[0].take().0.len(), after.push(Revision(3), &[large])), (1, Pushed::Queued));
+        drop((queues, after));
+        assert_eq!(total.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn one_queue_is_bounded_by_events_and_by_bytes_and_takes_commits_whole() {
+        let total = Arc::new(AtomicUsize::new(0));
+        let small = vec![event(0); MAX_WATCH_QUEUE_EVENTS - 1];
+        let queue = Queue::new(total.clone());
+        assert_eq!(queue.push(Revision(1), &small), Pushed::Queued);
+        assert_eq!(queue.push(Revision(2), &small[..2]), Pushed::Lost, "one of the two would fit");
+        assert_eq!((queue.take().0.len(), lost(&queue)), (small.len(), Some(Revision(2))));
+        let queue = Queue::new(total);
+        assert_eq!(queue.push(Revision(1), &[event(MAX_WATCH_QUEUE_BYTES)]), Pushed::Lost);
+    }
+}

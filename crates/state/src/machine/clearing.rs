@@ -106,10 +106,17 @@ pub(super) fn plan_emptying(
 }
 
 impl Applying<'_> {
-    /// Whether so many more prefixes may wait to be swept.
-    pub(super) fn has_room_for_clears(&self, more: usize) -> bool {
-        let pending = self.applier.pending.clears.values().filter(|change| change.is_some()).count();
-        self.applier.clears.len() + pending + more <= MAX_PENDING_CLEARS
+    /// Whether one more prefix, beside so many others, may wait to be swept. One that takes the place of longer ones
+    /// always finds room: else a full table would keep anybody from emptying the whole.
+    pub(super) fn has_room_for_clear(&self, keyspace: KeyspaceId, prefix: &[u8], others: usize) -> bool {
+        let pending = &self.applier.pending.clears;
+        let added = pending.values().filter(|change| change.is_some()).count();
+        let count = self.applier.clears.len() + added + others;
+        let is_replaced = |(id, longer): (KeyspaceId, &[u8])| id == keyspace && longer.starts_with(prefix);
+        let stays = |(id, longer): &(KeyspaceId, &[u8])| !matches!(pending.get(&(*id, longer.to_vec())), Some(None));
+        count < MAX_PENDING_CLEARS
+            || (count == MAX_PENDING_CLEARS
+                && self.applier.clears.iter().map(|(id, longer, _)| (id, longer)).filter(stays).any(is_replaced))
     }
 
     /// Empties a prefix as planned. `written` are the keys with it that this entry wrote before.
@@ -190,7 +197,7 @@ pub(crate) fn drop_keyspace(
         return Ok(Outcome::NoSuchKeyspace(id));
     };
     let emptying = plan_emptying(applying, overlay, id, b"")?;
-    if matches!(emptying, Emptying::Later) && !applying.has_room_for_clears(1) {
+    if matches!(emptying, Emptying::Later) && !applying.has_room_for_clear(id, b"", 0) {
         return Ok(Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS });
     }
     let written = overlay.written_under(id, b"");

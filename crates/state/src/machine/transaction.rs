@@ -268,7 +268,7 @@ impl Plan {
         let keys = match &mut emptying {
             Emptying::Later => {
                 let others = self.emptied.iter().filter(|(how, _)| matches!(how, Emptying::Later)).count();
-                if !applying.has_room_for_clears(others + 1) {
+                if !applying.has_room_for_clear(keyspace, prefix, others) {
                     let what = "deleted prefixes wait to be swept";
                     return Err(Refused::Outcome(Outcome::TooMany { what, limit: MAX_PENDING_CLEARS }));
                 }

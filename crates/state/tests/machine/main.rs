@@ -2,6 +2,7 @@
 
 mod backends;
 mod behaviour;
+mod bounds;
 mod compaction;
 mod concurrent;
 mod garbage;
