@@ -95,6 +95,8 @@ impl Group {
                         return Ok(delivery);
                     }
                 }
+                // It takes no place among those that wait.
+                Ready::In(_) if request.wait.is_zero() => return Ok(Delivery::none(self.db.durability())),
                 Ready::In(due) => {
                     if waiting.is_none() {
                         waiting = Some(self.db.inner.open.waits.enter().ok_or(GroupError::TooManyWaiting)?);

@@ -18,6 +18,7 @@ mod history;
 mod kv;
 mod optimistic;
 mod past;
+mod push;
 mod recipes;
 mod snapshots;
 mod streams;

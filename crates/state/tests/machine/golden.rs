@@ -92,7 +92,7 @@ fn fixed() -> Bench {
     bench
 }
 
-fn text_of(map: &Map) -> String {
+pub fn text_of(map: &Map) -> String {
     let mut text = String::new();
     for (key, value) in map {
         for (part, end) in [(key, " "), (value, "\n")] {
@@ -103,7 +103,7 @@ fn text_of(map: &Map) -> String {
     text
 }
 
-fn map_of(text: &str) -> Map {
+pub fn map_of(text: &str) -> Map {
     let bytes = |hex: &str| {
         let digit = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
         (0..hex.len()).step_by(2).map(digit).collect::<Vec<_>>()

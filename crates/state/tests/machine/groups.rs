@@ -14,16 +14,16 @@ use thalweg_types::{
             self, Again, Fetched, GroupConfig, GroupOrder, GroupOutcome, Lapsed, OffsetRun, Settlement, key_hash,
         },
     },
-    limits::{MAX_GROUP_MEMBERS, MAX_GROUP_PENDING},
+    limits::{MAX_GROUP_MEMBERS, MAX_GROUP_PENDING, MAX_GROUPS},
     record::RecordBatch,
 };
 
 use crate::support::{Bench, command};
 
-const STREAM: StreamId = StreamId(1);
-const OUT: StreamId = StreamId(2);
-const KS: KeyspaceId = KeyspaceId(1);
-const GROUP: GroupId = GroupId(1);
+pub const STREAM: StreamId = StreamId(1);
+pub const OUT: StreamId = StreamId(2);
+pub const KS: KeyspaceId = KeyspaceId(1);
+pub const GROUP: GroupId = GroupId(1);
 /// Attempts lapse after so many microseconds.
 const DEADLINE: u64 = 1_000_000;
 
@@ -47,7 +47,7 @@ fn bench_with(config: &GroupConfig, records: u64) -> Bench {
     bench
 }
 
-fn bench(records: u64) -> Bench {
+pub fn bench(records: u64) -> Bench {
     bench_with(&config(), records)
 }
 
@@ -61,26 +61,26 @@ pub fn fetch_command(max: u32, member: &str) -> Vec<u8> {
     command(|out| groups::encode_fetch(out, GROUP, max, Offset(0), &[], member).unwrap())
 }
 
-fn group_outcome(outcome: &Outcome) -> &GroupOutcome {
+pub fn group_outcome(outcome: &Outcome) -> &GroupOutcome {
     match outcome {
         Outcome::Group(outcome) => outcome,
         other => panic!("not of a group: {other:?}"),
     }
 }
 
-fn fetched(outcome: &Outcome) -> Fetched {
+pub fn fetched(outcome: &Outcome) -> Fetched {
     match group_outcome(outcome) {
         GroupOutcome::Fetched(fetched) => (**fetched).clone(),
         other => panic!("not a fetch: {other:?}"),
     }
 }
 
-fn fetch(bench: &mut Bench, time: u64, max: u32) -> Fetched {
+pub fn fetch(bench: &mut Bench, time: u64, max: u32) -> Fetched {
     fetched(&bench.run(time, &[fetch_command(max, "m")])[0])
 }
 
 /// What was delivered, as (first, count, deliveries).
-fn of(fetched: &Fetched) -> Vec<(u64, u32, u32)> {
+pub fn of(fetched: &Fetched) -> Vec<(u64, u32, u32)> {
     fetched.deliveries.iter().map(|of| (of.run.first.0, of.run.count, of.deliveries)).collect()
 }
 
@@ -88,7 +88,7 @@ fn run(first: u64, count: u32) -> OffsetRun {
     OffsetRun { first: Offset(first), count }
 }
 
-fn some(attempt: Attempt, runs: &[(u64, u32)]) -> Settlement {
+pub fn some(attempt: Attempt, runs: &[(u64, u32)]) -> Settlement {
     Settlement { attempt, runs: runs.iter().map(|&(first, count)| run(first, count)).collect() }
 }
 
@@ -112,11 +112,11 @@ fn seek(bench: &mut Bench, time: u64, offset: Option<Offset>) -> Outcome {
     bench.run(time, &[command(|out| groups::encode_seek(out, GROUP, offset))]).remove(0)
 }
 
-fn info(bench: &Bench) -> GroupInfo {
+pub fn info(bench: &Bench) -> GroupInfo {
     bench.machine.group(GROUP, bench.machine.applied().time).unwrap().unwrap()
 }
 
-fn later(delay: u64) -> Again {
+pub fn later(delay: u64) -> Again {
     Again::After(Duration::from_micros(delay))
 }
 
@@ -479,4 +479,30 @@ fn a_dead_record_frees_its_key_and_so_does_a_trimmed_one() {
     bench.run(13, &[command(|out| command::encode_trim_stream(out, STREAM, Offset(3)))]);
     assert_eq!(of(&fetch(&mut bench, 14, 9, 0)), [(3, 1, 1)]);
     assert_eq!(info(&bench).parked, 0);
+}
+
+#[test]
+fn at_the_bound_of_groups_new_ones_are_refused_until_one_goes() {
+    let mut bench = bench(1);
+    let create = |number: usize| {
+        let name = format!("g{number}");
+        command(|out| groups::encode_create_group(out, STREAM, &name, None, &config()).unwrap())
+    };
+    let names: Vec<usize> = (1..MAX_GROUPS).collect();
+    for names in names.chunks(1000) {
+        let created = bench.run(2, &names.iter().map(|&number| create(number)).collect::<Vec<_>>());
+        assert!(
+            created.iter().all(|outcome| matches!(group_outcome(outcome), GroupOutcome::Created { created: true, .. }))
+        );
+    }
+    let full = Outcome::TooMany { what: "consumer groups", limit: MAX_GROUPS };
+    let outcomes =
+        bench.run(3, &[create(MAX_GROUPS), create(1), command(|out| groups::encode_delete_group(out, GROUP))]);
+    assert_eq!(outcomes[0], full);
+    assert!(matches!(group_outcome(&outcomes[1]), GroupOutcome::Created { created: false, .. }), "it is there");
+    let outcomes = bench.run(4, &[create(MAX_GROUPS), create(MAX_GROUPS + 1)]);
+    assert!(matches!(group_outcome(&outcomes[0]), GroupOutcome::Created { created: true, .. }));
+    assert_eq!(outcomes[1], full);
+    bench.reopen();
+    assert_eq!(bench.machine.groups(None).unwrap().len(), MAX_GROUPS);
 }
