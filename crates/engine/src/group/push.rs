@@ -60,6 +60,9 @@ pub struct PushRequest {
     pub max_delivery_bytes: u64,
 }
 
+/// A fetch under way.
+type Fetching = Pin<Box<dyn Future<Output = Result<Delivery, GroupError>> + Send>>;
+
 /// Deliveries to one receiver. See the module's documentation.
 pub struct Push {
     db: AsyncDatabase,
@@ -70,7 +73,7 @@ pub struct Push {
     level: Durability,
     ledger: Ledger,
     /// Kept over a cancelled [`next`](Self::next), so that no delivery is lost with it.
-    fetching: Option<Pin<Box<dyn Future<Output = Result<Delivery, GroupError>> + Send>>>,
+    fetching: Option<Fetching>,
 }
 
 /// Why a push waits.
