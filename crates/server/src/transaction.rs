@@ -24,6 +24,7 @@ use crate::{
     json::{self, bytes_of, required_bytes},
     parse::{Params, ParseError, kv_path},
     reply, streams,
+    ttl::{JsonTtl, json_terms},
 };
 
 #[derive(Debug, Deserialize)]
@@ -47,6 +48,14 @@ enum JsonOperation {
         key_base64: Option<String>,
         value: Option<String>,
         value_base64: Option<String>,
+        ttl_seconds: Option<JsonTtl>,
+        lease: Option<u64>,
+    },
+    Touch {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+        ttl_seconds: JsonTtl,
     },
     Delete {
         keyspace: String,
@@ -195,6 +204,7 @@ impl JsonOperation {
             Self::Append { stream, .. } => Target::Stream(stream),
             Self::Ack { stream, group, .. } | Self::Nack { stream, group, .. } => Target::Group(stream, group),
             Self::Put { keyspace, .. }
+            | Self::Touch { keyspace, .. }
             | Self::Delete { keyspace, .. }
             | Self::Add { keyspace, .. }
             | Self::DeletePrefix { keyspace, .. }
@@ -205,11 +215,21 @@ impl JsonOperation {
 
     fn add(&self, list: &mut Operations, names: &Names) -> Result<(), ApiError> {
         match self {
-            Self::Put { keyspace, key, key_base64, value, value_base64 } => {
+            Self::Put { keyspace, key, key_base64, value, value_base64, ttl_seconds, lease } => {
                 let id = names.known_keyspace(keyspace)?;
                 let key = required_bytes("key", key.as_ref(), key_base64.as_ref())?;
                 let value = required_bytes("value", value.as_ref(), value_base64.as_ref())?;
-                list.put(id, &key, &value)?;
+                let terms = json_terms(ttl_seconds.as_ref(), *lease)?;
+                if terms.is_plain() {
+                    list.put(id, &key, &value)?;
+                } else {
+                    list.put_until(id, &key, &value, terms.deadline, terms.lease)?;
+                }
+            }
+            Self::Touch { keyspace, key, key_base64, ttl_seconds } => {
+                let id = names.known_keyspace(keyspace)?;
+                let deadline = ttl_seconds.deadline()?;
+                list.touch(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?, deadline)?;
             }
             Self::Delete { keyspace, key, key_base64 } => {
                 let id = names.known_keyspace(keyspace)?;
@@ -306,6 +326,7 @@ fn result_json(operation: &JsonOperation, result: &OperationResult) -> Value {
     match result {
         OperationResult::Put => Value::Object(named("put")),
         OperationResult::Deleted { existed } => with("delete", json!({ "existed": existed })),
+        OperationResult::Touched { existed } => with("touch", json!({ "existed": existed })),
         OperationResult::Appended(at) => {
             let stream = if let JsonOperation::Append { stream, .. } = operation { stream.as_str() } else { "" };
             let last = streams::last(at.first, at.count);

@@ -210,6 +210,29 @@ async fn commits_put_and_touch_with_deadlines_and_leases() {
 }
 
 #[tokio::test]
+async fn transactions_put_and_touch_with_deadlines_and_leases() {
+    let (node, _clock) = by_hand();
+    let id = granted(&node, 10.0).await;
+    let body = json!({ "then": [
+        { "op": "put", "keyspace": "a", "key": "x", "value": "1", "lease": id },
+        { "op": "put", "keyspace": "a", "key": "y", "value": "1", "ttl_seconds": 3 },
+        { "op": "touch", "keyspace": "a", "key": "y", "ttl_seconds": 5 },
+        { "op": "touch", "keyspace": "a", "key": "z", "ttl_seconds": 5 },
+    ]});
+    let results = node.post_json("/v1/txn", &body).await.is(200).json()["results"].clone();
+    let touched = |existed| json!({ "op": "touch", "existed": existed });
+    assert_eq!(results, json!([{ "op": "put" }, { "op": "put" }, touched(true), touched(false)]));
+    assert_eq!((left(&node, "/v1/kv/a/x").await, left(&node, "/v1/kv/a/y").await), (10.0, 5.0));
+    let body = json!({ "then": [
+        { "op": "delete", "keyspace": "a", "key": "y" },
+        { "op": "put", "keyspace": "a", "key": "x", "value": "2", "lease": 12345 },
+    ]});
+    node.post_json("/v1/txn", &body).await.refused(404, "no_such_lease", "fix");
+    node.get("/v1/kv/a/y").await.is(200);
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn requests_that_no_lease_can_answer_are_refused() {
     let node = Node::start().await;
     node.post_json("/v1/leases", &json!({ "ttl_seconds": 0.05 })).await.refused(400, "bad_ttl", "fix");

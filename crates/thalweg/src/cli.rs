@@ -258,12 +258,14 @@ pub struct Incr {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "The transaction is JSON, as POST /v1/txn takes it. Operations: put, delete, append, add,\n\
+#[command(
+    after_help = "The transaction is JSON, as POST /v1/txn takes it. Operations: put, touch, delete, append, add,\n\
                         delete_prefix, get, scan, ack, nack. Conditions expect absent, present, or a revision, before, after, value.\n\n\
                         Example:\n  thalweg txn '{\"conditions\": [{\"keyspace\": \"locks\", \"key\": \"job\", \"expect\": \"absent\"}],\n    \
                         \"then\": [{\"op\": \"put\", \"keyspace\": \"locks\", \"key\": \"job\", \"value\": \"me\"}],\n    \
                         \"else\": [{\"op\": \"get\", \"keyspace\": \"locks\", \"key\": \"job\"}]}'\n\n\
-                        Ends with 4 if a condition did not hold and there is nothing in `else`.")]
+                        Ends with 4 if a condition did not hold and there is nothing in `else`."
+)]
 pub struct Txn {
     /// The transaction; `-` or nothing reads stdin
     pub transaction: Option<String>,

@@ -116,26 +116,72 @@ pub(crate) fn touch<'a>(
     revision: Revision,
     overlay: &mut Overlay<'a>,
 ) -> Result<(), MachineError> {
-    let keeps = applying.keeps_history(keyspace);
-    let Some(live) = live_key(applying, overlay, keyspace, key)? else { return Ok(()) };
-    if deadline == Deadline::Keep {
-        return Ok(());
-    }
-    let expiry = Expiry { deadline: resolve(applying, keyspace, deadline), ..live.expiry };
-    if has_passed(applying, &expiry) {
-        applying.changed(&KeyChange::Expire { keyspace, key }, None);
-        let counts = applying.counts_exactly(keyspace);
+    let Some(Some(touched)) = plan_touch(applying, overlay, keyspace, key, deadline)? else { return Ok(()) };
+    let (counts, keeps) = (applying.counts_exactly(keyspace), applying.keeps_history(keyspace));
+    if touched.ends_now() {
         if counts {
             let change = count_change(applying, overlay, keyspace, key, None)?;
             applying.count(keyspace, change);
         }
         applying.supersede(overlay, keyspace, key, revision, Ending::Expired)?;
-        if counts || keeps || overlay.is_wanted() {
-            overlay.set(keyspace, key, None);
-        }
-        return remove(applying, keyspace, key);
     }
-    replace_rows(applying, keyspace, key, &expiry)?;
+    if keeps || overlay.is_wanted() || (counts && touched.ends_now()) {
+        overlay.set(keyspace, key, touched.after());
+    }
+    store_touched(applying, keyspace, key, &touched)
+}
+
+/// What a touch changes.
+#[derive(Debug)]
+pub(crate) struct Touched<'a> {
+    /// The key before it.
+    live: LiveKey<'a>,
+    /// When it ends with it; `None`: it has ended already.
+    expiry: Option<Expiry>,
+}
+
+impl<'a> Touched<'a> {
+    /// The key after it.
+    pub(crate) fn after(&self) -> Option<LiveKey<'a>> {
+        self.expiry.map(|expiry| LiveKey { expiry, ..self.live.clone() })
+    }
+
+    /// Whether the key is gone with it.
+    pub(crate) fn ends_now(&self) -> bool {
+        self.expiry.is_none()
+    }
+}
+
+/// What a touch will change. `None`: there is no such key; within: nothing.
+pub(crate) fn plan_touch<'a>(
+    applying: &Applying<'_>,
+    overlay: &Overlay<'a>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    deadline: Deadline,
+) -> Result<Option<Option<Touched<'a>>>, MachineError> {
+    let Some(live) = live_key(applying, overlay, keyspace, key)? else { return Ok(None) };
+    if deadline == Deadline::Keep {
+        return Ok(Some(None));
+    }
+    let expiry = Expiry { deadline: resolve(applying, keyspace, deadline), ..live.expiry };
+    let expiry = (!has_passed(applying, &expiry)).then_some(expiry);
+    Ok(Some(Some(Touched { live, expiry })))
+}
+
+/// Does it. Looks after rows, not after counts and the overlay.
+pub(crate) fn store_touched(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    touched: &Touched<'_>,
+) -> Result<(), MachineError> {
+    let Touched { live, expiry } = touched;
+    let Some(expiry) = expiry else {
+        applying.changed(&KeyChange::Expire { keyspace, key }, None);
+        return remove(applying, keyspace, key);
+    };
+    replace_rows(applying, keyspace, key, expiry)?;
     let number;
     let stored = match &live.value {
         LiveValue::Number(value) => {
@@ -149,10 +195,7 @@ pub(crate) fn touch<'a>(
         }
         LiveValue::Written(bytes, at) => StoredRef::Blob(blob_at(*at, bytes)),
     };
-    write_value(applying, keyspace, key, live.revision, &expiry, stored);
-    if keeps || overlay.is_wanted() {
-        overlay.set(keyspace, key, Some(LiveKey { expiry, ..live }));
-    }
+    write_value(applying, keyspace, key, live.revision, expiry, stored);
     Ok(())
 }
 

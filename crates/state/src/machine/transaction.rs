@@ -32,7 +32,7 @@ use crate::{
         leases::check_attachable,
         live::{LiveKey, LiveValue, count_change, live_key},
         overlay::Overlay,
-        timed::{end_of_put, store_put},
+        timed::{Touched, end_of_put, plan_touch, store_put, store_touched},
         transaction_scan,
         versions::Superseded,
     },
@@ -97,7 +97,7 @@ fn check_conditions(
 }
 
 /// What a list of operations will do.
-struct Plan {
+struct Plan<'a> {
     /// The transaction's, if it writes.
     revision: Revision,
     writes: bool,
@@ -109,13 +109,15 @@ struct Plan {
     superseded: Vec<Superseded>,
     /// Of puts that may end, by their number: when, or that they have ended already.
     ends: BTreeMap<usize, Option<Expiry>>,
+    /// What touches change, by their number.
+    touched: BTreeMap<usize, Touched<'a>>,
     /// Where the transaction begins in the log.
     at: LogPosition,
     /// Bytes that reads may still come to.
     room: usize,
 }
 
-impl Plan {
+impl<'a> Plan<'a> {
     fn new(revision: Revision, at: LogPosition) -> Self {
         Self {
             revision,
@@ -125,12 +127,13 @@ impl Plan {
             counted: Vec::new(),
             superseded: Vec::new(),
             ends: BTreeMap::new(),
+            touched: BTreeMap::new(),
             at,
             room: MAX_TRANSACTION_RESULT_BYTES,
         }
     }
 
-    fn add<'a>(
+    fn add(
         &mut self,
         applying: &mut Applying<'_>,
         overlay: &mut Overlay<'a>,
@@ -158,8 +161,19 @@ impl Plan {
                 self.set_until(applying, overlay, number, (keyspace, key), value, expiry)?;
                 OperationResult::Put
             }
-            Write::Touch { .. } => {
-                return Err(Malformed { at: 0, expected: "commit, for a touch" }.into());
+            Write::Touch { keyspace, key, deadline } => {
+                check_key(applying, keyspace, key)?;
+                let planned = plan_touch(applying, overlay, keyspace, key, deadline)?;
+                let existed = planned.is_some();
+                if let Some(Some(touched)) = planned {
+                    if touched.ends_now() {
+                        self.end(applying, overlay, keyspace, key)?;
+                    }
+                    overlay.set(keyspace, key, touched.after());
+                    self.touched.insert(number as usize, touched);
+                    self.writes = true;
+                }
+                OperationResult::Touched { existed }
             }
             Write::Delete { keyspace, key } => {
                 check_key(applying, keyspace, key)?;
@@ -216,7 +230,7 @@ impl Plan {
     }
 
     /// Tries out a put that may end, and remembers when; `None`: it has ended already.
-    fn set_until<'a>(
+    fn set_until(
         &mut self,
         applying: &Applying<'_>,
         overlay: &mut Overlay<'a>,
@@ -230,8 +244,23 @@ impl Plan {
         Ok(())
     }
 
+    /// Looks after counts and history for a key whose time is up with this.
+    fn end(
+        &mut self,
+        applying: &Applying<'_>,
+        overlay: &Overlay<'_>,
+        keyspace: KeyspaceId,
+        key: &[u8],
+    ) -> Result<(), Refused> {
+        if applying.counts_exactly(keyspace) {
+            self.counted.push((keyspace, count_change(applying, overlay, keyspace, key, None)?));
+        }
+        self.superseded.extend(applying.superseded(overlay, keyspace, key, self.revision, Ending::Expired)?);
+        Ok(())
+    }
+
     /// Tries out what a write will leave.
-    fn set<'a>(
+    fn set(
         &mut self,
         applying: &Applying<'_>,
         overlay: &mut Overlay<'a>,
@@ -251,7 +280,7 @@ impl Plan {
         Ok(())
     }
 
-    fn delete_prefix<'a>(
+    fn delete_prefix(
         &mut self,
         applying: &Applying<'_>,
         overlay: &mut Overlay<'a>,
@@ -345,7 +374,7 @@ fn next_offset(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<thalwe
 fn perform(
     applying: &mut Applying<'_>,
     operation: &Write<'_>,
-    plan: &mut Plan,
+    plan: &mut Plan<'_>,
     number: usize,
     at: LogPosition,
 ) -> Result<(), MachineError> {
@@ -375,9 +404,12 @@ fn perform(
             let (emptying, written) = plan.emptied.pop_front().expect("planned");
             applying.empty(keyspace, prefix, &emptying, &written, revision);
         }
-        Write::Add { .. } | Write::PutUntil { .. } | Write::Touch { .. } => {
-            unreachable!("planned with an end, or refused")
+        Write::Touch { keyspace, key, .. } => {
+            if let Some(touched) = plan.touched.remove(&number) {
+                store_touched(applying, keyspace, key, &touched)?;
+            }
         }
+        Write::Add { .. } | Write::PutUntil { .. } => unreachable!("planned with an end"),
         Write::Settle(settle) => {
             let (records, _) = consumers::perform_settle(applying, &settle).expect("planned: the group exists");
             plan.results[number] = OperationResult::Settled { records };

@@ -20,6 +20,7 @@ mod replay;
 mod support;
 mod time;
 mod time_model;
+mod time_transactions;
 mod transactions;
 mod versions;
 mod workload;

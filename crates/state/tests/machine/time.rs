@@ -63,15 +63,15 @@ pub fn commit(build: impl FnOnce(&mut CommitBuilder)) -> Vec<u8> {
     command(|out| builder.encode(out))
 }
 
-fn put(key: &[u8], value: &[u8]) -> Vec<u8> {
+pub fn put(key: &[u8], value: &[u8]) -> Vec<u8> {
     command(|out| command::encode_put(out, KS, key, value).unwrap())
 }
 
-fn put_until(key: &[u8], value: &[u8], deadline: Deadline, lease: Option<u64>) -> Vec<u8> {
+pub fn put_until(key: &[u8], value: &[u8], deadline: Deadline, lease: Option<u64>) -> Vec<u8> {
     command(|out| command::encode_put_until(out, KS, key, value, deadline, lease.map(LeaseId)).unwrap())
 }
 
-fn after(micros: u64) -> Deadline {
+pub fn after(micros: u64) -> Deadline {
     Deadline::After(Duration::from_micros(micros))
 }
 
@@ -79,11 +79,11 @@ fn touch(key: &[u8], deadline: Deadline) -> Vec<u8> {
     commit(|commit| _ = commit.touch(KS, key, deadline).unwrap())
 }
 
-fn present(key: &[u8]) -> Vec<u8> {
+pub fn present(key: &[u8]) -> Vec<u8> {
     commit(|commit| _ = commit.expect(KS, key, Expect::Present).unwrap())
 }
 
-fn grant(id: u64) -> Vec<u8> {
+pub fn grant(id: u64) -> Vec<u8> {
     command(|out| command::encode_grant_lease(out, Some(LeaseId(id)), MIN_LEASE_TTL).unwrap())
 }
 
@@ -95,7 +95,7 @@ fn revoke(id: u64) -> Vec<u8> {
     command(|out| command::encode_revoke_lease(out, LeaseId(id)))
 }
 
-fn expire(max: u32) -> Vec<u8> {
+pub fn expire(max: u32) -> Vec<u8> {
     command(|out| command::encode_expire(out, max))
 }
 
@@ -103,7 +103,7 @@ fn granted(id: u64, deadline: u64) -> Outcome {
     Outcome::Lease { id: LeaseId(id), ttl: MIN_LEASE_TTL, deadline: SpaceTime(deadline) }
 }
 
-fn committed(revision: u64) -> Outcome {
+pub fn committed(revision: u64) -> Outcome {
     Outcome::Committed { revision: Revision(revision), appends: vec![] }
 }
 
@@ -116,7 +116,7 @@ fn expired(keys: u32, rows: u32, more: bool) -> Outcome {
 }
 
 /// The keys that a view shows, and their values if they are short.
-fn pairs(snapshot: &Snapshot, keyspace: KeyspaceId) -> Vec<String> {
+pub fn pairs(snapshot: &Snapshot, keyspace: KeyspaceId) -> Vec<String> {
     let mut pairs = Vec::new();
     let visit = &mut |item: thalweg_state::keyspaces::Item<'_>| {
         pairs.push(String::from_utf8_lossy(item.key).into_owned());
@@ -127,7 +127,7 @@ fn pairs(snapshot: &Snapshot, keyspace: KeyspaceId) -> Vec<String> {
 }
 
 /// How many rows of what ends there are: by time, leases, attachments.
-fn rows(bench: &Bench) -> [usize; 3] {
+pub fn rows(bench: &Bench) -> [usize; 3] {
     let map = bench.backend.dump();
     [8, 9, 10].map(|tag| map.keys().filter(|key| key[0] == tag).count())
 }

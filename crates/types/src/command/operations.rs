@@ -7,8 +7,9 @@ use crate::{
         AppendTerms, CommandError, ExpectedOffset,
         commit::{check_key, check_value, encode_append_write, encode_delete_write, encode_put_write},
         groups::{self, Again, Settlement},
+        time::{Deadline, encode_put_until_write, encode_touch_write},
     },
-    ids::{GroupId, KeyspaceId, StreamId},
+    ids::{GroupId, KeyspaceId, LeaseId, StreamId},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES},
     record::{Malformed, Reader, RecordBatch, put_u32},
 };
@@ -109,6 +110,30 @@ impl Operations {
         check_value(value)?;
         self.brings_data = true;
         self.push(key.len() + value.len(), |out| encode_put_write(out, keyspace, key, value))
+    }
+
+    /// Sets a key that lives until a deadline and, with a lease, at most as long as that. Nothing happens if there is
+    /// no such lease.
+    pub fn put_until(
+        &mut self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        value: &[u8],
+        deadline: Deadline,
+        lease: Option<LeaseId>,
+    ) -> Result<&mut Self, CommandError> {
+        check_key(key)?;
+        check_value(value)?;
+        let deadline = deadline.check()?;
+        self.brings_data = true;
+        self.push(key.len() + value.len(), |out| encode_put_until_write(out, keyspace, key, value, deadline, lease))
+    }
+
+    /// Gives a key another deadline; value, revision and lease stay. Says whether there is such a key.
+    pub fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<&mut Self, CommandError> {
+        check_key(key)?;
+        let deadline = deadline.check()?;
+        self.push(key.len(), |out| encode_touch_write(out, keyspace, key, deadline))
     }
 
     /// Removes a key; in a transaction says whether there was one.

@@ -160,6 +160,11 @@ pub enum OperationResult {
         /// What it is now.
         value: i64,
     },
+    /// The key ends at another time, if there is one.
+    Touched {
+        /// Whether there was one.
+        existed: bool,
+    },
     /// No key has the prefix.
     PrefixDeleted {
         /// How many had; `None` if they were too many to be counted at once.
