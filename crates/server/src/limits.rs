@@ -10,8 +10,10 @@ pub const INLINE_SCAN_ITEMS: u64 = 128;
 pub const TAIL_PAGE_BYTES: usize = 64 * 1024;
 /// Records that a tail reads at a time.
 pub const TAIL_PAGE_ITEMS: u64 = 1024;
-/// Bytes of one pushed delivery; a single larger record makes a larger one.
-pub const PUSH_PAGE_BYTES: u64 = 256 * 1024;
+/// Bytes of one pushed delivery, as much as a tail reads; a single larger record makes a larger one.
+pub const PUSH_PAGE_BYTES: u64 = TAIL_PAGE_BYTES as u64;
+/// What a push remembers of what its receiver holds, at most.
+pub const PUSH_LEDGER_BYTES: u64 = 16 * thalweg_types::limits::MAX_CREDIT_RECORDS as u64;
 /// Records that a read without `limit` answers.
 pub const DEFAULT_RECORDS: u64 = 1000;
 /// Bytes that a record read without `max_bytes` answers, about.

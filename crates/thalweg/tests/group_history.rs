@@ -31,10 +31,28 @@ const MEMBERS: u64 = 3;
 const ROUNDS: u64 = 5;
 const GROUPS: [&str; 2] = ["competing", "ordered"];
 
+/// Printed when a test fails; `SEED=N` replays its choices, as far as threads let it.
+fn seed() -> u64 {
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(1, |since| since.as_micros() as u64)
+    });
+    eprintln!("SEED={seed}");
+    seed
+}
+
 /// Numbers from a seed (xorshift).
 struct Random(u64);
 
 impl Random {
+    /// One of several from a seed.
+    fn of(seed: u64, which: u64) -> Self {
+        let mut random = Self(seed.wrapping_add(which.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
+        // Neighbours begin alike.
+        (0..8).for_each(|_| _ = random.below(2));
+        random
+    }
+
     fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -208,7 +226,7 @@ fn produce(client: &Client, name: &str, stop: &AtomicBool) {
 }
 
 /// One life of the node: everybody works, then it is killed.
-fn round(node: Node, round: u64, wanted: u64, stamps: &Arc<AtomicU64>, seen: &mut [Vec<Seen>; 2]) {
+fn round(node: Node, seed: u64, round: u64, wanted: u64, stamps: &Arc<AtomicU64>, seen: &mut [Vec<Seen>; 2]) {
     let (acks, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let client = Client::new(&node.url, stamps);
     let producers: Vec<_> = (0..PRODUCERS)
@@ -221,7 +239,7 @@ fn round(node: Node, round: u64, wanted: u64, stamps: &Arc<AtomicU64>, seen: &mu
     for (at, group) in GROUPS.into_iter().enumerate() {
         for number in 0..MEMBERS {
             let (client, stop, acks) = (client.clone(), stop.clone(), acks.clone());
-            let random = Random(0x9e37_79b9 + round * 1000 + number * 10 + at as u64);
+            let random = Random::of(seed, round * 1000 + number * 10 + at as u64);
             let run = move || member(&client, group, &format!("m{number}"), random, &stop, &acks);
             members.push((at, thread::spawn(run)));
         }
@@ -333,7 +351,7 @@ fn check_order(records: &[Value], delivered: &BTreeMap<u64, Vec<(u64, u64, u64, 
 #[test]
 fn every_record_is_settled_once_over_kills_and_in_order_where_asked() {
     let dir = tempfile::tempdir().unwrap();
-    let stamps = Arc::new(AtomicU64::new(1));
+    let (seed, stamps) = (seed(), Arc::new(AtomicU64::new(1)));
     let node = Node::start(dir.path());
     for (group, order) in GROUPS.into_iter().zip(["competing", "per-key"]) {
         node.cli(&["groups", "create", "jobs", group, "--order", order, "--ack-deadline", "400ms"]).ok();
@@ -341,7 +359,7 @@ fn every_record_is_settled_once_over_kills_and_in_order_where_asked() {
     node.kill();
     let mut seen = [Vec::new(), Vec::new()];
     for number in 0..ROUNDS {
-        round(Node::start(dir.path()), number, 60 + number * 17, &stamps, &mut seen);
+        round(Node::start(dir.path()), seed, number, 60 + number * 17, &stamps, &mut seen);
     }
     let node = Node::start(dir.path());
     let client = Client::new(&node.url, &stamps);
@@ -391,7 +409,7 @@ fn transform_until_gone(client: &Client, name: &str, mut random: Random, stop: &
 fn what_is_consumed_transformed_and_produced_in_one_commit_happens_once_over_kills() {
     const INPUTS: usize = 400;
     let dir = tempfile::tempdir().unwrap();
-    let stamps = Arc::new(AtomicU64::new(1));
+    let (seed, stamps) = (seed(), Arc::new(AtomicU64::new(1)));
     let node = Node::start(dir.path());
     let inputs: Vec<String> = (0..INPUTS).map(|number| format!("i{number:03}")).collect();
     node.cli(&[&["append", "in"][..], &inputs.iter().map(String::as_str).collect::<Vec<_>>()].concat()).ok();
@@ -405,7 +423,7 @@ fn what_is_consumed_transformed_and_produced_in_one_commit_happens_once_over_kil
         let workers: Vec<_> = (0..4)
             .map(|worker| {
                 let (client, stop, done) = (client.clone(), stop.clone(), done.clone());
-                let random = Random(7 + life * 100 + worker);
+                let random = Random::of(seed, life * 100 + worker);
                 let name = format!("w{life}-{worker}");
                 thread::spawn(move || transform_until_gone(&client, &name, random, &stop, &done))
             })

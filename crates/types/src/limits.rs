@@ -71,8 +71,9 @@ pub const MAX_SETTLED_RANGES: usize = 10_000;
 pub const MAX_NACK_REASON_BYTES: usize = 1024;
 /// Most fetches that wait for records at a time, over all consumer groups. More: typed error, retry.
 pub const MAX_WAITING_FETCHES: usize = 10_000;
-/// Most records that a receiver of pushed deliveries may hold unsettled. A larger wish is cut to it.
-pub const MAX_CREDIT_RECORDS: u32 = 10_000;
+/// Most records that a receiver of pushed deliveries may hold unsettled, each with 16 bytes of memory. A larger
+/// wish is cut to it.
+pub const MAX_CREDIT_RECORDS: u32 = 4_000;
 /// Most bytes that it may hold unsettled. A larger wish is cut to it.
 pub const MAX_CREDIT_BYTES: u64 = 64 * 1024 * 1024;
 /// How long a compacted stream keeps a tombstone if its configuration does not say.

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::{ByteSize, Config, KNOBS, Resolved};
-use crate::limits::{CONNECTION_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, TAIL_PAGE_BYTES};
+use crate::limits::{CONNECTION_BYTES, PUSH_LEDGER_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, TAIL_PAGE_BYTES};
 
 impl Config {
     /// What each bound can cost in memory at worst, with the sum last. Not in it: the page cache, which
@@ -33,8 +33,11 @@ impl Config {
                 times(self.max_scans, 2 * SCAN_PAGE_BYTES as u64),
             ),
             (
-                format!("tails: max_tails x 2 x {}", ByteSize(TAIL_PAGE_BYTES as u64)),
-                times(self.max_tails, 2 * TAIL_PAGE_BYTES as u64),
+                format!(
+                    "tails and pushes: max_tails x (2 x {} + {PUSH_LEDGER_BYTES})",
+                    ByteSize(TAIL_PAGE_BYTES as u64)
+                ),
+                times(self.max_tails, 2 * TAIL_PAGE_BYTES as u64 + PUSH_LEDGER_BYTES),
             ),
         ];
         let sum = parts.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
