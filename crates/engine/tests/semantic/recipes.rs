@@ -196,12 +196,22 @@ struct Probe {
     watches: Arc<AtomicUsize>,
     kept: Arc<AtomicUsize>,
     fails: Arc<AtomicUsize>,
+    /// So many of the next lists, gets and watches fail.
+    stumbles: Arc<AtomicUsize>,
 }
 
 impl Probe {
     fn new(db: &Database) -> Self {
-        let [lists, watches, kept, fails] = Default::default();
-        Self { inner: locks(db), lists, watches, kept, fails }
+        let [lists, watches, kept, fails, stumbles] = Default::default();
+        Self { inner: locks(db), lists, watches, kept, fails, stumbles }
+    }
+
+    fn stumble(&self) -> Result<(), CoordinationError> {
+        let less = |left: usize| left.checked_sub(1);
+        match self.stumbles.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+            Ok(_) => Err(WriteError::Overloaded { queued_bytes: 1 }.into()),
+            Err(_) => Ok(()),
+        }
     }
 }
 
@@ -240,15 +250,18 @@ impl Coordinator for Probe {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<(Revision, Vec<u8>)>, Self::Error> {
+        self.stumble()?;
         self.inner.get(key)
     }
 
     fn list(&self, prefix: &[u8], limit: usize) -> Result<Vec<Contender>, Self::Error> {
+        self.stumble()?;
         self.lists.fetch_add(1, Ordering::SeqCst);
         self.inner.list(prefix, limit)
     }
 
     fn watch(&self, watched: Watched<'_>) -> Result<Self::Watch, Self::Error> {
+        self.stumble()?;
         let watch = self.inner.watch(watched);
         self.watches.fetch_add(1, Ordering::SeqCst);
         watch
@@ -272,6 +285,39 @@ fn who_leaves_wakes_only_the_next(node: &mut Node) {
         held = told(&next);
         assert!(held.token() > token);
         assert_eq!(probe.lists.load(Ordering::SeqCst), lists + 1, "only the next one looks");
+    }
+}
+
+fn who_waits_bears_with_a_database_that_fails_for_a_while(node: &mut Node) {
+    let db = node.db();
+    let held = lock(db).acquire(&lasting(1000 * SECOND)).unwrap();
+    for (probe, slots) in [(Probe::new(db), 1), (Probe::new(db), 2)] {
+        // A semaphore's slots and a lock of the same name are one queue.
+        let second =
+            (slots == 2).then(|| Semaphore::new(locks(db), "job", 2).unwrap().acquire(&lasting(SECOND * 1000)));
+        let before = contenders(db, "job");
+        probe.stumbles.store(4, Ordering::SeqCst);
+        let (send, waits) = mpsc::channel();
+        {
+            let probe = probe.clone();
+            thread::spawn(move || {
+                let how = Acquire { wait: Some(5 * SECOND), ..lasting(100 * SECOND) };
+                let held = Semaphore::new(probe, "job", slots).unwrap().acquire(&how);
+                drop(send.send(held.map(|held| held.token()).map_err(|error| error.to_string())));
+            });
+        }
+        wait_until(|| probe.stumbles.load(Ordering::SeqCst) == 0 && contenders(db, "job") == before + 1);
+        probe.stumbles.store(2, Ordering::SeqCst);
+        wait_until(|| probe.stumbles.load(Ordering::SeqCst) == 0 || slots == 2);
+        probe.stumbles.store(0, Ordering::SeqCst);
+        assert!(waits.try_recv().is_err());
+        if slots == 1 {
+            node.pass(5 * SECOND);
+            assert!(told(&waits).unwrap_err().contains("1 ahead"));
+        } else {
+            drop(second);
+            assert!(told(&waits).unwrap() > held.token());
+        }
     }
 }
 
@@ -425,6 +471,7 @@ on_every_backend!(
     waiting_has_an_end,
     a_waiter_whose_lease_is_gone_is_told,
     who_leaves_wakes_only_the_next,
+    who_waits_bears_with_a_database_that_fails_for_a_while,
     a_thread_keeps_it_alive_and_says_when_it_is_lost,
     a_semaphore_lets_so_many_in_and_in_order,
     a_leader_is_seen_until_it_resigns_or_dies,

@@ -10,7 +10,7 @@ use thalweg_state::{
 };
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
-    command::{self, Deadline, Expect, Outcome},
+    command::{self, Deadline, Expect, OperationResult, Operations, Outcome, Transacted, TransactionBuilder},
     limits::MIN_LEASE_TTL,
 };
 
@@ -118,7 +118,8 @@ fn random_value(rng: &mut Rng) -> Vec<u8> {
 
 fn step(rng: &mut Rng, time: u64, machine: &Machine, cursor: &mut StaleCursor) -> Step {
     let (key, bytes) = (random_key(rng), random_value(rng));
-    match rng.below(16) {
+    match rng.below(18) {
+        16 | 17 => transaction(rng, time),
         0..3 => {
             let put = command(|out| command::encode_put(out, key.0, &key.1, &bytes).unwrap());
             (
@@ -220,6 +221,98 @@ fn put_until(rng: &mut Rng, time: u64, key: Key, bytes: Vec<u8>) -> Step {
             }
             model.committed(outcome);
             model.put(key, bytes, deadline, lease.flatten());
+        }),
+    )
+}
+
+/// What a transaction does to one key.
+#[derive(Clone, Debug)]
+enum Operation {
+    Put(Key, Vec<u8>),
+    PutUntil(Key, Vec<u8>, Deadline, Option<u64>),
+    Touch(Key, Deadline),
+    Delete(Key),
+}
+
+impl Operation {
+    fn random(rng: &mut Rng, time: u64) -> Self {
+        let key = random_key(rng);
+        match rng.below(4) {
+            0 => Self::Put(key, random_value(rng)),
+            1 => {
+                let (bytes, deadline) = (random_value(rng), random_deadline(rng, time));
+                Self::PutUntil(key, bytes, deadline, (rng.below(3) == 0).then(|| 1 + rng.below(3)))
+            }
+            2 => Self::Touch(key, random_deadline(rng, time)),
+            _ => Self::Delete(key),
+        }
+    }
+
+    fn add(&self, list: &mut Operations) {
+        match self {
+            Self::Put(key, bytes) => list.put(key.0, &key.1, bytes),
+            Self::PutUntil(key, bytes, deadline, id) => {
+                list.put_until(key.0, &key.1, bytes, *deadline, id.map(LeaseId))
+            }
+            Self::Touch(key, deadline) => list.touch(key.0, &key.1, *deadline),
+            Self::Delete(key) => list.delete(key.0, &key.1),
+        }
+        .unwrap();
+    }
+
+    /// Its result, and whether it writes.
+    fn apply(self, model: &mut Model) -> (OperationResult, bool) {
+        match self {
+            Self::Put(key, bytes) => {
+                model.put(key, bytes, Deadline::Default, None);
+                (OperationResult::Put, true)
+            }
+            Self::PutUntil(key, bytes, deadline, id) => {
+                let lease = id.and_then(|id| model.lease(id));
+                model.put(key, bytes, deadline, lease);
+                (OperationResult::Put, true)
+            }
+            Self::Touch(key, deadline) => {
+                let existed = model.live(&key).is_some();
+                let writes = existed && deadline != Deadline::Keep;
+                if writes {
+                    let deadline = model.resolve(key.0, deadline);
+                    model.keys.get_mut(&key).unwrap().deadline = deadline;
+                }
+                (OperationResult::Touched { existed }, writes)
+            }
+            Self::Delete(key) => {
+                let existed = model.live(&key).is_some();
+                model.keys.remove(&key);
+                (OperationResult::Deleted { existed }, true)
+            }
+        }
+    }
+}
+
+fn transaction(rng: &mut Rng, time: u64) -> Step {
+    let operations: Vec<_> = (0..1 + rng.below(4)).map(|_| Operation::random(rng, time)).collect();
+    let mut builder = TransactionBuilder::new();
+    operations.iter().for_each(|operation| operation.add(builder.then()));
+    let bytes = command(|out| builder.encode(out).unwrap());
+    (
+        bytes,
+        Box::new(move |model, outcome| {
+            let missing = operations.iter().find_map(|operation| match operation {
+                Operation::PutUntil(.., Some(id)) if model.lease(*id).is_none() => Some(LeaseId(*id)),
+                _ => None,
+            });
+            if let Some(id) = missing {
+                assert_eq!(*outcome, Outcome::NoSuchLease(id));
+                return;
+            }
+            model.revision += 1;
+            let done: Vec<_> = operations.into_iter().map(|operation| operation.apply(model)).collect();
+            let wrote = done.iter().any(|(_, writes)| *writes);
+            model.revision -= u64::from(!wrote);
+            let results = done.into_iter().map(|(result, _)| result).collect();
+            let transacted = Transacted { failed: None, revision: Revision(model.revision), wrote, results };
+            assert_eq!(*outcome, Outcome::Transacted(Box::new(transacted)));
         }),
     )
 }
