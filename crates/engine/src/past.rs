@@ -9,7 +9,10 @@ use thalweg_state::{
     keyspaces::{Item, ScanRange as StoredRange, Snapshot, Stored, StoredRef, StoredValue},
     past::{self, Past},
 };
-use thalweg_types::{Revision, SpaceTime, limits::MAX_VERSIONS_PAGE};
+use thalweg_types::{
+    Revision, SpaceTime,
+    limits::{MAX_VERSIONS_PAGE, MAX_VERSIONS_PAGE_BYTES},
+};
 
 pub use past::Lasting;
 
@@ -78,19 +81,28 @@ impl Keyspace {
         loop {
             let snapshot = self.database().inner.open.machine.snapshot();
             let found = snapshot.versions(self.id(), key, before, limit.clamp(1, MAX_VERSIONS_PAGE))?;
-            let versions = found
-                .versions
-                .into_iter()
-                .map(|version| Ok(KeyVersion { entry: self.entry_of(key, version.stored)?, lasting: version.lasting }));
-            match versions.collect::<Result<Vec<_>, ReadError>>() {
+            match self.page_of(key, found) {
                 Err(ReadError::ViewExpired) => {}
-                Err(error) => return Err(error),
-                Ok(versions) => {
-                    let next = versions.last().map(|version| version.entry.revision).filter(|_| found.more);
-                    return Ok(KeyVersions { versions, next, oldest: found.oldest });
-                }
+                page => return page,
             }
         }
+    }
+
+    /// Versions with their values, up to so many bytes.
+    fn page_of(&self, key: &[u8], found: past::Versions) -> Result<KeyVersions, ReadError> {
+        let past::Versions { versions: found, mut more, oldest } = found;
+        let (mut versions, mut bytes) = (Vec::new(), 0);
+        for past::Version { stored, lasting } in found {
+            if bytes >= MAX_VERSIONS_PAGE_BYTES {
+                more = true;
+                break;
+            }
+            let entry = self.entry_of(key, stored)?;
+            bytes += entry.value.len();
+            versions.push(KeyVersion { entry, lasting });
+        }
+        let next = versions.last().map(|version| version.entry.revision).filter(|_| more);
+        Ok(KeyVersions { versions, next, oldest })
     }
 
     /// The oldest revision that the keyspace's history reaches back to. Single keys may reach back less far.
@@ -98,7 +110,7 @@ impl Keyspace {
         Ok(self.database().inner.open.machine.snapshot().history_floor(self.id())?)
     }
 
-    /// A view of the past; `None` of who asks for no revision.
+    /// A view of the past.
     fn past<'s>(&self, snapshot: &'s Snapshot, at: At) -> Result<Past<'s>, ReadError> {
         Ok(snapshot.past(self.id(), at.revision, at.time)?)
     }

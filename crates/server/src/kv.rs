@@ -17,7 +17,8 @@ use crate::{
     app::{Answer, App, Call},
     body,
     error::{ApiError, no_such_key},
-    parse::{Freshness, Media, kv_path, read_freshness, write_condition},
+    parse::{Freshness, Media, RevisionQuery, kv_path, read_freshness, write_condition},
+    past::{self, WithValue},
     reply,
     ttl::{Terms, put_remaining},
 };
@@ -26,9 +27,12 @@ const PREFIX: &str = "/v1/kv/";
 
 /// `GET /v1/kv/{keyspace}/{key}`
 pub fn get(app: &Arc<App>, call: &Call) -> Answer {
-    call.no_query()?;
+    let asked = RevisionQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
+    if let Some(revision) = asked.0 {
+        return past::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::Yes);
+    }
     let entry = keyspace.get(&key.unwrap_or_default())?;
     let level = app.db.blocking().visible_durability();
     let entry = entry.ok_or_else(|| missing(level))?;
@@ -43,9 +47,12 @@ pub fn get(app: &Arc<App>, call: &Call) -> Answer {
 
 /// `HEAD /v1/kv/{keyspace}/{key}`: does not read a value that stays in the log.
 pub fn head(app: &Arc<App>, call: &Call) -> Answer {
-    call.no_query()?;
+    let asked = RevisionQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
+    if let Some(revision) = asked.0 {
+        return past::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::No);
+    }
     let head = keyspace.head(&key.unwrap_or_default())?;
     let level = app.db.blocking().visible_durability();
     let head = head.ok_or_else(|| missing(level))?;

@@ -77,6 +77,8 @@ operations! {
     KvScan = "kv_scan", GET "/v1/kv/{keyspace}";
     /// Changes of keys.
     KvWatch = "kv_watch", GET "/v1/watch/{keyspace}";
+    /// What a key was.
+    KvVersions = "kv_versions", GET "/v1/versions/{keyspace}/{*key}" | "/v1/versions/{keyspace}/";
     /// Names of the keyspaces.
     KvList = "kv_list", GET "/v1/kv";
     /// Keyspaces and their configurations.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use bytes::Bytes;
-use thalweg_engine::{Entry, Keyspace, KeyspaceIter, Order, ScanRange, Values};
-use thalweg_types::Durability;
+use thalweg_engine::{Entry, Keyspace, KeyspaceIter, Order, ReadError, ScanRange, Values};
+use thalweg_types::{Durability, Revision};
 
 use crate::{
     admission::Held,
@@ -14,8 +14,8 @@ use crate::{
     json::{push_bytes, push_number, push_text},
     limits::{INLINE_SCAN_ITEMS, SCAN_PAGE_BYTES, SCAN_PAGE_ITEMS},
     pages::{self, First, Framing, Page, PageSource},
-    parse::{Media, ParseError, ScanQuery, encode_cursor, name_segment},
-    reply,
+    parse::{Media, ParseError, ScanQuery, name_segment},
+    past, reply,
 };
 
 /// How pairs are written.
@@ -62,13 +62,34 @@ pub async fn body(
         limit: limit.map(|limit| limit.saturating_add(1)),
         values: if query.keys_only { Values::Omit } else { Values::Include },
     };
-    let iter = keyspace.map(|keyspace| keyspace.iter(range));
+    let iter = keyspace.map(|keyspace| begin(keyspace, range, query.revision, query.cursor)).transpose()?;
     // The view is fixed now, so what is durable now covers all of it.
     let level = app.db.blocking().visible_durability();
     let source = Scan { iter, shape, limit, level, count: 0, last_key: Bytes::new(), begun: false, _held: held };
     let first = if limit.is_some_and(|limit| limit <= INLINE_SCAN_ITEMS) { First::Inline } else { First::Blocking };
     let framing = if shape == Shape::Chunks { Framing::Chunks } else { Framing::Any };
     Ok((pages::body(source, first, framing).await?, level))
+}
+
+/// A scan from its start, or from where a cursor says.
+fn begin(
+    keyspace: &Keyspace,
+    range: ScanRange,
+    revision: Option<u64>,
+    cursor: Option<Vec<u8>>,
+) -> Result<KeyspaceIter, ApiError> {
+    let revision = revision.map(Revision);
+    let Some(cursor) = cursor else {
+        return match revision {
+            Some(revision) => Ok(keyspace.iter_at(range, revision)?),
+            None => Ok(keyspace.iter(range)),
+        };
+    };
+    let cursor = past::cursor_of(&cursor.into())?;
+    if revision.is_some() && revision != cursor.revision() {
+        return Err(ParseError::BadParameter { name: "revision", expected: "that of the cursor, or none" }.into());
+    }
+    Ok(keyspace.resume(range, &cursor)?)
 }
 
 /// A scan under way.
@@ -113,20 +134,33 @@ impl Scan {
         self.last_key.clone_from(key);
     }
 
-    fn push_end(&self, out: &mut Vec<u8>, rest: Rest) {
+    fn push_end(&self, out: &mut Vec<u8>, rest: Rest) -> Result<(), ApiError> {
         match self.shape {
-            Shape::Chunks => return,
+            Shape::Chunks => return Ok(()),
             Shape::Ndjson(_) => out.push(b'{'),
             Shape::Object => out.extend_from_slice(b"],"),
         }
         push_number(out, "count", self.count);
         out.extend_from_slice(b",\"durability\":");
         push_text(out, self.level.name());
-        if rest == Rest::Some {
+        if let Some(iter) = &self.iter {
+            out.push(b',');
+            push_number(out, "revision", iter.revision().0);
+        }
+        if rest == Rest::Some
+            && let Some(cursor) = self.cursor()?
+        {
             out.extend_from_slice(b",\"cursor\":");
-            push_text(out, &encode_cursor(&self.last_key));
+            push_text(out, &cursor);
         }
         out.extend_from_slice(b"}\n");
+        Ok(())
+    }
+
+    /// Where the scan goes on behind the last pair that was sent.
+    fn cursor(&self) -> Result<Option<String>, ReadError> {
+        let cursor = self.iter.as_ref().map(|iter| iter.cursor(&self.last_key)).transpose()?;
+        Ok(cursor.as_ref().map(past::cursor_text))
     }
 }
 
@@ -155,7 +189,7 @@ impl PageSource for Scan {
             end = self.gather(&mut out, &mut cuts)?;
         }
         if let Some(rest) = end {
-            self.push_end(&mut out, rest);
+            self.push_end(&mut out, rest)?;
         }
         Ok(Page { frames: self.frames(out, &cuts), last: end.is_some() })
     }
@@ -163,8 +197,10 @@ impl PageSource for Scan {
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {
         matches!(self.shape, Shape::Ndjson(_)).then(|| {
             let mut line = serde_json::json!({ "error": error.to_json(None), "count": self.count });
-            if self.count > 0 {
-                line["cursor"] = encode_cursor(&self.last_key).into();
+            if self.count > 0
+                && let Ok(Some(cursor)) = self.cursor()
+            {
+                line["cursor"] = cursor.into();
             }
             Bytes::from(format!("{line}\n"))
         })

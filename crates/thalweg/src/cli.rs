@@ -55,6 +55,8 @@ pub enum Command {
     Del(Del),
     /// List pairs in key order
     Scan(Scan),
+    /// List what a key was
+    History(crate::commands::past::History),
     /// Print changes of keys as they happen, or since a revision
     Watch(crate::commands::watch::Watch),
     /// Add to a counter, and print what it is then
@@ -120,6 +122,7 @@ impl Command {
             Self::Get(args) => args.place.json,
             Self::Del(args) => args.place.json,
             Self::Scan(args) => args.place.json,
+            Self::History(args) => args.place.json,
             Self::Watch(args) => args.place.json,
             Self::Ttl(args) => args.place.json,
             Self::Touch(args) => args.place.json,
@@ -212,6 +215,9 @@ pub struct Put {
 pub struct Get {
     #[command(flatten)]
     pub key: KeyArgs,
+    /// What it was at this revision; only in keyspaces with history
+    #[arg(long, value_name = "N")]
+    pub revision: Option<u64>,
     #[command(flatten)]
     pub place: Place,
 }
@@ -405,6 +411,9 @@ pub struct Scan {
     /// Without values
     #[arg(long)]
     pub keys_only: bool,
+    /// What the keyspace held at this revision; only with history
+    #[arg(long, value_name = "N")]
+    pub revision: Option<u64>,
     /// How keys are typed and shown
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub key_format: KeyFormat,

@@ -132,6 +132,8 @@ pub const MAX_HISTORY_AGE: Duration = MAX_TTL;
 pub const MAX_PRUNED_VERSIONS: u32 = 10_000;
 /// Versions in one page of the list of a key's versions. More: the page says where to go on.
 pub const MAX_VERSIONS_PAGE: usize = 1000;
+/// Bytes of values after which a page of the list of a key's versions ends. At least one version is in it.
+pub const MAX_VERSIONS_PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Largest encoding of a scan's cursor: two keys and what else there is to say. Longer: typed error.
 pub const MAX_CURSOR_BYTES: usize = 2 * MAX_KEY_BYTES + 128;
 /// Rows that one command may name as stale. More are left to a later one.

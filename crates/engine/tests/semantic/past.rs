@@ -7,7 +7,7 @@ use thalweg_engine::{
     types::{
         Revision,
         command::{KeyspaceConfig, KeyspaceHistory, TransactionBuilder},
-        limits::MAX_HISTORY_REVISIONS,
+        limits::{MAX_HISTORY_REVISIONS, MAX_VERSIONS_PAGE_BYTES},
     },
 };
 
@@ -83,6 +83,20 @@ fn a_key_reads_as_it_was_at_each_revision(node: &mut Node) {
         assert_eq!(future, ReadError::FutureRevision { requested: last.next(), newest: last });
         assert!(matches!(keyspace.get_at(b"a", Revision(0)), Ok(None) | Err(ReadError::Compacted { .. })));
     });
+}
+
+fn a_page_of_versions_is_bounded_in_bytes(node: &mut Node) {
+    let keyspace = kept(node.db());
+    for number in 0..6_u8 {
+        keyspace.put(b"a", &[number; 20_000]).unwrap();
+    }
+    let large = vec![6; MAX_VERSIONS_PAGE_BYTES];
+    keyspace.put(b"a", &large).unwrap();
+    keyspace.put(b"a", b"7").unwrap();
+    let first = keyspace.versions(b"a", None, 100).unwrap();
+    let second = keyspace.versions(b"a", first.next, 100).unwrap();
+    let found: Vec<_> = first.versions.iter().chain(&second.versions).map(|version| version.entry.value[0]).collect();
+    assert_eq!((first.versions.len(), second.next, found), (2, None, vec![b'7', 6, 5, 4, 3, 2, 1, 0]));
 }
 
 fn a_keyspace_without_history_says_so(node: &mut Node) {
@@ -410,6 +424,7 @@ fn every_revision_is_what_it_was(node: &mut Node) {
 
 on_every_backend!(
     a_key_reads_as_it_was_at_each_revision,
+    a_page_of_versions_is_bounded_in_bytes,
     a_keyspace_without_history_says_so,
     so_many_revisions_of_a_key_are_kept,
     what_was_overwritten_long_ago_is_forgotten,

@@ -20,7 +20,7 @@ pub use headers::{Freshness, Media, negotiate, read_freshness, request_media, wr
 pub use percent::{decode, decode_query, encode};
 pub use push::PushQuery;
 pub use query::{
-    AppendQuery, Key, ListQuery, PairRange, Params, RecordsQuery, ScanQuery, Since, decode_cursor, encode_cursor,
+    AppendQuery, Key, ListQuery, PairRange, Params, RecordsQuery, RevisionQuery, ScanQuery, Since, VersionsQuery,
     pair_range,
 };
 pub use time::{parse_time, rfc3339};

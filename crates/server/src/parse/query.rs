@@ -2,7 +2,6 @@
 
 use std::{borrow::Cow, ops::Bound};
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use thalweg_types::{
     Offset, SpaceTime,
     command::{AppendTerms, ExpectedOffset, ProducerStamp},
@@ -94,7 +93,9 @@ pub struct ScanQuery {
     pub reverse: bool,
     /// Without values.
     pub keys_only: bool,
-    /// Go on after this key, as an earlier scan's last line said.
+    /// What the keyspace held at this revision.
+    pub revision: Option<u64>,
+    /// Go on as an earlier scan's last line said: its bytes, not yet looked at.
     pub cursor: Option<Vec<u8>>,
 }
 
@@ -102,7 +103,7 @@ impl ScanQuery {
     /// Reads the parameters.
     pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut prefix, mut start, mut end, mut limit) = (None, None, None, None);
-        let (mut reverse, mut keys_only, mut cursor) = (None, None, None);
+        let (mut reverse, mut keys_only, mut cursor, mut revision) = (None, None, None, None);
         for pair in Params::new(query) {
             let (name, value) = pair?;
             match &*name {
@@ -112,7 +113,8 @@ impl ScanQuery {
                 "limit" => once(&mut limit, "limit", number("limit", &value)?)?,
                 "reverse" => once(&mut reverse, "reverse", flag("reverse", &value)?)?,
                 "keys_only" => once(&mut keys_only, "keys_only", flag("keys_only", &value)?)?,
-                "cursor" => once(&mut cursor, "cursor", decode_cursor(&value)?)?,
+                "revision" => once(&mut revision, "revision", number("revision", &value)?)?,
+                "cursor" => once(&mut cursor, "cursor", value.into_owned())?,
                 other => return unknown(other),
             }
         }
@@ -123,37 +125,65 @@ impl ScanQuery {
             limit,
             reverse: reverse.unwrap_or_default(),
             keys_only: keys_only.unwrap_or_default(),
+            revision,
             cursor,
         })
     }
 
-    /// The bounds with the cursor taken into account: after it when ascending, below it when descending.
+    /// The bounds.
     #[must_use]
     pub fn bounds(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         let start = self.start.clone().map_or(Bound::Unbounded, Bound::Included);
         let end = self.end.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let Some(cursor) = &self.cursor else { return (start, end) };
-        if self.reverse {
-            let end_first = matches!(&end, Bound::Excluded(end) if end <= cursor);
-            (start, if end_first { end } else { Bound::Excluded(cursor.clone()) })
-        } else {
-            let start_later = matches!(&start, Bound::Included(start) if start > cursor);
-            (if start_later { start } else { Bound::Excluded(cursor.clone()) }, end)
-        }
+        (start, end)
     }
 }
 
-/// The cursor after which a scan goes on, from the last key it gave.
-#[must_use]
-pub fn encode_cursor(key: &[u8]) -> String {
-    URL_SAFE_NO_PAD.encode(key)
+/// `GET /v1/kv/{keyspace}/{key}`: the revision at which a key is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RevisionQuery(pub Option<u64>);
+
+impl RevisionQuery {
+    /// Reads the parameters.
+    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+        let mut revision = None;
+        for pair in Params::new(query) {
+            let (name, value) = pair?;
+            match &*name {
+                "revision" => once(&mut revision, "revision", number("revision", &value)?)?,
+                other => return unknown(other),
+            }
+        }
+        Ok(Self(revision))
+    }
 }
 
-/// The inverse of [`encode_cursor`].
-pub fn decode_cursor(cursor: &[u8]) -> Result<Vec<u8>, ParseError> {
-    URL_SAFE_NO_PAD
-        .decode(cursor)
-        .map_err(|_| ParseError::BadParameter { name: "cursor", expected: "a cursor as an earlier reply gave it" })
+/// `GET /v1/versions/{keyspace}/{key}`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VersionsQuery {
+    /// Only versions with a lower revision.
+    pub before: Option<u64>,
+    /// At most so many.
+    pub limit: Option<u64>,
+}
+
+impl VersionsQuery {
+    /// Reads the parameters.
+    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+        let mut parsed = Self::default();
+        for pair in Params::new(query) {
+            let (name, value) = pair?;
+            match &*name {
+                "before" => once(&mut parsed.before, "before", number("before", &value)?)?,
+                "limit" => once(&mut parsed.limit, "limit", number("limit", &value)?)?,
+                other => return unknown(other),
+            }
+        }
+        if parsed.limit == Some(0) {
+            return Err(ParseError::BadParameter { name: "limit", expected: "at least 1" });
+        }
+        Ok(parsed)
+    }
 }
 
 /// Where a read of a stream begins.

@@ -1,5 +1,3 @@
-use std::ops::Bound;
-
 use thalweg_types::{Offset, Revision, SpaceTime, command::Expect};
 
 use super::*;
@@ -27,7 +25,6 @@ fn any_bytes_survive_encoding_in_paths_queries_and_cursors() {
         let encoded = encode(&bytes);
         assert_eq!(decode(encoded.as_bytes()).unwrap(), bytes, "seed {seed}");
         assert_eq!(decode_query(encoded.as_bytes()).unwrap(), bytes, "seed {seed}");
-        assert_eq!(decode_cursor(encode_cursor(&bytes).as_bytes()).unwrap(), bytes, "seed {seed}");
         let (name, key) =
             kv_path(&format!("space/{encoded}")).map(|(n, k)| (n.into_owned(), k.unwrap().into_owned())).unwrap();
         assert_eq!((name.as_str(), key), ("space", bytes), "seed {seed}");
@@ -86,17 +83,12 @@ fn scan_queries_are_strict() {
     assert!(matches!(refused("limit=-1"), ParseError::BadParameter { name: "limit", .. }));
     assert!(matches!(refused("limit=99999999999999999999"), ParseError::BadParameter { .. }));
     assert!(matches!(refused("reverse=maybe"), ParseError::BadParameter { name: "reverse", .. }));
-    assert!(matches!(refused("cursor=!"), ParseError::BadParameter { name: "cursor", .. }));
-}
-
-#[test]
-fn a_cursor_narrows_the_bounds_and_never_widens_them() {
-    let bounds = |text: String| ScanQuery::parse(Some(&text)).unwrap().bounds();
-    let (b, m) = (encode_cursor(b"b"), encode_cursor(b"m"));
-    assert_eq!(bounds(format!("start=c&cursor={b}")).0, Bound::Included(b"c".to_vec()));
-    assert_eq!(bounds(format!("start=c&cursor={m}")).0, Bound::Excluded(b"m".to_vec()));
-    assert_eq!(bounds(format!("end=c&reverse&cursor={m}")).1, Bound::Excluded(b"c".to_vec()));
-    assert_eq!(bounds(format!("end=z&reverse&cursor={m}")).1, Bound::Excluded(b"m".to_vec()));
+    assert!(matches!(refused("revision=new"), ParseError::BadParameter { name: "revision", .. }));
+    assert!(
+        VersionsQuery::parse(Some("limit=0")).is_err() && RevisionQuery::parse(Some("revision=1&limit=1")).is_err()
+    );
+    let versions = VersionsQuery { before: Some(7), limit: Some(2) };
+    assert_eq!(VersionsQuery::parse(Some("before=7&limit=2")), Ok(versions));
 }
 
 #[test]

@@ -39,8 +39,19 @@ pub fn put(args: &Put) -> Result<(), Failure> {
 
 pub fn get(args: &Get) -> Result<(), Failure> {
     let key = parse_key(&args.key.key, args.key.key_format)?;
-    let found = with_target(&args.place, Access::Read, |target| target.get(&args.key.keyspace, &key))?;
+    let found = with_target(&args.place, Access::Read, |target| match args.revision {
+        Some(revision) => target.get_at(&args.key.keyspace, &key, revision),
+        None => target.get(&args.key.keyspace, &key),
+    })?;
     let Some(found) = found else {
+        if let Some(revision) = args.revision {
+            let message = format!(
+                "key {:?} in keyspace {:?} had no value at revision {revision}",
+                args.key.key, args.key.keyspace
+            );
+            return Err(Failure::new(Exit::NotFound, "not_found", message)
+                .then(format!("`thalweg history {} {}` lists what is kept", args.key.keyspace, args.key.key)));
+        }
         return Err(Failure::new(
             Exit::NotFound,
             "not_found",
@@ -82,6 +93,7 @@ pub fn scan(args: &Scan) -> Result<(), Failure> {
         limit: args.limit,
         reverse: args.reverse,
         keys_only: args.keys_only,
+        revision: args.revision,
     };
     with_target(&args.place, Access::Read, |target| {
         let mut lines = render::Lines::new();

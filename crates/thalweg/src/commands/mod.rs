@@ -10,6 +10,7 @@ mod kv;
 mod log;
 pub mod migrate;
 mod node;
+pub mod past;
 pub mod serve;
 mod stream;
 pub mod time;
@@ -33,6 +34,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Get(args) => kv::get(&args),
         Command::Del(args) => kv::del(&args),
         Command::Scan(args) => kv::scan(&args),
+        Command::History(args) => past::history(&args),
         Command::Watch(args) => watch::run(&args),
         Command::Ttl(args) => time::ttl(&args),
         Command::Touch(args) => time::touch(&args),

@@ -7,12 +7,12 @@ use std::{
 
 use serde_json::Value;
 use thalweg_engine::{
-    Create, DEFAULT_STATS_KEYS, Database, Keyspace, Options, Order, ProducerInfo, ReadError, ScanRange, Stream,
-    StreamInfo, Values, WriteError,
+    Create, DEFAULT_STATS_KEYS, Database, Keyspace, Options, Order, ProducerInfo, ReadError, ScanItem, ScanRange,
+    Stream, StreamInfo, Values, WriteError,
 };
 use thalweg_server::{GroupCall, group_json, info_json, node_status, stats_json, transact_json};
 use thalweg_types::{
-    Durability, Offset, SpaceTime,
+    Durability, Offset, Revision, SpaceTime,
     command::{AppendTerms, CommandError, CommitBuilder, Expect, KeyspaceConfig, StreamConfig},
     record::{Record, RecordBatch},
 };
@@ -57,7 +57,7 @@ impl Local {
         &self.database
     }
 
-    fn find_keyspace(&self, name: &str) -> Result<Keyspace, Failure> {
+    pub(super) fn find_keyspace(&self, name: &str) -> Result<Keyspace, Failure> {
         self.database.find_keyspace(name).ok_or_else(|| no_such_keyspace(name))
     }
 
@@ -110,10 +110,14 @@ impl Target for Local {
     fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<(), Failure> {
         let Some(keyspace) = self.database.find_keyspace(keyspace) else { return Ok(()) };
         let mut outcome = Ok(());
-        let scanned = keyspace.scan(&scan_range(query), &mut |item| {
+        let visit = &mut |item: ScanItem<'_>| {
             let value = (!query.keys_only).then_some(item.value);
             flow(&mut outcome, visit(Pair { key: item.key, value, revision: item.revision.get() }))
-        });
+        };
+        let scanned = match query.revision {
+            Some(revision) => keyspace.scan_at(&scan_range(query), Revision(revision), visit),
+            None => keyspace.scan(&scan_range(query), visit),
+        };
         outcome.and(scanned.map_err(of_read))
     }
 

@@ -8,6 +8,7 @@ pub mod events;
 pub mod groups;
 pub mod http;
 pub mod local;
+pub mod past;
 pub mod remote;
 pub mod time;
 pub mod watch;
@@ -118,6 +119,8 @@ pub struct ScanQuery {
     pub limit: Option<u64>,
     pub reverse: bool,
     pub keys_only: bool,
+    /// What the keyspace held then.
+    pub revision: Option<u64>,
 }
 
 /// A pair as scanned; `value` is `None` if only keys were asked for.
@@ -179,7 +182,7 @@ pub type VisitPairs<'v> = &'v mut dyn FnMut(Pair<'_>) -> Result<ControlFlow<()>,
 pub type VisitRecords<'v> = &'v mut dyn FnMut(StreamRecord) -> Result<ControlFlow<()>, Failure>;
 
 /// A node as a client sees it.
-pub trait Target: time::TimeTarget {
+pub trait Target: time::TimeTarget + past::PastTarget {
     fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure>;
     /// All or none, in one commit.
     fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure>;

@@ -530,6 +530,9 @@ fn scan_path(keyspace: &str, query: &ScanQuery) -> String {
     if let Some(limit) = query.limit {
         path.push_str(&format!("&limit={limit}"));
     }
+    if let Some(revision) = query.revision {
+        path.push_str(&format!("&revision={revision}"));
+    }
     for (name, set) in [("reverse", query.reverse), ("keys_only", query.keys_only)] {
         if set {
             path.push_str(&format!("&{name}=true"));

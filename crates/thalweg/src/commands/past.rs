@@ -1,0 +1,63 @@
+//! `history`: what a key was.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::{parse_key, with_target};
+use crate::{
+    cli::KeyArgs,
+    failure::Failure,
+    render,
+    target::{Access, Place},
+};
+
+/// Versions asked for at a time.
+const PAGE: u64 = 100;
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Prints the versions that are kept, newest first: their revision, what became of them, and the value.\n\
+                        Only in keyspaces with history (`thalweg keyspaces config users --history 10`).\n\n\
+                        Examples:\n  thalweg history users ada\n  thalweg history users ada --limit 1 --json\n  \
+                        thalweg get users ada --revision 17"
+)]
+pub struct History {
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// At most so many versions
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// Only those from before this revision
+    #[arg(long, value_name = "REVISION")]
+    pub before: Option<u64>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+pub fn history(args: &History) -> Result<(), Failure> {
+    let key = parse_key(&args.key.key, args.key.key_format)?;
+    with_target(&args.place, Access::Read, |target| {
+        let mut lines = render::Lines::new();
+        let (mut before, mut left) = (args.before, args.limit.unwrap_or(u64::MAX));
+        loop {
+            let page = target.versions(&args.key.keyspace, &key, before, left.min(PAGE))?;
+            let versions = page["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
+            for version in versions {
+                lines.line(&if args.place.json { version.to_string() } else { version_text(version) })?;
+            }
+            left = left.saturating_sub(versions.len() as u64);
+            before = page["next"].as_u64();
+            if before.is_none() || left == 0 || versions.is_empty() {
+                return lines.flush();
+            }
+        }
+    })
+}
+
+/// Revision, state and value, as `17  deleted at 19  value`.
+fn version_text(version: &Value) -> String {
+    let value = version.as_object().and_then(|object| render::take_bytes(object, "value")).unwrap_or_default();
+    let state = version["state"].as_str().unwrap_or_default();
+    let until = version["until"].as_u64().map_or(String::new(), |until| format!(" at {until}"));
+    format!("{}\t{state}{until}\t{}", version["revision"], render::one_line(&value))
+}
