@@ -57,11 +57,11 @@ pub struct Run {
     /// Give up waiting after this; 0s does not wait [default: as long as it takes]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub wait: Option<Duration>,
-    #[command(flatten)]
-    pub place: Place,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+    #[command(flatten)]
+    pub place: Place,
 }
 
 #[derive(Args, Debug)]

@@ -8,9 +8,10 @@ use std::{
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value};
 use thalweg_engine::{self as engine, CoordinationError, CoordinationWatch, Database};
 use thalweg_recipes::{Contender, Coordinator, Entered, Noticed, RecipeError, Watched, Watching};
@@ -41,7 +42,7 @@ const MAX_REQUEST: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub enum Coordination {
     Local { database: Database, inner: engine::Coordination },
-    Remote { remote: Arc<Remote>, keyspace: String, started: Instant },
+    Remote { remote: Arc<Remote>, keyspace: String },
 }
 
 impl Coordination {
@@ -56,7 +57,7 @@ impl Coordination {
         let timeout = place.timeout.min((ttl / 3).clamp(Duration::from_millis(500), MAX_REQUEST));
         let remote = Remote::new(&place.url(), place.durability, timeout)?;
         remote.create_keyspace(keyspace, &KeyspaceChange::default())?;
-        Ok(Self::Remote { remote: Arc::new(remote), keyspace: keyspace.to_owned(), started: Instant::now() })
+        Ok(Self::Remote { remote: Arc::new(remote), keyspace: keyspace.to_owned() })
     }
 
     /// Ends cleanly.
@@ -80,6 +81,13 @@ pub fn of_recipe(error: RecipeError<Failure>) -> Failure {
     }
 }
 
+/// Time that goes on while the machine is suspended, as it does where the lease is: whoever wakes up knows at once that
+/// it may have lost what it held.
+fn since_boot() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 #[expect(clippy::needless_pass_by_value, reason = "what map_err gives")]
 fn of_engine(error: CoordinationError) -> Failure {
     Failure::of(&error)
@@ -96,7 +104,7 @@ impl Coordinator for Coordination {
     fn now(&self) -> Duration {
         match self {
             Self::Local { inner, .. } => inner.now(),
-            Self::Remote { started, .. } => started.elapsed(),
+            Self::Remote { .. } => since_boot(),
         }
     }
 
