@@ -5,8 +5,8 @@
 use std::{path::Path, time::Instant};
 
 use thalweg_engine::{
-    Database, Options,
-    types::{Durability, StreamId, record::RecordBatch},
+    Database, Maintenance, Options,
+    types::{Durability, StreamId, command::StreamConfig, record::RecordBatch},
 };
 
 fn resident_bytes() -> u64 {
@@ -137,6 +137,62 @@ fn a_million_small_streams_fit_a_node() {
     assert_eq!((page.len(), page[0].name.as_str()), (1, "device-0999999"));
     assert_eq!(page[0].next.0, 3);
     assert!(seconds < 10.0 && grown < 600 << 20);
+}
+
+/// Runs rounds until one finds nothing to do, and prints how long they took.
+fn rounds(db: &Database, what: &str) -> Vec<Maintenance> {
+    let (started, mut slowest, mut all) = (Instant::now(), 0.0_f64, Vec::new());
+    loop {
+        let began = Instant::now();
+        let done = db.maintain().unwrap();
+        slowest = slowest.max(began.elapsed().as_secs_f64());
+        if done == Maintenance::default() {
+            break;
+        }
+        all.push(done);
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "{what}: {} rounds, {seconds:.1} s, the slowest {slowest:.3} s; {} MiB",
+        all.len(),
+        resident_bytes() >> 20
+    );
+    all
+}
+
+#[test]
+#[ignore = "makes a million streams; see the command above"]
+fn retention_and_deletion_of_a_million_streams_come_in_bounded_rounds() {
+    const STREAMS: u32 = 1_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        durability: Durability::Os,
+        maintenance_interval: std::time::Duration::ZERO,
+        history_bytes: 0,
+        ..Options::default()
+    };
+    let db = Database::open(dir.path(), options).unwrap();
+    let keeps_one = StreamConfig { max_records: Some(1), ..StreamConfig::default() };
+    let mut batch = RecordBatch::new();
+    batch.push_payload(&[7; 100]).unwrap();
+    for number in 0..STREAMS {
+        let (stream, _) = db.create_stream(&format!("device-{number:07}"), &keeps_one).unwrap();
+        (0..3).for_each(|_| drop(stream.append(&batch).unwrap()));
+    }
+    let done = rounds(&db, "each stream trimmed to one of three records, log freed or moved");
+    let sum = |of: fn(&Maintenance) -> u64| done.iter().map(of).sum::<u64>();
+    assert_eq!((sum(|done| done.trimmed_streams), sum(|done| done.reclaimed_entries)), (STREAMS.into(), 2_000_000));
+    println!("{} MiB moved, {} segments freed", sum(|done| done.moved_bytes) >> 20, sum(|done| done.freed_segments));
+    let started = Instant::now();
+    for id in 1..=STREAMS {
+        let name = format!("device-{:07}", id - 1);
+        db.find_stream(&name).unwrap().delete().unwrap();
+    }
+    println!("all deleted in {:.1} s", started.elapsed().as_secs_f64());
+    let done = rounds(&db, "what they held reclaimed");
+    assert_eq!(done.iter().map(|done| done.reclaimed_entries).sum::<u64>(), 1_000_000);
+    assert_eq!((db.stats().streams, db.streams_after(None, 1).len()), (0, 0));
+    db.create_stream("one more", &keeps_one).unwrap();
 }
 
 fn walk(dir: &Path) -> Box<dyn Iterator<Item = u64>> {

@@ -1,5 +1,7 @@
 //! As many watches as there may be.
 
+#![allow(clippy::print_stdout, reason = "seeds are printed")]
+
 mod common;
 
 use std::time::Duration;
