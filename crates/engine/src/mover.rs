@@ -11,7 +11,7 @@
 //! nothing points into it; new pointers into a sealed segment cannot appear. Whatever made it so (a trim, an
 //! overwrite) is durable by then: else a power loss would bring back pointers into a segment that is gone.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
 use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
 use thalweg_state::{
@@ -36,6 +36,9 @@ const WALKS_PER_ROUND: usize = 4;
 /// How often a segment is walked at once if something in it was overwritten just before it was moved.
 const WALKS_PER_SEGMENT: usize = 3;
 
+/// Batches up to which a walk looks at all of a stream at once, and then knows of each of its records whether it is
+/// live. A segment of many small streams has few of each, and looking for every one by itself takes much longer.
+const FEW_BATCHES: usize = 32;
 /// Keys of which a walk remembers where their versions lie.
 const MAX_KNOWN_KEYS: usize = 4096;
 
@@ -47,6 +50,8 @@ struct Seen {
     end: Lsn,
     /// Set when everything live was copied forward: free when the state has persisted this.
     drained_at: Option<Lsn>,
+    /// In the last round.
+    last: Liveness,
 }
 
 /// Remembers what it saw, so that a segment is not walked every round.
@@ -75,9 +80,14 @@ impl Mover {
             let live = liveness.get(&segment.generation).copied().unwrap_or_default();
             if live.bytes() == 0 || self.is_drained(inner, &segment) {
                 free.push(segment);
-            } else if walks < WALKS_PER_ROUND && self.worth_a_walk(inner, &segment, live) {
+                continue;
+            }
+            if walks < WALKS_PER_ROUND && self.worth_a_walk(inner, &segment, live) {
                 walks += 1;
                 self.walk(inner, &segment, live, done)?;
+            }
+            if let Some(seen) = self.seen.get_mut(&segment.generation) {
+                seen.last = live;
             }
         }
         if !free.is_empty()
@@ -119,10 +129,10 @@ impl Mover {
         match self.seen.get(&segment.generation) {
             None => true,
             Some(seen) if seen.drained_at.is_some() => false,
+            // While streams are being reclaimed, there is less every round: wait until that is over, or half is gone.
+            Some(seen) if seen.liveness != live => seen.last == live || live.bytes() <= seen.liveness.bytes() / 2,
             // Values die by being overwritten: wait for as many records as the segment holds.
-            Some(seen) => {
-                seen.liveness != live || inner.open.log.end().0 - seen.end.0 > segment.next.0 - segment.first.0
-            }
+            Some(seen) => inner.open.log.end().0 - seen.end.0 > segment.next.0 - segment.first.0,
         }
     }
 
@@ -133,7 +143,7 @@ impl Mover {
         liveness: Liveness,
         done: &mut Maintenance,
     ) -> Result<(), WriteError> {
-        let mut seen = Seen { liveness, end: inner.open.log.end(), drained_at: None };
+        let mut seen = Seen { liveness, end: inner.open.log.end(), drained_at: None, last: liveness };
         let most = u64::from(segment.bytes) * MAX_LIVE_PERCENT / 100;
         for _ in 0..WALKS_PER_SEGMENT {
             let Some(live) = live_bytes(inner, segment, most)? else { break };
@@ -176,6 +186,7 @@ fn live_bytes(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Option<
         snapshot,
         histories: HashMap::new(),
         versions: HashMap::new(),
+        streams: HashMap::new(),
         cursors: HashMap::new(),
         live: Vec::new(),
         total: 0,
@@ -202,6 +213,8 @@ struct Walk<'a> {
     /// Of keys in keyspaces with history: where in the segment values of their versions lie. Forgotten when there
     /// are too many.
     versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
+    /// What of each stream lies in the segment; `None` if it has more than [`FEW_BATCHES`].
+    streams: HashMap<StreamId, Option<Vec<BatchRef>>>,
     /// Per stream: the offset after the last batch found, where the next one is looked for first.
     cursors: HashMap<StreamId, Offset>,
     live: Vec<Live>,
@@ -241,6 +254,9 @@ impl Walk<'_> {
                         self.value(keyspace, key, moved.bytes, at(moved.bytes_at))?;
                     }
                     MoveTarget::Batch { stream, first } | MoveTarget::Compacted(Compacted { stream, first, .. }) => {
+                        if self.batch_of_few(stream, moved.bytes, at(moved.bytes_at))? == Known::Yes {
+                            return Ok(());
+                        }
                         self.batch_at(stream, first, moved.bytes, at(moved.bytes_at))?;
                     }
                     MoveTarget::Cleaned { .. } => {}
@@ -296,9 +312,25 @@ impl Walk<'_> {
         Ok(has)
     }
 
+    /// Keeps the batch if it is live, if that is known.
+    fn batch_of_few(&mut self, stream: StreamId, batch: &[u8], at: LogPosition) -> Result<Known, WriteError> {
+        let few = match self.streams.entry(stream) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(few_batches(self.inner, stream, self.generation)?),
+        };
+        let Some(few) = few else { return Ok(Known::No) };
+        if let Some(found) = few.iter().copied().find(|found| lies_at(&found.blob, at)) {
+            self.keep(&found.blob, &MoveTarget::Batch { stream, first: found.first }, batch);
+        }
+        Ok(Known::Yes)
+    }
+
     /// An append's record does not say which offsets it got: the stream's batches are in the order of
     /// their appends, so the next one is mostly the one after the last; else its time leads to it.
     fn batch(&mut self, stream: StreamId, batch: &[u8], time: SpaceTime, at: LogPosition) -> Result<(), WriteError> {
+        if self.batch_of_few(stream, batch, at)? == Known::Yes {
+            return Ok(());
+        }
         if let Some(cursor) = self.cursors.get(&stream).copied()
             && self.batch_at(stream, cursor, batch, at)?
         {
@@ -367,6 +399,32 @@ impl Walk<'_> {
         self.total += u64::from(from.len);
         self.live.push(Live { bytes: u64::from(from.len), payload });
     }
+}
+
+/// Whether it is known of all of a stream's batches what of them lies in the segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Yes,
+    No,
+}
+
+/// Those of a stream's batches that lie in a segment, if it has few. No new ones can appear in a segment that is
+/// sealed; one that goes while the walk is on makes its copy void.
+fn few_batches(inner: &Inner, stream: StreamId, segment: Generation) -> Result<Option<Vec<BatchRef>>, WriteError> {
+    let machine = &inner.open.machine;
+    let Some(info) = machine.stream(stream) else { return Ok(Some(Vec::new())) };
+    let mut found = match machine.batches_from(stream, info.start, FEW_BATCHES + 1, u64::MAX) {
+        Ok(found) => found.batches,
+        Err(StreamReadError::Machine(error)) => return Err(failed(&error)),
+        // Trimmed or deleted just now.
+        Err(_) => return Ok(None),
+    };
+    if found.len() > FEW_BATCHES {
+        return Ok(None);
+    }
+    found.retain(|batch| batch.blob.generation == segment);
+    found.shrink_to_fit();
+    Ok(Some(found))
 }
 
 fn lies_at(blob: &BlobRef, at: LogPosition) -> bool {

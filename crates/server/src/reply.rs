@@ -5,6 +5,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header},
 };
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::{Value, json};
 use thalweg_engine::Ack;
 use thalweg_types::{Durability, Revision};
@@ -69,8 +70,14 @@ pub fn shown(media: Media, body: Body, level: Durability) -> Response<Body> {
 /// A JSON reply, one line.
 #[must_use]
 pub fn json(status: StatusCode, value: &Value) -> Response<Body> {
-    let mut text = value.to_string();
-    text.push('\n');
+    json_of(status, value)
+}
+
+/// A JSON reply of anything that can always be written as JSON, one line.
+#[must_use]
+pub fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+    let mut text = serde_json::to_vec(value).expect("keys are text, and nothing refuses");
+    text.push(b'\n');
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(Media::Json.name()));

@@ -6,8 +6,8 @@ use axum::{
     body::Body,
     http::{Response, StatusCode},
 };
-use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::json;
 use thalweg_engine::{Ack, Database, StreamInfo};
 use thalweg_types::{
     Action, Offset, StreamId,
@@ -83,11 +83,75 @@ pub async fn list(app: &Arc<App>, call: &Call) -> Answer {
 
 fn listed(db: &Database, after: Option<StreamId>, limit: u64) -> Response<Body> {
     let found = db.streams_after(after, limit as usize);
-    let mut object = json!({ "streams": found.iter().map(describe).collect::<Vec<_>>() });
-    if let Some(last) = found.last().filter(|_| found.len() as u64 == limit) {
-        object["cursor"] = json!(last.id.0.to_string());
+    let last = found.last().filter(|_| found.len() as u64 == limit);
+    let cursor = last.map(|last| last.id.0.to_string());
+    reply::json_of(StatusCode::OK, &JsonList { streams: found.iter().map(JsonStream::of).collect(), cursor })
+}
+
+#[derive(Serialize)]
+struct JsonList<'a> {
+    streams: Vec<JsonStream<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<String>,
+}
+
+/// A stream as it is shown. Not put together as a tree of values: a list has thousands.
+#[derive(Serialize)]
+struct JsonStream<'a> {
+    name: &'a str,
+    id: u32,
+    start: u64,
+    next: u64,
+    bytes: u64,
+    last_time_micros: u64,
+    last_time: String,
+    config: ShownConfig,
+}
+
+#[derive(Serialize)]
+struct ShownConfig {
+    max_age_seconds: Option<f64>,
+    max_bytes: Option<u64>,
+    max_records: Option<u64>,
+    max_record_bytes: Option<u64>,
+    max_batch_bytes: Option<u64>,
+    compaction: Option<ShownCompaction>,
+}
+
+#[derive(Serialize)]
+struct ShownCompaction {
+    tombstone_grace_seconds: f64,
+}
+
+impl<'a> JsonStream<'a> {
+    fn of(info: &'a StreamInfo) -> Self {
+        Self {
+            name: &info.name,
+            id: info.id.0,
+            start: info.start.0,
+            next: info.next.0,
+            bytes: info.bytes,
+            last_time_micros: info.last_time.0,
+            last_time: rfc3339(info.last_time),
+            config: ShownConfig::of(&info.config),
+        }
     }
-    reply::json(StatusCode::OK, &object)
+}
+
+impl ShownConfig {
+    fn of(config: &StreamConfig) -> Self {
+        let shown = |compaction: Compaction| ShownCompaction {
+            tombstone_grace_seconds: compaction.tombstone_grace.as_secs_f64(),
+        };
+        Self {
+            max_age_seconds: config.max_age.map(|age| age.as_secs_f64()),
+            max_bytes: config.max_bytes,
+            max_records: config.max_records,
+            max_record_bytes: config.max_record_bytes,
+            max_batch_bytes: config.max_batch_bytes,
+            compaction: config.compaction.map(shown),
+        }
+    }
 }
 
 /// `GET /v1/streams/{stream}`
@@ -95,35 +159,9 @@ pub fn get(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let info = app.find_stream(&name(call, "")?)?.info()?;
     let level = app.db.blocking().visible_durability();
-    let mut response = reply::json(StatusCode::OK, &describe(&info));
+    let mut response = reply::json_of(StatusCode::OK, &JsonStream::of(&info));
     response.headers_mut().insert(reply::DURABILITY, reply::level_value(level));
     Ok(response)
-}
-
-fn describe(info: &StreamInfo) -> Value {
-    json!({
-        "name": info.name,
-        "id": info.id.0,
-        "start": info.start.0,
-        "next": info.next.0,
-        "bytes": info.bytes,
-        "last_time_micros": info.last_time.0,
-        "last_time": rfc3339(info.last_time),
-        "config": describe_config(&info.config),
-    })
-}
-
-fn describe_config(config: &StreamConfig) -> Value {
-    json!({
-        "max_age_seconds": config.max_age.map(|age| age.as_secs_f64()),
-        "max_bytes": config.max_bytes,
-        "max_records": config.max_records,
-        "max_record_bytes": config.max_record_bytes,
-        "max_batch_bytes": config.max_batch_bytes,
-        "compaction": config.compaction.map(|compaction| json!({
-            "tombstone_grace_seconds": compaction.tombstone_grace.as_secs_f64(),
-        })),
-    })
 }
 
 /// What a stream keeps, as sent. A field that is `null` lifts the limit; one that is left out stays as
@@ -203,7 +241,7 @@ pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let (stream, created) = app.db_at_level(call)?.create_stream(&name(call, "")?, &config).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let info = stream.info()?;
-    Ok(reply::json(status, &describe(&info)))
+    Ok(reply::json_of(status, &JsonStream::of(&info)))
 }
 
 /// `PATCH /v1/streams/{stream}`
@@ -212,7 +250,7 @@ pub async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let stream = app.find_stream(&name(call, "")?)?;
     let config = sent.over(stream.info()?.config)?;
     let ack = app.db_at_level(call)?.configure_stream(stream.id(), &config).await?;
-    Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": describe_config(&config) })))
+    Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": ShownConfig::of(&config) })))
 }
 
 /// `DELETE /v1/streams/{stream}`
