@@ -16,8 +16,8 @@ use std::{
 use bytes::Bytes;
 use thalweg_state::keyspaces::{Snapshot, StoredValue};
 use thalweg_types::{
-    Action, Classified, KeyspaceId, Revision, StreamId,
-    command::{CommandError, CommitBuilder, Expect},
+    Action, Classified, KeyspaceId, LeaseId, Revision, StreamId,
+    command::{CommandError, CommitBuilder, Deadline, Expect},
     record::RecordBatch,
 };
 
@@ -92,6 +92,8 @@ pub struct Transaction {
     ranges: Vec<ReadRange>,
     /// Keys written; `None` is deleted.
     writes: BTreeMap<Key, Option<Bytes>>,
+    /// Of those written, the ones that end: when, and with which lease.
+    ends: BTreeMap<Key, (Deadline, Option<LeaseId>)>,
     appends: Vec<(StreamId, RecordBatch)>,
 }
 
@@ -106,6 +108,7 @@ impl Database {
             reads: BTreeMap::new(),
             ranges: Vec::new(),
             writes: BTreeMap::new(),
+            ends: BTreeMap::new(),
             appends: Vec::new(),
         }
     }
@@ -150,11 +153,27 @@ impl Transaction {
 
     /// Sets a key when the transaction commits.
     pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: impl Into<Bytes>) {
+        self.ends.remove(&(keyspace.id(), key.to_vec()));
         self.writes.insert((keyspace.id(), key.to_vec()), Some(value.into()));
+    }
+
+    /// Sets a key that lives until a deadline and, with a lease, at most as long as that, when the transaction
+    /// commits. It does not if there is no such lease then.
+    pub fn put_until(
+        &mut self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        value: impl Into<Bytes>,
+        deadline: Deadline,
+        lease: Option<LeaseId>,
+    ) {
+        self.put(keyspace, key, value);
+        self.ends.insert((keyspace.id(), key.to_vec()), (deadline, lease));
     }
 
     /// Removes a key when the transaction commits.
     pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) {
+        self.ends.remove(&(keyspace.id(), key.to_vec()));
         self.writes.insert((keyspace.id(), key.to_vec()), None);
     }
 
@@ -174,10 +193,12 @@ impl Transaction {
         for range in &self.ranges {
             commit.expect(range.keyspace, &range.start, Expect::Unchanged(range.unchanged(since)))?;
         }
-        for ((keyspace, key), write) in &self.writes {
-            match write {
-                Some(value) => commit.put(*keyspace, key, value)?,
-                None => commit.delete(*keyspace, key)?,
+        for (target, write) in &self.writes {
+            let (keyspace, key) = target;
+            match (write, self.ends.get(target)) {
+                (Some(value), None) => commit.put(*keyspace, key, value)?,
+                (Some(value), Some((deadline, lease))) => commit.put_until(*keyspace, key, value, *deadline, *lease)?,
+                (None, _) => commit.delete(*keyspace, key)?,
             };
         }
         for (stream, batch) in &self.appends {

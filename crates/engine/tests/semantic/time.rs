@@ -140,7 +140,29 @@ fn a_lease_takes_its_keys_with_it(node: &mut Node) {
     });
 }
 
+fn an_optimistic_transaction_puts_what_ends(node: &mut Node) {
+    let db = node.db();
+    let keyspace = db.keyspace("k").unwrap();
+    let lease = db.leases().grant(20 * SECOND).unwrap().id;
+    let mut transaction = db.begin();
+    transaction.put_until(&keyspace, b"short", "1", Deadline::After(10 * SECOND), None);
+    transaction.put_until(&keyspace, b"leased", "1", Deadline::Default, Some(lease));
+    transaction.put_until(&keyspace, b"long", "1", Deadline::After(10 * SECOND), None);
+    transaction.put(&keyspace, b"long", "2");
+    assert_eq!(transaction.get(&keyspace, b"short").unwrap().unwrap(), "1");
+    transaction.commit().unwrap();
+    node.pass(10 * SECOND);
+    assert!(!is_there(db, b"short") && is_there(db, b"leased") && is_there(db, b"long"));
+    node.pass(10 * SECOND);
+    assert!(!is_there(db, b"leased") && is_there(db, b"long"));
+    let mut late = db.begin();
+    late.put_until(&keyspace, b"late", "1", Deadline::Default, Some(lease));
+    assert_eq!(late.commit().unwrap_err(), WriteError::NoSuchLease(lease).into());
+    assert!(!is_there(db, b"late"));
+}
+
 on_every_backend!(
+    an_optimistic_transaction_puts_what_ends,
     a_key_is_gone_from_its_deadline_on_over_restarts,
     a_stepped_wall_clock_changes_nothing_while_the_node_is_open,
     what_was_shown_as_gone_stays_gone_though_the_wall_clock_is_set_back_in_between,
