@@ -133,7 +133,7 @@ async fn a_prefix_is_deleted_only_when_it_is_named() {
 async fn keyspaces_are_created_described_and_dropped() {
     let node = Node::start().await;
     let put = |body: &'static str| node.call("PUT", "/v1/keyspaces/a", JSON, body.as_bytes());
-    let config = json!({"exact_counts": true, "default_ttl_seconds": null});
+    let config = json!({"exact_counts": true, "default_ttl_seconds": null, "history": null});
     assert_eq!(put(r#"{"exact_counts": true}"#).await.is(201).json()["config"], config);
     put("").await.is(200);
     node.put("/v1/kv/a/key", b"value").await.is(204);
