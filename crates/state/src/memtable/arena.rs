@@ -446,6 +446,12 @@ impl<'a> Needle<'a> {
         Self { bytes, words, word_count }
     }
 
+    /// The first 16 bytes, padded with zeroes, as numbers that compare as the bytes do.
+    #[inline]
+    pub(super) fn beginning(&self) -> [u64; 2] {
+        [self.words[0], self.words[1]]
+    }
+
     /// A well mixed hash of the key.
     #[inline]
     pub(super) fn hash(&self) -> u32 {

@@ -1,16 +1,17 @@
 //! The newest changes, in memory, before they become tables.
 //!
-//! Owns: [`Memtable`]: one [`MemtableWriter`], any number of readers that never wait. A fixed `arena` holds keys
-//! and values; a `skip_list` gives their order; a `hash_index` gives point reads; each key's node
-//! carries its versions, newest first.
+//! Owns: [`Memtable`]: one [`MemtableWriter`], any number of readers. A fixed `arena` holds keys and values; a
+//! `hash_index` gives point reads, which never wait; a `skip_list` gives the order of keys, which `order` makes in
+//! strides, so a walk may wait a moment for the last one; each key's node carries its versions, newest first.
 //! Does not own: durability, flushing, what `Applied` means, or how memtables replace one another.
 //!
 //! Invariants: batches are numbered from 1 and become visible as a whole, by one store of the number,
-//! after all their changes are linked. A reader that took the number sees exactly the batches up to it.
+//! after all their changes are in the index and linked or waiting to be. A reader that took the number sees exactly the batches up to it.
 //! Within a batch the last change of a key wins: it becomes the newest of the versions of that batch.
 
 mod arena;
 mod hash_index;
+mod order;
 mod skip_list;
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,8 @@ use crate::backend::{Change, Direction, WriteBatch};
 pub use arena::ArenaPool;
 use arena::{ArenaWriter, HEAD_BYTES, MAX_HEIGHT, Needle, Node, max_entry_bytes, new_arena};
 use hash_index::{HashIndex, Lookup};
-use skip_list::{Finger, SkipList};
+use order::{Linker, Order};
+use skip_list::SkipList;
 
 /// Number of a batch within one memtable. Readers see batches up to some number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +57,7 @@ pub enum Entry<'a> {
 /// See the module. Made together with its [`MemtableWriter`].
 pub struct Memtable {
     list: SkipList,
+    order: Order,
     index: HashIndex,
     /// Batches up to this one are visible.
     visible: AtomicU32,
@@ -67,7 +70,6 @@ pub struct Memtable {
 pub struct MemtableWriter {
     memtable: Arc<Memtable>,
     arena: ArenaWriter,
-    finger: Finger,
     heights: Heights,
 }
 
@@ -95,34 +97,30 @@ impl MemtableWriter {
         if !self.has_room_for(batch) {
             return Err(MemtableFull);
         }
-        let number = self.memtable.visible.load(Ordering::Relaxed) + 1;
+        let Self { memtable, arena, heights } = self;
+        let number = memtable.visible.load(Ordering::Relaxed) + 1;
+        let mut linker = memtable.order.lock();
         for change in batch.changes() {
-            self.change(number, change)?;
+            let (key, value) = match change {
+                Change::Put(key, value) => (key, Some(value)),
+                Change::Delete(key) => (key, None),
+            };
+            let needle = Needle::new(key);
+            let hash = needle.hash();
+            if let Some(node) = memtable.node_of(&needle, hash, || linker.link_waiting(&memtable.list)) {
+                arena.push_version(node, number, value).map_err(|_| MemtableFull)?;
+                continue;
+            }
+            let offset = arena.node(key, heights.draw(), number, value).map_err(|_| MemtableFull)?;
+            let node = memtable.list.node(offset).expect("a node is never at 0");
+            linker.add(&memtable.list, node, &needle);
+            memtable.index.insert(hash, offset);
         }
-        let memtable = &*self.memtable;
-        memtable.used.store(self.arena.used(), Ordering::Relaxed);
+        memtable.order.publish(&linker);
+        drop(linker);
+        memtable.used.store(arena.used(), Ordering::Relaxed);
         memtable.changes.store(memtable.changes.load(Ordering::Relaxed) + batch.len() as u64, Ordering::Relaxed);
         memtable.visible.store(number, Ordering::Release);
-        Ok(())
-    }
-
-    #[inline]
-    fn change(&mut self, number: u32, change: Change<'_>) -> Result<(), MemtableFull> {
-        let (key, value) = match change {
-            Change::Put(key, value) => (key, Some(value)),
-            Change::Delete(key) => (key, None),
-        };
-        let memtable = &*self.memtable;
-        let needle = Needle::new(key);
-        let hash = needle.hash();
-        if let Some(node) = memtable.node_of(&needle, hash) {
-            return self.arena.push_version(node, number, value).map_err(|_| MemtableFull);
-        }
-        let offset = self.arena.node(key, self.heights.draw(), number, value).map_err(|_| MemtableFull)?;
-        let node = memtable.list.node(offset).expect("a node is never at 0");
-        memtable.list.locate(&mut self.finger, &needle);
-        memtable.list.link(&mut self.finger, node);
-        memtable.index.insert(hash, offset);
         Ok(())
     }
 }
@@ -150,26 +148,29 @@ impl Memtable {
         let (arena, mut writer) = new_arena(pool, bytes);
         let head = writer.node(&[], MAX_HEIGHT, 0, None).expect("room for the head was added");
         let list = SkipList::new(arena, head);
-        let finger = list.finger();
         let memtable = Arc::new(Self {
+            order: Order::new(&list),
             list,
             index: HashIndex::new(),
             visible: AtomicU32::new(0),
             used: AtomicUsize::new(writer.used()),
             changes: AtomicU64::new(0),
         });
-        let writer = MemtableWriter { memtable: Arc::clone(&memtable), arena: writer, finger, heights: Heights::new() };
+        let writer = MemtableWriter { memtable: Arc::clone(&memtable), arena: writer, heights: Heights::new() };
         (memtable, writer)
     }
 
-    /// The node of a key, whether or not any version of it is visible.
+    /// The node of a key, whether or not any version of it is visible. `settle` links the nodes that wait.
     #[inline]
-    fn node_of(&self, needle: &Needle<'_>, hash: u32) -> Option<Node<'_>> {
+    fn node_of(&self, needle: &Needle<'_>, hash: u32, settle: impl FnOnce()) -> Option<Node<'_>> {
         let is_it = |offset| self.list.node(offset).is_some_and(|node| node.compare(needle).is_eq());
         match self.index.find(hash, is_it) {
             Lookup::Found(offset) => self.list.node(offset),
             Lookup::Absent => None,
-            Lookup::Unknown => self.list.find(needle),
+            Lookup::Unknown => {
+                settle();
+                self.list.find(needle)
+            }
         }
     }
 
@@ -185,7 +186,7 @@ impl Memtable {
     #[must_use]
     pub fn get(&self, key: &[u8], upto: BatchNumber) -> Option<Entry<'_>> {
         let needle = Needle::new(key);
-        let version = self.node_of(&needle, needle.hash())?.version_at(upto.0)?;
+        let version = self.node_of(&needle, needle.hash(), || self.order.settle(&self.list))?.version_at(upto.0)?;
         Some(version.value().map_or(Entry::Deleted, Entry::Value))
     }
 
@@ -204,6 +205,7 @@ impl Memtable {
     /// Everything, in ascending order.
     #[must_use]
     pub fn iter(&self, upto: BatchNumber) -> Range<'_> {
+        self.order.settle(&self.list);
         Range { list: &self.list, next: self.list.first(), direction: Direction::Forward, end: End::None, upto: upto.0 }
     }
 
@@ -273,6 +275,7 @@ impl<'a> Range<'a> {
         upto: BatchNumber,
     ) -> Self {
         let list = &memtable.list;
+        memtable.order.settle(list);
         let (next, end) = match direction {
             Direction::Forward => (first_from(list, lower), End::new(upper)),
             Direction::Reverse => (last_to(list, upper), End::new(lower)),

@@ -18,7 +18,7 @@ pub(super) struct SkipList {
 }
 
 /// Where the last key went: its neighbours on every level. A key that goes right beside it, as in
-/// sequential writes, is placed without a search.
+/// sequential writes, is placed without a search. One at a time links: see `order`.
 pub(super) struct Finger {
     prev: [u32; MAX_HEIGHT],
     next: [u32; MAX_HEIGHT],
@@ -96,25 +96,48 @@ impl SkipList {
         (node.offset() != self.head).then_some(node)
     }
 
-    /// Points the finger at where the needle belongs. The writer only.
-    pub(super) fn locate(&self, finger: &mut Finger, needle: &Needle<'_>) {
+    /// Whether the finger points at where the needle belongs.
+    #[inline]
+    pub(super) fn is_beside(&self, finger: &Finger, needle: &Needle<'_>) -> bool {
         // Between its neighbours on level 0 there is no node, so if the needle lies between them, the
         // neighbours on all levels are right too.
-        let is_below = |offset: u32| self.node(offset).is_some_and(|node| node.compare(needle) == Ordering::Less);
-        let after_prev = finger.prev[0] == self.head || is_below(finger.prev[0]);
-        if after_prev && (finger.next[0] == 0 || !is_below(finger.next[0])) {
-            return;
+        let after_prev = finger.prev[0] == self.head || self.is_below(finger.prev[0], needle);
+        after_prev && !self.is_below(finger.next[0], needle)
+    }
+
+    /// Whether there is such a node and its key is below the needle.
+    #[inline]
+    fn is_below(&self, offset: u32, needle: &Needle<'_>) -> bool {
+        self.node(offset).is_some_and(|node| node.compare(needle) == Ordering::Less)
+    }
+
+    /// Points the finger at where the needle belongs. Whoever links only.
+    pub(super) fn locate(&self, finger: &mut Finger, needle: &Needle<'_>) {
+        self.descend(finger, self.head(), MAX_HEIGHT, needle);
+    }
+
+    /// As [`locate`](Self::locate), for a needle above the last key linked here: goes on from there, so it
+    /// costs as much as the way is long.
+    pub(super) fn locate_after(&self, finger: &mut Finger, needle: &Needle<'_>) {
+        let passed = (0..MAX_HEIGHT).take_while(|level| self.is_below(finger.next[*level], needle)).count();
+        // What comes next on the highest level passed lies behind the finger on all levels below, too.
+        if let Some(start) = passed.checked_sub(1).and_then(|top| self.node(finger.next[top])) {
+            self.descend(finger, start, passed, needle);
         }
-        let mut prev = self.head();
+    }
+
+    /// Points the finger at the needle's neighbours on the levels below `levels`, from a node before it.
+    fn descend(&self, finger: &mut Finger, start: Node<'_>, levels: usize, needle: &Needle<'_>) {
+        let mut prev = start;
         let mut checked = None;
-        for level in (0..MAX_HEIGHT).rev() {
+        for level in (0..levels).rev() {
             checked = advance(&mut prev, level, checked, needle);
             finger.prev[level] = prev.offset();
             finger.next[level] = checked.map_or(0, Node::offset);
         }
     }
 
-    /// Links a new node at the finger, which then points behind it. The writer only.
+    /// Links a new node at the finger, which then points behind it. Whoever links only.
     pub(super) fn link(&self, finger: &mut Finger, node: Node<'_>) {
         let next = self.node(finger.next[0]);
         if let Some(prev) = self.node(finger.prev[0]) {

@@ -82,6 +82,10 @@ fn behaves_like_a_map_at_every_batch() {
             }
             writer.apply(&batch).unwrap();
             history.push((memtable.visible(), model.clone()));
+            // What has been walked over is linked; what comes after it waits for the next walk.
+            if random.below(4) == 0 {
+                check_range(&memtable, memtable.visible(), &model, &mut random);
+            }
         }
         for (upto, model) in &history {
             let all: Vec<_> = memtable.iter(*upto).map(owned).collect();
@@ -96,6 +100,34 @@ fn behaves_like_a_map_at_every_batch() {
                 let found = memtable.get(key, *upto).map(|entry| owned((key, entry)).1);
                 assert_eq!(found.as_ref(), Some(value));
             }
+        }
+    }
+}
+
+#[test]
+fn order_is_right_however_many_keys_wait_for_theirs() {
+    let keys: u32 = if cfg!(miri) { 200 } else { 30_000 };
+    let scattered = |number: u32| number.wrapping_mul(0x9e37_79b1);
+    let in_blocks = |number: u32| if number % 100 < 50 { number } else { scattered(number) };
+    let patterns: [&dyn Fn(u32) -> u32; 4] = [&scattered, &|number| number, &|number| u32::MAX - number, &in_blocks];
+    for pattern in patterns {
+        for walk_every in [keys, keys / 10, 7_000] {
+            let (memtable, mut writer) = Memtable::create(keys as usize * 200);
+            let mut model = std::collections::BTreeSet::new();
+            let mut batch = WriteBatch::new();
+            for number in 0..keys {
+                let key = [b"long in common: ".as_slice(), &pattern(number).to_be_bytes()].concat();
+                batch.clear();
+                batch.put(&[&key], &[b"v"]);
+                writer.apply(&batch).unwrap();
+                model.insert(key);
+                if number % walk_every == walk_every / 2 {
+                    let reverse =
+                        memtable.range(Bound::Unbounded, Bound::Unbounded, Direction::Reverse, memtable.visible());
+                    assert!(reverse.map(|(key, _)| key).eq(model.iter().rev().map(Vec::as_slice)));
+                }
+            }
+            assert!(memtable.iter(memtable.visible()).map(|(key, _)| key).eq(model.iter().map(Vec::as_slice)));
         }
     }
 }
