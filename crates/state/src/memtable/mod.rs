@@ -28,7 +28,7 @@ use crate::backend::{Change, Direction, WriteBatch};
 pub use arena::ArenaPool;
 use arena::{ArenaWriter, HEAD_BYTES, MAX_HEIGHT, Needle, Node, max_entry_bytes, new_arena};
 use hash_index::{HashIndex, Lookup};
-use order::{Linker, Order};
+use order::Order;
 use skip_list::SkipList;
 
 /// Number of a batch within one memtable. Readers see batches up to some number.
