@@ -205,7 +205,7 @@ impl Snapshot {
         &self,
         keyspace: KeyspaceId,
         range: &ScanRange<'_>,
-        visit: &mut dyn FnMut(Item<'_>) -> ControlFlow<()>,
+        mut visit: impl FnMut(Item<'_>) -> ControlFlow<()>,
     ) -> Result<(), MachineError> {
         let mut full = KeyRange::of_keyspace(keyspace, range.prefix, range.start, range.end);
         if full.is_empty() || range.limit == 0 {
@@ -295,6 +295,7 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
     row
 }
 
+#[inline]
 fn decode_item<'a>(key: &'a [u8], value: &'a [u8], fetch: Fetch) -> Result<Item<'a>, MachineError> {
     let user_key = key.get(keys::DATA_PREFIX_LEN..).unwrap_or_default();
     let Decoded { revision, value, expiry } = decode_value(key, value)?;

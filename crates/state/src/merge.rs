@@ -21,6 +21,16 @@ pub(crate) trait Cursor {
     fn value(&self) -> Option<&[u8]>;
     /// Goes on to the next pair; false if there is none, and then the cursor stands on nothing.
     fn advance(&mut self) -> Result<bool, BackendError>;
+
+    /// Visits the pairs from the current one on, until there is none or `visit` breaks.
+    fn walk(&mut self, visit: &mut Visit<'_>) -> Result<(), BackendError> {
+        loop {
+            let goes_on = self.value().is_none_or(|value| visit(self.key(), value).is_continue());
+            if !goes_on || !self.advance()? {
+                return Ok(());
+            }
+        }
+    }
 }
 
 /// Something to merge. It stands on a pair.
@@ -81,6 +91,9 @@ pub(crate) fn merge<C: Cursor>(
     visit: &mut Visit<'_>,
 ) -> Result<(), BackendError> {
     while let Some(leader) = settle_leader(&mut sources, direction)? {
+        if let [Source::Run(cursor)] = &mut *sources {
+            return cursor.walk(visit);
+        }
         if follow(&mut sources, leader, direction, visit)?.is_break() {
             return Ok(());
         }

@@ -33,6 +33,10 @@ impl Cursor for RunCursor<'_> {
     fn advance(&mut self) -> Result<bool, BackendError> {
         self.advance()
     }
+
+    fn walk(&mut self, visit: &mut Visit<'_>) -> Result<(), BackendError> {
+        self.walk(visit)
+    }
 }
 
 /// A memtable that takes no more writes, and what had been applied when it was sealed.

@@ -19,11 +19,13 @@
 
 use std::{
     cmp::Ordering,
-    ops::Range,
+    ops::{ControlFlow, Range},
     sync::atomic::{AtomicBool, Ordering as Memory},
 };
 
 use bytes::Bytes;
+
+use crate::backend::{Direction, Visit};
 
 const TRAILER_BYTES: usize = 31;
 const END_OF_ITEMS: u8 = 255;
@@ -124,6 +126,25 @@ impl DataBlock {
         let (place, next) = (&self.places[number], &self.places[number + 1]);
         let from = place.key_at as usize + usize::from(place.key_len) + usize::from(place.before_value);
         (place.before_value > 0).then(|| &self.data[from..next.key_at as usize - usize::from(next.before_key)])
+    }
+
+    /// Visits the values among some items, in a direction.
+    pub(super) fn visit(&self, items: Range<usize>, direction: Direction, visit: &mut Visit<'_>) -> ControlFlow<()> {
+        // Each item and the next, where its value ends.
+        let mut pairs = self.places[items.start..=items.end].windows(2);
+        let mut one = |pair: &[Place]| {
+            let [place, next] = pair else { return ControlFlow::Continue(()) };
+            let item = &self.data[place.key_at as usize..next.key_at as usize - usize::from(next.before_key)];
+            let (key, rest) = item.split_at(usize::from(place.key_len));
+            if place.before_value == 0 {
+                return ControlFlow::Continue(());
+            }
+            visit(key, &rest[usize::from(place.before_value)..])
+        };
+        match direction {
+            Direction::Forward => pairs.try_for_each(one),
+            Direction::Reverse => pairs.rev().try_for_each(&mut one),
+        }
     }
 
     /// How many items' keys come before `key`, or before and at it.
@@ -326,6 +347,27 @@ pub(super) mod tests {
                 assert_eq!(block.find(&probe), (upto > before).then_some(before), "{probe:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_visit_passes_over_deletes_and_may_be_ended() {
+        let pairs: [Pair<'_>; 4] = [(b"a", Some(b"1")), (b"b", None), (b"c", Some(b"")), (b"d", Some(b"4"))];
+        let block = block_of(&pairs);
+        let visited = |items, direction, limit| {
+            let mut seen = Vec::new();
+            let ended = block.visit(items, direction, &mut |key, value| {
+                seen.push((key.to_vec(), value.to_vec()));
+                if seen.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            let seen: Vec<String> =
+                seen.into_iter().map(|(key, value)| String::from_utf8([key, value].concat()).unwrap()).collect();
+            (seen.join(" "), ended.is_break())
+        };
+        assert_eq!(visited(0..4, Direction::Forward, 9), ("a1 c d4".to_owned(), false));
+        assert_eq!(visited(0..4, Direction::Reverse, 9), ("d4 c a1".to_owned(), false));
+        assert_eq!(visited(1..3, Direction::Forward, 9), ("c".to_owned(), false));
+        assert_eq!(visited(1..4, Direction::Reverse, 2), ("d4 c".to_owned(), true));
+        assert_eq!(visited(2..2, Direction::Forward, 9), (String::new(), false));
     }
 
     #[test]

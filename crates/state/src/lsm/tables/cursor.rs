@@ -8,7 +8,7 @@
 use std::{ops::Bound, sync::Arc};
 
 use super::{block::DataBlock, table::Table};
-use crate::backend::{BackendError, Direction};
+use crate::backend::{BackendError, Direction, Visit};
 
 /// The bounds and direction of a scan.
 #[derive(Clone, Copy)]
@@ -91,6 +91,20 @@ impl<'a> RunCursor<'a> {
             Direction::Reverse => self.left.end -= 1,
         }
         if self.left.is_empty() { self.settle() } else { Ok(true) }
+    }
+
+    /// Visits the pairs from the current one on, until there is none or `visit` breaks: a block at a time,
+    /// which is cheaper than to ask for each.
+    pub fn walk(&mut self, visit: &mut Visit<'_>) -> Result<(), BackendError> {
+        loop {
+            if self.block.visit(self.left.clone(), self.span.direction, visit).is_break() {
+                return Ok(());
+            }
+            self.left = 0..0;
+            if !self.settle()? {
+                return Ok(());
+            }
+        }
     }
 
     /// Makes the current pair one within the span, going to further blocks if this one has none left.
