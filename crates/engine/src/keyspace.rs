@@ -274,7 +274,7 @@ impl Keyspace {
         visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
         let mut failure = None;
-        snapshot.scan(self.id, range, &mut |item| self.visit_item(&item, &mut failure, visit))?;
+        snapshot.scan(self.id, range, |item| self.visit_item(&item, &mut failure, visit))?;
         failure.map_or(Ok(()), Err)
     }
 

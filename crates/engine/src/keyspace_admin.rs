@@ -133,7 +133,7 @@ impl Keyspace {
         let snapshot = machine.snapshot();
         let mut seen = Seen::default();
         let range = ScanRange { limit: max_keys.max(1).saturating_add(1), ..ScanRange::default() };
-        snapshot.scan(self.id(), &range, &mut |item| {
+        snapshot.scan(self.id(), &range, |item| {
             if seen.keys as usize == max_keys.max(1) {
                 seen.more = true;
                 return ControlFlow::Break(());
@@ -185,7 +185,7 @@ impl Seen {
 fn last_key(snapshot: &Snapshot, keyspace: KeyspaceId) -> Result<Vec<u8>, ReadError> {
     let mut last = Vec::new();
     let range = ScanRange { direction: Direction::Reverse, limit: 1, fetch: Fetch::KeysOnly, ..ScanRange::default() };
-    snapshot.scan(keyspace, &range, &mut |item| {
+    snapshot.scan(keyspace, &range, |item| {
         last = item.key.to_vec();
         ControlFlow::Break(())
     })?;

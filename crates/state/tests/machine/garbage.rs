@@ -46,7 +46,7 @@ fn read_all(machine: &Machine) -> Result<(), MachineError> {
         }
     };
     for (id, _) in machine.keyspaces() {
-        note(machine.snapshot().scan(id, &ScanRange::default(), &mut |_| ControlFlow::Continue(())));
+        note(machine.snapshot().scan(id, &ScanRange::default(), |_| ControlFlow::Continue(())));
         note(machine.get(id, b"a").map(|_| ()));
     }
     for info in machine.streams() {

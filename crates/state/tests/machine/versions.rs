@@ -404,7 +404,7 @@ fn check_newest(bench: &Bench, model: &Model, keyspace: u32) {
     let (mut now, mut then) = (Vec::new(), Vec::new());
     let range = ScanRange::default();
     snapshot
-        .scan(KeyspaceId(keyspace), &range, &mut |item| {
+        .scan(KeyspaceId(keyspace), &range, |item| {
             now.push((item.key.to_vec(), item.revision));
             ControlFlow::Continue(())
         })
