@@ -25,7 +25,7 @@ use crate::{
         Machine, MachineError,
         entry::{Applying, Refused},
         read,
-        versions::{Kept, rows_after},
+        versions::{FullRow, Kept, rows_after},
     },
     versions::{
         HistoryRow, PREFIX_LEN, PastKey, Until, Work, history_rows, keyspace_of_history, time_row, times_prefix,
@@ -117,8 +117,7 @@ impl Round<'_> {
     }
 
     /// The next rows of a range, as many as may still be looked at, and whether they are all.
-    #[expect(clippy::type_complexity, reason = "rows, and whether they are all")]
-    fn rows(&mut self, range: &KeyRange) -> Result<(Vec<(Vec<u8>, Vec<u8>)>, bool), MachineError> {
+    fn rows(&mut self, range: &KeyRange) -> Result<(Vec<FullRow>, bool), MachineError> {
         let (mut rows, mut all) = (Vec::new(), true);
         self.view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, row| {
             if self.is_done() {

@@ -350,13 +350,16 @@ impl Applying<'_> {
     }
 }
 
+/// A row's key in the map, and its value.
+pub(super) type FullRow = (Vec<u8>, Vec<u8>);
+
 /// The version of a key whose value lies at a place in the log.
 pub(super) fn version_at(
     view: &dyn View,
     keyspace: KeyspaceId,
     key: &[u8],
     blob: &BlobRef,
-) -> Result<Option<(Vec<u8>, Vec<u8>)>, MachineError> {
+) -> Result<Option<FullRow>, MachineError> {
     let range = KeyRange::with_prefix(&key_prefix(keyspace, key));
     let (mut found, mut failure) = (None, None);
     view.scan(range.lower(), range.upper(), Direction::Forward, &mut |full, row| {
