@@ -1,6 +1,6 @@
 //! Keyspaces with history: values at a revision, and `/v1/versions`.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -111,10 +111,10 @@ pub fn cursor_text(cursor: &ScanCursor) -> String {
 }
 
 /// The inverse of [`cursor_text`].
-pub fn cursor_of(text: &Cow<'_, [u8]>) -> Result<ScanCursor, ApiError> {
+pub fn cursor_of(text: &[u8]) -> Result<ScanCursor, ApiError> {
     let bad = || ParseError::BadParameter { name: "cursor", expected: "a cursor as an earlier reply gave it" };
     if text.len() > MAX_CURSOR_BYTES * 2 {
         return Err(bad().into());
     }
-    Ok(ScanCursor::decode(&URL_SAFE_NO_PAD.decode(text.as_ref()).map_err(|_| bad())?)?)
+    Ok(ScanCursor::decode(&URL_SAFE_NO_PAD.decode(text).map_err(|_| bad())?)?)
 }

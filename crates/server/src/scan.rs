@@ -85,7 +85,7 @@ fn begin(
             None => Ok(keyspace.iter(range)),
         };
     };
-    let cursor = past::cursor_of(&cursor.into())?;
+    let cursor = past::cursor_of(&cursor)?;
     if revision.is_some() && revision != cursor.revision() {
         return Err(ParseError::BadParameter { name: "revision", expected: "that of the cursor, or none" }.into());
     }
