@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
-use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
+use thalweg_log::{LogRecord, RECORD_HEADER_BYTES, RecordKind, SegmentInfo, format::BATCH_HEADER_BYTES};
 use thalweg_state::{
     keyspaces::Snapshot,
     liveness::Liveness,
@@ -31,6 +31,11 @@ use crate::{database::Inner, error::WriteError, maintenance::Maintenance};
 /// A segment is copied forward only if at most this part of it is live, in percent: copying more costs
 /// more writing than the space is worth.
 const MAX_LIVE_PERCENT: u64 = 50;
+/// What a copy takes in the log beside what the move says: small records weigh as much again, and a segment full of
+/// them is not to be copied for ever because their bytes alone are less than half of it.
+const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
+/// The same of a batch, with what the move says of it.
+const BATCH_COPY_BYTES: u64 = COPY_BYTES + 40;
 /// Segments that one round walks: bounds how long a round reads.
 const WALKS_PER_ROUND: usize = 4;
 /// How often a segment is walked at once if something in it was overwritten just before it was moved.
@@ -123,7 +128,8 @@ impl Mover {
 
     /// Too many live stream bytes settle it; else look again only after something may have changed.
     fn worth_a_walk(&self, inner: &Inner, segment: &SegmentInfo, live: Liveness) -> bool {
-        if live.stream_bytes * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
+        let copied = live.stream_bytes + live.batches * BATCH_COPY_BYTES;
+        if copied * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
             return false;
         }
         match self.seen.get(&segment.generation) {
@@ -176,7 +182,7 @@ fn current_liveness(inner: &Inner) -> BTreeMap<Generation, Liveness> {
     kept
 }
 
-/// Everything live in a segment; `None` if it is more than `most` bytes.
+/// Everything live in a segment; `None` if copies of it would take more than `most` bytes.
 fn live_bytes(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Option<Vec<Live>>, WriteError> {
     let snapshot = inner.open.machine.snapshot();
     let generation = segment.generation;
@@ -218,6 +224,7 @@ struct Walk<'a> {
     /// Per stream: the offset after the last batch found, where the next one is looked for first.
     cursors: HashMap<StreamId, Offset>,
     live: Vec<Live>,
+    /// Bytes that copies of it would take.
     total: u64,
 }
 
@@ -396,7 +403,7 @@ impl Walk<'_> {
     fn keep(&mut self, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         let mut payload = Vec::with_capacity(bytes.len() + 64);
         Move::encode(&mut payload, from, target, bytes);
-        self.total += u64::from(from.len);
+        self.total += payload.len() as u64 + COPY_BYTES;
         self.live.push(Live { bytes: u64::from(from.len), payload });
     }
 }

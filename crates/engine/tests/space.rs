@@ -50,6 +50,29 @@ fn small_values_leave_nothing_in_the_log_to_keep() {
     assert_eq!(db.find_keyspace("k").unwrap().get(&7_u32.to_be_bytes()).unwrap().unwrap().value, vec![7; 100]);
 }
 
+/// The bytes of small records are less than half of what they take in the log, also when they have been copied.
+#[test]
+fn small_records_that_all_live_are_not_copied_for_ever() {
+    let disk = SimDisk::new(1);
+    let db = open(&disk, small(BackendKind::Memory)).with_durability(Durability::Os);
+    let streams: Vec<_> = (0..100).map(|number| db.stream(&format!("s{number}")).unwrap()).collect();
+    for number in 0..3000 {
+        streams[number % 100].append(&batch(&[vec![7; 10]])).unwrap();
+    }
+    let before = db.stats().log.segments;
+    assert!(before > 5);
+    let done = settle(&db);
+    assert_eq!((done.moved_bytes, done.freed_segments), (0, 0), "{done:?}");
+    // Once most are gone, the rest is worth it, once.
+    streams.iter().take(90).for_each(|stream| drop(stream.delete().unwrap()));
+    let done = settle(&db);
+    assert!(done.moved_bytes > 0 && done.freed_segments > 0, "{done:?}");
+    assert!(db.stats().log.segments < before / 2, "{before} segments, then {}", db.stats().log.segments);
+    let done = settle(&db);
+    assert_eq!(done.moved_bytes, 0, "{done:?}");
+    assert_eq!(read_all(&db, "s95").unwrap().1.len(), 30);
+}
+
 #[test]
 fn live_values_are_moved_and_survive() {
     let seed = seed(3);
