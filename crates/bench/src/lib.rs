@@ -1,7 +1,7 @@
 //! Workloads, an open-loop load generator, histograms and reports: what `thalweg bench` runs.
 //!
-//! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`http`]), how time and resources are measured, and how a
-//! report looks as text and as JSON.
+//! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`]), how time and resources are
+//! measured, and how a report looks as text and as JSON.
 //! Does not own: the command line around the suites, and nothing inside the server, which is only
 //! reached over its socket.
 //!
@@ -24,6 +24,7 @@ mod progress;
 pub mod random;
 pub mod report;
 mod scratch;
+pub mod snapshot;
 pub mod stats;
 pub mod usage;
 

@@ -187,6 +187,14 @@ fn the_backends_suite_runs_and_plots() {
 }
 
 #[test]
+fn the_snapshot_suite_runs() {
+    let few = ["--entries", "500", "--value-size", "2000", "--writers", "2", "--rounds", "1", "--duration", "100ms"];
+    let report =
+        bench(&[&["snapshot", "--durability", "os", "--backend", "memory", "--compress", "lz4"][..], &few].concat());
+    assert_eq!(report["checks"].as_array().map(Vec::len), Some(2), "{report}");
+}
+
+#[test]
 fn the_http_suite_runs() {
     let load = ["--rate", "200", "--connections", "2", "--duration", "500ms", "--warmup", "100ms", "--rounds", "1"];
     bench(&[&["http", "--keys", "100", "--mix", "mixed", "--max-lag", "1s"][..], &load].concat());

@@ -80,7 +80,8 @@ pub struct BackendsOptions {
     pub seed: u64,
 }
 
-fn backend(text: &str) -> Result<BackendKind, String> {
+/// A backend that this build has, by its name.
+pub(crate) fn backend(text: &str) -> Result<BackendKind, String> {
     let names = BackendKind::ALL.map(BackendKind::name).join(", ");
     match BackendKind::from_name(text) {
         Some(kind) if kind.is_built() => Ok(kind),

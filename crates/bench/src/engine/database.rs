@@ -131,19 +131,7 @@ impl KvSubject for Store {
     }
 
     fn settle(&self) -> Result<(), BenchError> {
-        let (begun, mut last, mut since) = (Instant::now(), None, Instant::now());
-        while begun.elapsed() < LONGEST_WAIT {
-            let state = self.database.stats().state;
-            let now = Some((state.compactions, state.flushes, state.tables, state.sealed_memtables));
-            if now != last {
-                (last, since) = (now, Instant::now());
-            } else if since.elapsed() > QUIET {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let message = format!("it was still busy after {LONGEST_WAIT:?}");
-        Err(BenchError::Subject { subject: NAME.to_owned(), doing: "settling", message })
+        settle(&self.database)
     }
 
     fn tables(&self) -> Option<u64> {
@@ -157,6 +145,23 @@ impl KvSubject for Store {
     fn fsyncs(&self) -> Option<u64> {
         Some(self.database.stats().log.syncs)
     }
+}
+
+/// Waits until flushes and compactions have ended.
+pub(crate) fn settle(database: &Database) -> Result<(), BenchError> {
+    let (begun, mut last, mut since) = (Instant::now(), None, Instant::now());
+    while begun.elapsed() < LONGEST_WAIT {
+        let state = database.stats().state;
+        let now = Some((state.compactions, state.flushes, state.tables, state.sealed_memtables));
+        if now != last {
+            (last, since) = (now, Instant::now());
+        } else if since.elapsed() > QUIET {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let message = format!("it was still busy after {LONGEST_WAIT:?}");
+    Err(BenchError::Subject { subject: NAME.to_owned(), doing: "settling", message })
 }
 
 impl Drop for Store {

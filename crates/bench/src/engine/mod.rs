@@ -18,7 +18,7 @@ use std::{path::PathBuf, time::Duration};
 
 use thalweg_engine::BackendKind;
 
-pub(crate) use self::database::{engine_options, open};
+pub(crate) use self::database::{engine_options, open, settle};
 pub use self::{
     database::Thalweg,
     results::{Results, Row, Space, Test},

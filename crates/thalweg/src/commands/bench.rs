@@ -11,6 +11,7 @@ use thalweg_bench::{
     http::{self, HttpOptions},
     log::{self, LogOptions},
     report::Verdict,
+    snapshot::{self, SnapshotOptions},
 };
 
 use crate::{
@@ -25,7 +26,8 @@ use crate::{
                         Examples:\n  thalweg bench log --only-checks\n  thalweg bench engine --mode quick\n  \
                         thalweg bench backends --plots plots --sweep-size 1000000 --sweep-readers 16\n  \
                         thalweg bench http --rate 5000 --connections 64 --duration 10s\n  \
-                        thalweg bench http --search 'p99<5ms'")]
+                        thalweg bench http --search 'p99<5ms'\n  \
+                        thalweg bench snapshot --entries 1000000 --value-size 1024 --compress lz4")]
 pub enum Bench {
     /// Appends to the log at each durability, beside a raw probe of the same disk
     Log(Suite<LogOptions>),
@@ -35,6 +37,8 @@ pub enum Bench {
     Backends(Suite<BackendsOptions>),
     /// Consumer groups: many members fetch and ack one stream, batched and one by one
     Groups(Suite<GroupsOptions>),
+    /// Snapshots of a filled database while others write: how fast, and what the writers notice
+    Snapshot(Suite<SnapshotOptions>),
     /// A server under scheduled load, counted from the scheduled moment
     Http(Suite<HttpOptions>),
 }
@@ -60,6 +64,7 @@ impl Bench {
             Self::Engine(suite) => suite.json,
             Self::Backends(suite) => suite.json,
             Self::Groups(suite) => suite.json,
+            Self::Snapshot(suite) => suite.json,
             Self::Http(suite) => suite.json,
         }
     }
@@ -72,6 +77,7 @@ pub fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Engine(suite) => suite.finish(engine::run(&suite.options, &mut progress)),
         Bench::Backends(suite) => suite.finish(backends::run(&suite.options, &mut progress)),
         Bench::Groups(suite) => suite.finish(groups::run(&suite.options, &mut progress)),
+        Bench::Snapshot(suite) => suite.finish(snapshot::run(&suite.options, &mut progress)),
         Bench::Http(suite) => suite.finish(http::run(&suite.options, &mut progress)),
     }
 }

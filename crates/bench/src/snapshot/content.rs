@@ -1,0 +1,82 @@
+//! What the database holds: values of which a part can be compressed and the rest cannot.
+
+use thalweg_engine::{Database, Keyspace};
+use thalweg_types::command::CommitBuilder;
+
+use super::NAME;
+use crate::{
+    BenchError,
+    data::{self, KEY_BYTES},
+    random::{Rng, stir},
+};
+
+/// Puts of a commit during setup.
+const COMMIT: u64 = 100;
+
+/// The entries: how many, and what their values are like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Content {
+    pub(super) entries: u64,
+    pub(super) value_bytes: usize,
+    /// Percent of a value that are words of 8 bytes out of 256, so 1 byte of news in 8.
+    pub(super) compressible: usize,
+}
+
+impl Content {
+    /// Bytes of all keys and values.
+    pub(super) fn bytes(&self) -> u64 {
+        self.entries * (KEY_BYTES + self.value_bytes) as u64
+    }
+
+    /// The value of a seed: its random part, then its words. No two have more than words in common.
+    pub(super) fn value(&self, seed: u64, out: &mut Vec<u8>) {
+        let mut rng = Rng::new(seed);
+        out.clear();
+        let random = self.value_bytes - self.value_bytes * self.compressible / 100;
+        while out.len() < random {
+            out.extend_from_slice(&rng.next_u64().to_le_bytes());
+        }
+        out.truncate(random);
+        while out.len() < self.value_bytes {
+            for word in rng.next_u64().to_le_bytes() {
+                out.extend_from_slice(&stir(u64::from(word)).to_le_bytes());
+            }
+        }
+        out.truncate(self.value_bytes);
+    }
+
+    /// Puts all of it.
+    pub(super) fn fill(&self, database: &Database, keyspace: &Keyspace) -> Result<(), BenchError> {
+        let (mut commit, mut value, mut pending) = (CommitBuilder::new(), Vec::new(), 0);
+        for index in 0..self.entries {
+            self.value(index, &mut value);
+            commit
+                .put(keyspace.id(), &data::key(index), &value)
+                .map_err(BenchError::subject(NAME, "building a commit"))?;
+            pending += 1;
+            if pending == COMMIT || index + 1 == self.entries {
+                database.commit(&commit).map_err(BenchError::subject(NAME, "filling"))?;
+                (commit, pending) = (CommitBuilder::new(), 0);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_as_long_and_as_various_as_asked() {
+        for (value_bytes, compressible) in [(1024, 50), (1000, 0), (7, 100), (0, 50)] {
+            let content = Content { entries: 1, value_bytes, compressible };
+            let (mut one, mut same, mut other) = (Vec::new(), vec![9; 3], Vec::new());
+            content.value(1, &mut one);
+            content.value(1, &mut same);
+            content.value(2, &mut other);
+            assert_eq!((one.len(), &one), (value_bytes, &same));
+            assert!(value_bytes == 0 || one != other);
+        }
+    }
+}

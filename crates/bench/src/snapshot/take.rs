@@ -1,0 +1,88 @@
+//! Taking one snapshot, into a file or into nothing.
+
+use std::{
+    fs::File,
+    io::{BufReader, Write as _},
+    path::Path,
+    time::Instant,
+};
+
+use thalweg_engine::{
+    Database,
+    snapshot::{self, Compression, SnapshotOptions, Totals},
+};
+
+use super::NAME;
+use crate::{
+    BenchError,
+    usage::{Usage, Whose},
+};
+
+/// Where the chunks go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Target {
+    /// A file on the measured disk, synced at the end; afterwards all of it is read and checked.
+    #[default]
+    File,
+    /// Nowhere: the chunks are counted and dropped.
+    Null,
+}
+
+/// A snapshot that was taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    /// From asking for it to its last byte, synced if there is a file.
+    pub(super) seconds: f64,
+    /// CPU of the whole process meanwhile.
+    pub(super) cpu_seconds: f64,
+    /// What it holds, by its own account.
+    pub(super) totals: Totals,
+    pub(super) chunks: u64,
+    /// Its bytes.
+    pub(super) bytes: u64,
+}
+
+/// Takes one; `path` is where the file goes, if one is asked for.
+pub(super) fn take(
+    database: &Database,
+    compression: Compression,
+    target: Target,
+    path: &Path,
+) -> Result<Taken, BenchError> {
+    let mut file = match target {
+        Target::File => Some(File::create(path).map_err(BenchError::files(path))?),
+        Target::Null => None,
+    };
+    let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
+    let options = SnapshotOptions { compression, ..SnapshotOptions::default() };
+    let mut taking = database.snapshot(&options).map_err(BenchError::subject(NAME, "beginning a snapshot"))?;
+    let mut bytes = 0;
+    while let Some(chunk) = taking.next_chunk().map_err(BenchError::subject(NAME, "taking a snapshot"))? {
+        bytes += chunk.len() as u64;
+        if let Some(file) = &mut file {
+            file.write_all(&chunk).map_err(BenchError::files(path))?;
+        }
+    }
+    if let Some(file) = &file {
+        file.sync_all().map_err(BenchError::files(path))?;
+    }
+    Ok(Taken {
+        seconds: begun.elapsed().as_secs_f64(),
+        cpu_seconds: Usage::read(Whose::Own).since(&before).cpu_seconds,
+        totals: taking.so_far(),
+        chunks: taking.next_number(),
+        bytes,
+    })
+}
+
+/// Reads the file again, checks all of it, and removes it.
+pub(super) fn check(taken: &Taken, path: &Path) -> Result<(), BenchError> {
+    let file = File::open(path).map_err(BenchError::files(path))?;
+    let read = snapshot::verify(BufReader::with_capacity(1 << 20, file));
+    let read = read.map_err(BenchError::subject(NAME, "checking a snapshot"))?;
+    if (read.totals, read.chunks, read.bytes) != (taken.totals, taken.chunks, taken.bytes) {
+        let message = format!("taken {taken:?}, read {read:?}");
+        return Err(BenchError::WrongData { subject: NAME.to_owned(), doing: "checking a snapshot", message });
+    }
+    std::fs::remove_file(path).map_err(BenchError::files(path))
+}
