@@ -37,7 +37,9 @@ use crate::{
     past, producers, records,
     reply::{DURABILITY, REQUEST_ID},
     routes::Operation,
-    scan, status, streams, transaction, ttl, watch as watch_keys,
+    scan,
+    snapshot::{self, Snapshots},
+    status, streams, transaction, ttl, watch as watch_keys,
 };
 
 /// What handlers answer.
@@ -56,6 +58,8 @@ pub struct App {
     pub metrics: Metrics,
     /// Turns true when the server stops.
     pub stopping: watch::Receiver<bool>,
+    /// Those that may have to go on.
+    pub snapshots: Snapshots,
     /// When the server was bound.
     pub started: Instant,
     id_seed: u64,
@@ -103,6 +107,7 @@ impl App {
             admission: Admission::new(&config),
             metrics: Metrics::new(),
             stopping,
+            snapshots: Snapshots::default(),
             started: Instant::now(),
             // Random per process, so that ids of two runs differ; nothing depends on it.
             id_seed: RandomState::new().build_hasher().finish(),
@@ -159,6 +164,7 @@ impl App {
 
     async fn dispatch_rest(self: &Arc<Self>, operation: Operation, call: &mut Call) -> Answer {
         match operation {
+            Operation::Snapshot => snapshot::get(self, call).await,
             Operation::KvHead => kv::head(self, call),
             Operation::KvScan => scan::keyspace(self, call).await,
             Operation::KvWatch => watch_keys::keyspace(self, call).await,
@@ -233,12 +239,17 @@ impl App {
         match headers.get(&REQUEST_ID) {
             Some(id) if !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES && id.to_str().is_ok() => id.clone(),
             _ => {
-                let number = self.id_seed.wrapping_add(self.id_next.fetch_add(1, Ordering::Relaxed));
+                let number = self.new_number();
                 let digits: [u8; 16] =
                     std::array::from_fn(|at| b"0123456789abcdef"[(number >> (60 - 4 * at) & 15) as usize]);
                 HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&digits)).expect("hexadecimal digits")
             }
         }
+    }
+
+    /// A number that this process gives out once.
+    pub fn new_number(&self) -> u64 {
+        self.id_seed.wrapping_add(self.id_next.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The level that a request asks for, or the server's.

@@ -32,6 +32,7 @@ mod reply;
 pub mod routes;
 mod scan;
 mod server;
+mod snapshot;
 mod status;
 mod streams;
 mod tail;

@@ -1,5 +1,7 @@
 //! The server's own bounds. Those that a user may turn are in [`crate::config`].
 
+use std::time::Duration;
+
 /// Bytes of JSON or records that a scan prepares at a time; a single larger pair makes a larger page.
 pub const SCAN_PAGE_BYTES: usize = 256 * 1024;
 /// Pairs or records of a page, so that a page of tiny ones does not hold a thread for long.
@@ -46,3 +48,5 @@ pub const MAX_REQUEST_ID_BYTES: usize = 64;
 pub const CONNECTION_BYTES: u64 = 160 * 1024;
 /// What a request in flight holds beside its body.
 pub const REQUEST_BYTES: u64 = 4 * 1024;
+/// How long a snapshot is kept for a client whose connection broke. Meanwhile the log frees no segment.
+pub const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);

@@ -151,6 +151,8 @@ operations! {
     GroupSeek = "group_seek", POST "/v1/streams/{stream}/groups/{group}/seek";
     /// Push deliveries to a receiver.
     GroupPush = "group_push", GET "/v1/streams/{stream}/groups/{group}/push";
+    /// The state, or what was written since an LSN, as a backup.
+    Snapshot = "snapshot", GET "/v1/snapshot";
     /// Store an entity.
     EntityPut = "entity_put", PUT "/v0/entity";
     /// An entity.

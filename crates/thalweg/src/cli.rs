@@ -103,6 +103,10 @@ pub enum Command {
     Log(LogCommand),
     /// Move a stopped node's state to another backend
     Migrate(crate::commands::migrate::Migrate),
+    /// Back up a node while it runs, or look after backups
+    Backup(crate::commands::backup::Backup),
+    /// Make a new directory of a backup, also as it was at an LSN or a time
+    Restore(crate::commands::backup::Restore),
     /// Measure: the log, the engine, or a server
     #[command(subcommand)]
     Bench(crate::commands::bench::Bench),
@@ -146,6 +150,8 @@ impl Command {
             Self::Log(LogCommand::Verify(args) | LogCommand::Stats(args)) => args.json,
             Self::Log(LogCommand::Dump(args)) => args.log.json,
             Self::Migrate(args) => args.json,
+            Self::Backup(args) => args.wants_json(),
+            Self::Restore(args) => args.json,
             Self::Bench(bench) => bench.wants_json(),
             Self::Serve(_) | Self::Completions { .. } => false,
         }

@@ -45,7 +45,7 @@ use crate::database::{Database, Inner};
 pub use error::{RestoreError, SnapshotError, SnapshotReadError};
 pub use format::{Compression, EntryId, PartKind, SnapshotInfo, Totals};
 pub(crate) use pins::Pins;
-pub use plan::{Part, RestoreTo};
+pub use plan::{Part, RestoreTo, chain};
 pub use read::{PartialSnapshot, Verified, survey, verify};
 pub(crate) use restore::is_unfinished;
 pub use restore::{RestoreProgress, Restored, restore, restore_on};

@@ -110,6 +110,12 @@ impl RestoreTo {
     }
 }
 
+/// What the parts that lead to a target say of themselves, in order, a full one first: whether they can be
+/// restored, as far as that shows without reading them to the end.
+pub fn chain(parts: &[Part], to: RestoreTo) -> Result<Vec<SnapshotInfo>, RestoreError> {
+    Ok(plan(parts, to)?.into_iter().map(|(_, info)| info).collect())
+}
+
 /// The parts to take, in order, each with what it says: a full one first.
 pub(crate) fn plan(parts: &[Part], to: RestoreTo) -> Result<Vec<(&Part, SnapshotInfo)>, RestoreError> {
     let mut all = Vec::with_capacity(parts.len());

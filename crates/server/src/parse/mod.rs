@@ -9,6 +9,7 @@ mod headers;
 mod percent;
 mod push;
 mod query;
+mod snapshot;
 mod time;
 mod watch;
 
@@ -23,6 +24,7 @@ pub use query::{
     AppendQuery, Key, ListQuery, PairRange, Params, RecordsQuery, RevisionQuery, ScanQuery, Since, VersionsQuery,
     pair_range,
 };
+pub use snapshot::SnapshotQuery;
 pub use time::{parse_time, rfc3339};
 pub use watch::WatchQuery;
 

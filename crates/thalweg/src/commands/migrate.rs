@@ -34,7 +34,8 @@ pub struct Migrate {
     pub json: bool,
 }
 
-fn backend(text: &str) -> Result<BackendKind, String> {
+/// A backend by its name.
+pub fn backend(text: &str) -> Result<BackendKind, String> {
     let names = BackendKind::ALL.map(BackendKind::name).join(", ");
     BackendKind::from_name(text).ok_or_else(|| format!("one of {names}"))
 }

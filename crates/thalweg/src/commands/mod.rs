@@ -1,5 +1,6 @@
 //! One module a group of commands; each opens a target, asks, and prints.
 
+pub mod backup;
 pub mod bench;
 pub mod consume;
 pub mod coordinate;
@@ -57,6 +58,8 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Export(args) => export::run(&args),
         Command::Log(args) => log::run(&args),
         Command::Migrate(args) => migrate::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => backup::run_restore(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

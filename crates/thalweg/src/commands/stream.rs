@@ -213,7 +213,7 @@ fn strip_newline(mut line: Vec<u8>) -> Vec<u8> {
 }
 
 /// The wall clock: what a span before now is counted from.
-fn now() -> SpaceTime {
+pub fn now() -> SpaceTime {
     SystemClock::default().wall()
 }
 

@@ -115,6 +115,12 @@ impl Http {
         Ok(self.open(ask)?.into_body().into_with_config().limit(u64::MAX).reader())
     }
 
+    /// As [`stream`](Self::stream), with the reply's headers.
+    pub fn stream_with_headers(&self, ask: Ask<'_>) -> Result<(HeaderMap, Box<dyn Read>), Failure> {
+        let (head, body) = self.open(ask)?.into_parts();
+        Ok((head.headers, Box::new(body.into_with_config().limit(u64::MAX).reader())))
+    }
+
     /// As [`ask`](Self::ask), with the body as JSON.
     pub fn json(&self, ask: Ask<'_>) -> Result<Value, Failure> {
         let body = self.ask(ask)?.body;

@@ -20,6 +20,7 @@ use thalweg_types::{
 use super::{
     Access, Appended, Found, KeyspaceChange, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target,
     VisitPairs, VisitRecords, Written, groups, holds_for_absent, no_such_stream,
+    snapshot::{PartialFile, SnapshotAsk},
     watch::{self, VisitChanges, WatchQuery},
 };
 use crate::{
@@ -259,6 +260,10 @@ impl Target for Local {
         group_json(&self.database, call, stream, group, body).map_err(|error| {
             groups::advised(Failure::new(exit_of(error.code, error.action), error.code, error.message))
         })
+    }
+
+    fn snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
+        self.take_snapshot(ask, out)
     }
 
     fn status(&self) -> Result<Value, Failure> {

@@ -10,6 +10,7 @@ pub mod http;
 pub mod local;
 pub mod past;
 pub mod remote;
+pub mod snapshot;
 pub mod time;
 pub mod watch;
 
@@ -229,6 +230,8 @@ pub trait Target: time::TimeTarget + past::PastTarget {
 
     /// Asks something of a stream's groups, in the words of the API.
     fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure>;
+    /// Takes a snapshot into a file.
+    fn snapshot(&self, ask: &mut snapshot::SnapshotAsk<'_>, out: &mut snapshot::PartialFile) -> Result<(), Failure>;
 
     fn status(&self) -> Result<Value, Failure>;
     /// Ends cleanly; a directory is flushed, so that the next open is fast.

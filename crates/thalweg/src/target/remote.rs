@@ -24,6 +24,7 @@ use super::{
     groups, holds_for_absent,
     http::{Ask, Http, Reply},
     record_of,
+    snapshot::{PartialFile, SnapshotAsk},
     watch::{self, VisitChanges, WatchQuery},
 };
 use crate::{
@@ -429,6 +430,10 @@ impl Target for Remote {
         let body = body.to_string();
         let reply = self.write(groups::ask(call, stream, group, body.as_bytes()), None).map_err(groups::advised)?;
         groups::parsed(&reply.body).map_err(|error| self.http.not_ours(&error.to_string()))
+    }
+
+    fn snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
+        self.take_snapshot(ask, out)
     }
 
     fn status(&self) -> Result<Value, Failure> {

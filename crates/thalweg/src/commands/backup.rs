@@ -1,0 +1,501 @@
+//! `backup` and `restore`: snapshots in files, and directories of them.
+//!
+//! ```text
+//! DIR/full-<lsn>.tws                    a full snapshot
+//! DIR/increment-<since>-<lsn>.tws       what was written since the newest one before
+//! *.partial                             not finished: written over by the next backup
+//! ```
+//! Invariant: a file gets its name when it is whole, on disk, and read back: so every `.tws` is a good one, or was
+//! damaged later. Nothing that is there is ever written over.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufReader, IsTerminal},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+use thalweg_engine::{
+    BackendKind, Options,
+    snapshot::{
+        Compression, Part, PartKind, RestoreError, RestoreTo, SnapshotInfo, SnapshotReadError, Verified, chain,
+        restore, verify,
+    },
+};
+use thalweg_types::{Classified, Lsn};
+
+use super::with_target;
+use crate::{
+    failure::{Exit, Failure},
+    render,
+    span::{Since, parse_since, show_time},
+    target::{
+        Access, Place, Target,
+        snapshot::{PartialFile, SnapshotAsk},
+    },
+};
+
+const EXTENSION: &str = "tws";
+
+/// What to back up, and where.
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "The backup is of one moment; writes go on meanwhile. It is checked when it is written, chunk by chunk and read\n\
+                  back. A backup that is stopped leaves FILE.partial, and starts anew; one whose connection breaks goes on.\n\n\
+                  Examples:\n  thalweg backup --to monday.tws\n  thalweg backup --to backups/                    # first a full one\n  \
+                  thalweg backup --to backups/ --incremental      # then what was written since\n  \
+                  thalweg backup verify backups/\n  thalweg restore backups/ --data ./restored"
+)]
+pub struct Backup {
+    #[command(subcommand)]
+    pub action: Option<BackupAction>,
+    /// A new file, or a directory of backups (one that exists, or a name that ends with /)
+    #[arg(long, value_name = "PATH")]
+    pub to: Option<PathBuf>,
+    /// Only what was written since the newest backup in the directory; all of it if there is none
+    #[arg(long)]
+    pub incremental: bool,
+    /// How it is compressed: zstd, lz4 or none
+    #[arg(long, default_value = "zstd", value_parser = compression, value_name = "METHOD")]
+    pub compress: Compression,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// What to do with a backup that is there.
+#[derive(Subcommand, Debug)]
+pub enum BackupAction {
+    /// Read backups to their end and check everything in them
+    Verify(From),
+    /// List backups, and what can be restored from them
+    Show(From),
+}
+
+impl Backup {
+    /// Whether errors are to be JSON, too.
+    pub fn wants_json(&self) -> bool {
+        match &self.action {
+            Some(BackupAction::Verify(from) | BackupAction::Show(from)) => from.json,
+            None => self.place.json,
+        }
+    }
+}
+
+/// Backups.
+#[derive(Args, Debug)]
+pub struct From {
+    /// Files, or directories of backups
+    #[arg(required = true, value_name = "FROM")]
+    pub from: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to restore, and where.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The directory must be new or empty. The node in it is a new one that goes on where the backup ends; one that was\n\
+                  stopped before its end can't be opened, and is begun anew by the same command.\n\n\
+                  Examples:\n  thalweg restore backups/ --data ./restored\n  thalweg restore monday.tws --data ./restored --backend redb\n  \
+                  thalweg restore backups/ --data ./before --to-time 2026-11-20T08:30:00Z\n  \
+                  thalweg restore backups/ --data ./before --to-time 10m      # as of ten minutes ago"
+)]
+pub struct Restore {
+    /// Files, or directories of backups
+    #[arg(required = true, value_name = "FROM")]
+    pub from: Vec<PathBuf>,
+    /// The new directory
+    #[arg(long, value_name = "DIR")]
+    pub data: PathBuf,
+    /// The backend that shall keep the state: memory, lsm, redb or sqlite [default: lsm]
+    #[arg(long, value_parser = super::migrate::backend)]
+    pub backend: Option<BackendKind>,
+    /// Only what was written below this LSN
+    #[arg(long, value_name = "LSN", conflicts_with = "to_time")]
+    pub to_lsn: Option<u64>,
+    /// Only what was written until then: a time, or a span before now
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    pub to_time: Option<Since>,
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn compression(text: &str) -> Result<Compression, String> {
+    Compression::from_name(text).ok_or_else(|| "one of zstd, lz4, none".to_owned())
+}
+
+/// `backup`
+pub fn run(args: &Backup) -> Result<(), Failure> {
+    match &args.action {
+        Some(BackupAction::Verify(from)) => return check(from),
+        Some(BackupAction::Show(from)) => return show(from),
+        None => {}
+    }
+    let to = args.to.as_deref().ok_or_else(|| Failure::usage("say where: --to FILE, or --to DIR/"))?;
+    let ends_with_slash = to.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if to.is_dir() || ends_with_slash || (args.incremental && !to.exists()) {
+        return with_target(&args.place, Access::Read, |target| into_directory(args, target, to));
+    }
+    if args.incremental {
+        return Err(Failure::usage(format!("{} is a file: increments go into a directory", to.display())));
+    }
+    refuse_existing(to)?;
+    let (path, verified) = with_target(&args.place, Access::Read, |target| {
+        take(args, target, None, &with_suffix(to, ".partial"), &|_| Ok(Some(to.to_owned())))
+    })?
+    .ok_or_else(|| Failure::usage("nothing was written"))?;
+    tell(args, &path, &verified)
+}
+
+fn refuse_existing(path: &Path) -> Result<(), Failure> {
+    if path.exists() {
+        return Err(Failure::new(Exit::Usage, "exists", format!("{} exists", path.display()))
+            .then("backups are never written over: name a new file, or a directory"));
+    }
+    Ok(())
+}
+
+fn into_directory(args: &Backup, target: &dyn Target, dir: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(dir).map_err(|error| Failure::file(dir, &error))?;
+    let there = infos(&parts(&[dir.to_owned()])?)?;
+    let newest = there.iter().max_by_key(|(_, info)| info.applied.lsn).map(|(_, info)| *info);
+    let has_full = there.iter().any(|(_, info)| info.kind == PartKind::Full);
+    let since = newest.filter(|_| has_full);
+    if args.incremental && since.is_none() {
+        render::note(&format!("{} has no full backup yet: this is one", dir.display()));
+    }
+    let name = |info: &SnapshotInfo| place_for(dir, newest.as_ref(), info);
+    let partial = dir.join("backup.partial");
+    if let Some(since) = since {
+        // Before a full one, too: so that every moment up to it can still be restored.
+        match take(args, target, Some(since.applied.lsn), &partial, &name) {
+            Ok(Some((path, verified))) => tell(args, &path, &verified)?,
+            Ok(None) if args.incremental => return nothing_new(args, &since),
+            Ok(None) => {}
+            Err(failure) if args.incremental => return Err(hint(failure)),
+            Err(failure) if matches!(&*failure.code, "compacted" | "past_end") => render::note(&failure.message),
+            Err(failure) => return Err(failure),
+        }
+        if args.incremental {
+            return Ok(());
+        }
+    }
+    match take(args, target, None, &partial, &name)? {
+        Some((path, verified)) => tell(args, &path, &verified),
+        None => Err(Failure::usage("a full backup of this moment is there already")),
+    }
+}
+
+/// The name of a part in a directory; `None` if there is nothing new in it.
+fn place_for(dir: &Path, newest: Option<&SnapshotInfo>, info: &SnapshotInfo) -> Result<Option<PathBuf>, Failure> {
+    if let Some(newest) = newest.filter(|newest| newest.node != info.node) {
+        let message = format!(
+            "{} holds backups of node {:016x}, and this is node {:016x}",
+            dir.display(),
+            newest.node.0,
+            info.node.0
+        );
+        return Err(Failure::new(Exit::Usage, "other_node", message).then("back up each node into its own directory"));
+    }
+    let lsn = info.applied.lsn;
+    let name = match info.kind {
+        PartKind::Full => format!("full-{lsn:020}.{EXTENSION}"),
+        PartKind::Increment if info.since == lsn => return Ok(None),
+        PartKind::Increment => format!("increment-{:020}-{lsn:020}.{EXTENSION}", info.since),
+    };
+    Ok(Some(dir.join(name)).filter(|path| !path.exists()))
+}
+
+fn nothing_new(args: &Backup, since: &SnapshotInfo) -> Result<(), Failure> {
+    let lsn = since.applied.lsn;
+    if args.place.json {
+        return render::line(&json!({ "file": null, "lsn": lsn.0 }).to_string());
+    }
+    render::line(&format!("nothing was written since LSN {lsn}: the backup is up to date"))
+}
+
+fn hint(failure: Failure) -> Failure {
+    match &*failure.code {
+        "compacted" | "past_end" => failure.then("take a full backup: the same command without --incremental"),
+        _ => failure,
+    }
+}
+
+/// Takes a snapshot, checks it, and gives it the name that `name` has for it. `None` if it has none.
+fn take(
+    args: &Backup,
+    target: &dyn Target,
+    since: Option<Lsn>,
+    partial: &Path,
+    name: &dyn Fn(&SnapshotInfo) -> Result<Option<PathBuf>, Failure>,
+) -> Result<Option<(PathBuf, Verified)>, Failure> {
+    let taken = take_partial(args, target, since, partial).and_then(|verified| match name(&verified.info)? {
+        None => Ok(None),
+        Some(path) => {
+            refuse_existing(&path)?;
+            let moved = fs::rename(partial, &path).and_then(|()| sync_parent(&path));
+            moved.map_err(|error| Failure::file(&path, &error))?;
+            Ok(Some((path, verified)))
+        }
+    });
+    if !matches!(taken, Ok(Some(_))) {
+        // What is not whole only takes up room.
+        let _ = fs::remove_file(partial);
+    }
+    taken
+}
+
+fn take_partial(args: &Backup, target: &dyn Target, since: Option<Lsn>, partial: &Path) -> Result<Verified, Failure> {
+    let fault = |error: io::Error| Failure::file(partial, &error);
+    if partial.exists() {
+        render::note(&format!("{} was not finished: it is taken anew", partial.display()));
+    }
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(partial).map_err(fault)?;
+    let mut out = PartialFile { path: partial.to_owned(), file };
+    let bar = bar("taking", 0, args.place.json);
+    let mut progress = |bytes| bar.set_position(bytes);
+    let mut ask = SnapshotAsk { since, compression: args.compress, progress: &mut progress };
+    let taken = target.snapshot(&mut ask, &mut out);
+    bar.finish_and_clear();
+    taken?;
+    out.file.sync_all().map_err(fault)?;
+    verify_file(partial, args.place.json).map_err(|error| of_part(partial, &error))
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn tell(args: &Backup, path: &Path, verified: &Verified) -> Result<(), Failure> {
+    if args.place.json {
+        return render::line(&part_json(path, verified).to_string());
+    }
+    let what = match verified.info.kind {
+        PartKind::Full => "full backup",
+        PartKind::Increment => "increment",
+    };
+    render::line(&format!(
+        "{}: {what} up to LSN {}, revision {}: {} in {}, checked",
+        path.display(),
+        verified.info.applied.lsn,
+        verified.info.applied.revision,
+        contents(verified),
+        render::bytes(verified.bytes),
+    ))
+}
+
+fn contents(verified: &Verified) -> String {
+    let totals = &verified.totals;
+    let count = match verified.info.kind {
+        PartKind::Full => format!("{} rows", render::count(totals.rows)),
+        PartKind::Increment => format!("{} entries", render::count(totals.entries)),
+    };
+    format!("{count} of {}", render::bytes(totals.bytes()))
+}
+
+fn info_json(path: &Path, info: &SnapshotInfo) -> Value {
+    json!({
+        "file": path.display().to_string(),
+        "kind": kind_name(info.kind),
+        "node": format!("{:016x}", info.node.0),
+        "since": info.since.0,
+        "lsn": info.applied.lsn.0,
+        "revision": info.applied.revision.0,
+        "time": show_time(info.applied.time.0),
+    })
+}
+
+fn part_json(path: &Path, verified: &Verified) -> Value {
+    let mut object = info_json(path, &verified.info);
+    let totals = &verified.totals;
+    let more = json!({
+        "rows": totals.rows, "entries": totals.entries, "content_bytes": totals.bytes(),
+        "bytes": verified.bytes, "chunks": verified.chunks, "verified": true,
+    });
+    if let (Some(object), Value::Object(more)) = (object.as_object_mut(), more) {
+        object.extend(more);
+    }
+    object
+}
+
+fn kind_name(kind: PartKind) -> &'static str {
+    match kind {
+        PartKind::Full => "full",
+        PartKind::Increment => "increment",
+    }
+}
+
+/// The files that are meant: those named, and the backups in directories that are.
+fn parts(from: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in from {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let fault = |error: io::Error| Failure::file(path, &error);
+        for entry in fs::read_dir(path).map_err(fault)? {
+            let found = entry.map_err(fault)?.path();
+            if found.extension().is_some_and(|extension| extension == EXTENSION) {
+                files.push(found);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn infos(files: &[PathBuf]) -> Result<Vec<(PathBuf, SnapshotInfo)>, Failure> {
+    let info = |path: &PathBuf| Part::file(path).info().map_err(|error| of_part(path, &error));
+    files.iter().map(|path| Ok((path.clone(), info(path)?))).collect()
+}
+
+fn of_part(path: &Path, error: &SnapshotReadError) -> Failure {
+    if let SnapshotReadError::Io(error) = error {
+        return Failure::file(path, error);
+    }
+    let mut failure = Failure::of(error);
+    failure.message = format!("{}: {}", path.display(), failure.message);
+    failure
+}
+
+fn verify_file(path: &Path, json: bool) -> Result<Verified, SnapshotReadError> {
+    let file = File::open(path)?;
+    let bar = bar("checking", file.metadata()?.len(), json);
+    let verified = verify(bar.wrap_read(BufReader::with_capacity(256 * 1024, file)));
+    bar.finish_and_clear();
+    verified
+}
+
+/// `backup verify`: every file, then whether they lead from a full one to the end.
+fn check(args: &From) -> Result<(), Failure> {
+    let files = parts(&args.from)?;
+    let mut bad = None;
+    for path in &files {
+        match verify_file(path, args.json) {
+            Ok(verified) if args.json => render::line(&part_json(path, &verified).to_string())?,
+            Ok(verified) => render::line(&format!(
+                "{}: good, {} up to LSN {}",
+                path.display(),
+                contents(&verified),
+                verified.info.applied.lsn
+            ))?,
+            Err(error) => {
+                let failure = of_part(path, &error);
+                failure.report(args.json);
+                bad.get_or_insert(failure);
+            }
+        }
+    }
+    if let Some(first) = bad {
+        return Err(Failure::new(first.exit, first.code, "not every backup is good")
+            .then("those before the first bad one can still be restored with --to-lsn"));
+    }
+    let parts: Vec<_> = files.iter().map(Part::file).collect();
+    chain(&parts, RestoreTo::End).map_err(|error| of_restore(&error))?;
+    Ok(())
+}
+
+/// `backup show`
+fn show(args: &From) -> Result<(), Failure> {
+    let all = infos(&parts(&args.from)?)?;
+    if args.json {
+        return all.iter().try_for_each(|(path, info)| render::line(&info_json(path, info).to_string()));
+    }
+    let rows = all.iter().map(|(path, info)| {
+        let size = fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let kind = kind_name(info.kind).to_owned();
+        let (since, lsn, time) = (info.since.to_string(), info.applied.lsn.to_string(), show_time(info.applied.time.0));
+        vec![name.into_owned(), kind, since, lsn, info.applied.revision.to_string(), time, render::bytes(size)]
+    });
+    render::line(&render::table(&["file", "kind", "since", "lsn", "revision", "last entry", "size"], rows))
+}
+
+/// `restore`
+pub fn run_restore(args: &Restore) -> Result<(), Failure> {
+    let parts: Vec<_> = parts(&args.from)?.iter().map(Part::file).collect();
+    let to = match (args.to_lsn, args.to_time) {
+        (Some(lsn), _) => RestoreTo::Lsn(Lsn(lsn)),
+        (None, Some(time)) => RestoreTo::Time(time.time(super::stream::now())),
+        (None, None) => RestoreTo::End,
+    };
+    let options = Options { backend: args.backend, ..Options::default() };
+    let bar = bar("restoring", 0, args.json);
+    let restored = restore(&args.data, &parts, to, &options, &mut |progress| {
+        bar.set_position(progress.totals.bytes());
+        bar.set_message(format!("part {} of {}", (progress.parts + 1).min(progress.of), progress.of));
+    });
+    bar.finish_and_clear();
+    let restored = restored.map_err(|error| of_restore(&error))?;
+    if restored.removed_unfinished && !args.json {
+        render::note("an earlier restore had not finished: what it left was removed first");
+    }
+    let time = show_time(restored.time.0);
+    if args.json {
+        let object = json!({
+            "data": args.data.display().to_string(), "backend": restored.backend.name(), "parts": restored.parts,
+            "lsn": restored.lsn.0, "revision": restored.revision.0, "time": time,
+            "rows": restored.totals.rows, "entries": restored.totals.entries, "bytes": restored.totals.bytes(),
+            "node": format!("{:016x}", restored.node.0), "from_node": format!("{:016x}", restored.from.0),
+        });
+        return render::line(&object.to_string());
+    }
+    render::line(&format!(
+        "{}: restored from {} up to LSN {}, revision {}, {time}: {} rows, {} entries, {}",
+        args.data.display(),
+        match restored.parts {
+            1 => "1 backup".to_owned(),
+            many => format!("{many} backups"),
+        },
+        restored.lsn,
+        restored.revision,
+        render::count(restored.totals.rows),
+        render::count(restored.totals.entries),
+        render::bytes(restored.totals.bytes()),
+    ))
+}
+
+fn of_restore(error: &RestoreError) -> Failure {
+    let failure = Failure::of(error);
+    match error {
+        RestoreError::Part { error: SnapshotReadError::Io(cause), .. } if cause.kind() == io::ErrorKind::NotFound => {
+            Failure { exit: Exit::NotFound, ..failure }
+        }
+        RestoreError::TooLate { .. } | RestoreError::TooEarly { .. } => {
+            failure.then("`thalweg backup show` lists what is there")
+        }
+        RestoreError::Missing { from, .. } => {
+            failure.then(format!("find it, or restore what comes before with --to-lsn {from}"))
+        }
+        _ if error.code() == "disk_full" => failure.then("make room, then start again: it begins anew"),
+        _ => failure,
+    }
+}
+
+fn bar(what: &'static str, length: u64, json: bool) -> ProgressBar {
+    let bar = if length > 0 { ProgressBar::new(length) } else { ProgressBar::no_length() };
+    let style = if length > 0 {
+        "{elapsed_precise} {prefix:9} {wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}"
+    } else {
+        "{elapsed_precise} {prefix:9} {spinner} {binary_bytes}, {binary_bytes_per_sec} {msg}"
+    };
+    bar.set_style(ProgressStyle::with_template(style).expect("the template is right"));
+    bar.set_prefix(what);
+    if json || !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar
+}
