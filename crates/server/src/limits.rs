@@ -48,5 +48,6 @@ pub const MAX_REQUEST_ID_BYTES: usize = 64;
 pub const CONNECTION_BYTES: u64 = 160 * 1024;
 /// What a request in flight holds beside its body.
 pub const REQUEST_BYTES: u64 = 4 * 1024;
-/// How long a snapshot is kept for a client whose connection broke. Meanwhile the log frees no segment.
+/// How long a snapshot is kept for a client whose connection broke, or may have broken while the last of it was on
+/// its way. Meanwhile the log frees no segment, unless the disk is full.
 pub const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);

@@ -124,6 +124,7 @@ impl Server {
             tracing::warn!(connections = connections.len(), "cutting what did not finish in time");
             connections.shutdown().await;
         }
+        app.snapshots.clear();
         let db = app.db.blocking().clone();
         let closed = tokio::task::spawn_blocking(move || db.close()).await;
         tracing::info!(millis = began.elapsed().as_millis() as u64, "stopped");

@@ -1,15 +1,19 @@
 //! `GET /v1/snapshot`: the state, or what was written since an LSN, as a stream of chunks.
 //!
-//! Owns: the snapshots whose connection broke, for as long as they may be asked to go on. Does not own: the
+//! Owns: the snapshots whose connection is gone, for as long as they may be asked to go on. Does not own: the
 //! chunks (see the engine), nor what a client does with them.
 //!
 //! A reply names its snapshot. A client whose connection broke asks for the same one from the first chunk that
 //! it has not whole; a view of the state and the log's segments are kept for it for [`SNAPSHOT_KEEP`], no longer.
-//! One that was sent to its end is given back at once.
+//! One that was sent to its end is kept, too: its last megabytes may have been in the buffers of a connection that
+//! broke, and the server can't tell.
+//!
+//! Invariant: no more than the engine's `MAX_OPEN_SNAPSHOTS` are here. What is kept gives way to a new one, those
+//! that were sent to their end first, then those that have been kept longest.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Instant,
 };
 
@@ -36,51 +40,79 @@ pub const LSN: HeaderName = HeaderName::from_static("thalweg-lsn");
 /// Snapshots by their names.
 #[derive(Debug, Default)]
 pub struct Snapshots {
-    table: Mutex<HashMap<u64, Place>>,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    places: HashMap<u64, Place>,
+    /// A task is there that forgets what is kept too long.
+    is_swept: bool,
 }
 
 #[derive(Debug)]
 enum Place {
     /// Somebody is reading it.
     Sending,
-    /// Its connection broke then.
-    Kept(Box<Snapshot>, Instant),
+    /// Its connection is gone.
+    Kept(Kept),
+}
+
+#[derive(Debug)]
+struct Kept {
+    snapshot: Box<Snapshot>,
+    since: Instant,
+    /// All of it was handed to the connection.
+    is_sent: bool,
 }
 
 impl Snapshots {
-    fn table(&self) -> MutexGuard<'_, HashMap<u64, Place>> {
+    fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives all back that nobody is reading: the server stops.
+    pub fn clear(&self) {
+        self.table().places.retain(|_, place| matches!(place, Place::Sending));
     }
 
     /// Forgets those that nobody has asked for in time.
     fn expire(&self) {
         let now = Instant::now();
-        self.table().retain(|_, place| match place {
+        self.table().places.retain(|_, place| match place {
             Place::Sending => true,
-            Place::Kept(_, since) => now.duration_since(*since) < SNAPSHOT_KEEP,
+            Place::Kept(kept) => now.duration_since(kept.since) < SNAPSHOT_KEEP,
         });
     }
 
-    /// Gives up the one that was kept longest; says whether there was one.
+    /// When the next one is to be forgotten; if there is none, nobody waits for it any more.
+    fn next_end(&self) -> Option<Instant> {
+        let mut table = self.table();
+        let since = table.kept().map(|(_, kept)| kept.since).min();
+        table.is_swept = since.is_some();
+        since.map(|since| since + SNAPSHOT_KEEP)
+    }
+
+    /// Gives up the one that is least likely to be asked for; says whether there was one.
     fn give_up_one(&self) -> bool {
         let mut table = self.table();
-        let kept = table.iter().filter_map(|(name, place)| match place {
-            Place::Kept(_, since) => Some((*since, *name)),
-            Place::Sending => None,
-        });
-        let oldest = kept.min().map(|(_, name)| name);
-        oldest.is_some_and(|name| table.remove(&name).is_some())
+        let first = table.kept().min_by_key(|(name, kept)| (!kept.is_sent, kept.since, *name)).map(|(name, _)| name);
+        first.is_some_and(|name| table.places.remove(&name).is_some())
+    }
+
+    fn remove(&self, name: u64) {
+        self.table().places.remove(&name);
     }
 
     fn resume(&self, name: u64) -> Result<Box<Snapshot>, ApiError> {
         let mut table = self.table();
-        match table.remove(&name) {
-            Some(Place::Kept(snapshot, _)) => {
-                table.insert(name, Place::Sending);
-                Ok(snapshot)
+        match table.places.remove(&name) {
+            Some(Place::Kept(kept)) => {
+                table.places.insert(name, Place::Sending);
+                Ok(kept.snapshot)
             }
             Some(Place::Sending) => {
-                table.insert(name, Place::Sending);
+                table.places.insert(name, Place::Sending);
                 let message =
                     "the snapshot is still being sent: the server has not noticed yet that the connection broke";
                 Err(ApiError::new(StatusCode::CONFLICT, "snapshot_busy", Action::Retry, message))
@@ -89,6 +121,37 @@ impl Snapshots {
                 let message = "the snapshot is not kept any more: take it anew";
                 Err(ApiError::new(StatusCode::GONE, "snapshot_gone", Action::Fix, message))
             }
+        }
+    }
+
+    /// Keeps it for a while; without a runtime the server is going down, and it is given back with the table.
+    fn keep(app: &Arc<App>, name: u64, kept: Kept) {
+        let mut table = app.snapshots.table();
+        table.places.insert(name, Place::Kept(kept));
+        if !table.is_swept
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            table.is_swept = true;
+            runtime.spawn(sweep(Arc::downgrade(app)));
+        }
+    }
+}
+
+impl Table {
+    fn kept(&self) -> impl Iterator<Item = (u64, &Kept)> {
+        self.places.iter().filter_map(|(name, place)| match place {
+            Place::Kept(kept) => Some((*name, kept)),
+            Place::Sending => None,
+        })
+    }
+}
+
+/// Forgets what is kept too long, until nothing is kept.
+async fn sweep(app: Weak<App>) {
+    while let Some(end) = app.upgrade().and_then(|app| app.snapshots.next_end()) {
+        tokio::time::sleep_until(end.into()).await;
+        if let Some(app) = app.upgrade() {
+            app.snapshots.expire();
         }
     }
 }
@@ -102,20 +165,20 @@ pub async fn get(app: &Arc<App>, call: &Call) -> Answer {
             let options = SnapshotOptions { since, compression, ..SnapshotOptions::default() };
             let snapshot = Box::new(take(app, options).await?);
             let name = app.new_number();
-            app.snapshots.table().insert(name, Place::Sending);
+            app.snapshots.table().places.insert(name, Place::Sending);
             (name, snapshot)
         }
         SnapshotQuery::Resume { name, chunk } => {
             let mut snapshot = app.snapshots.resume(name)?;
             if let Err(error) = snapshot.resume_at(chunk) {
-                app.snapshots.table().remove(&name);
+                app.snapshots.remove(name);
                 return Err(error.into());
             }
             (name, snapshot)
         }
     };
     let lsn = snapshot.info().applied.lsn;
-    let sending = Sending { app: Arc::clone(app), name, snapshot: Some(snapshot) };
+    let sending = Sending { app: Arc::clone(app), name, snapshot: Some(snapshot), is_sent: false };
     let mut response = Response::new(body(sending).await?);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Media::Binary.name()));
@@ -158,7 +221,9 @@ async fn take(app: &Arc<App>, options: SnapshotOptions) -> Result<Snapshot, ApiE
 struct Sending {
     app: Arc<App>,
     name: u64,
+    /// None once it has failed.
     snapshot: Option<Box<Snapshot>>,
+    is_sent: bool,
 }
 
 impl PageSource for Sending {
@@ -167,7 +232,7 @@ impl PageSource for Sending {
         match snapshot.next_chunk() {
             Ok(Some(chunk)) => Ok(Page { frames: vec![chunk], last: false }),
             Ok(None) => {
-                self.snapshot = None;
+                self.is_sent = true;
                 Ok(Page { frames: Vec::new(), last: true })
             }
             Err(error) => {
@@ -185,20 +250,12 @@ impl PageSource for Sending {
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        let Some(snapshot) = self.snapshot.take() else {
-            self.app.snapshots.table().remove(&self.name);
-            return;
-        };
-        self.app.snapshots.table().insert(self.name, Place::Kept(snapshot, Instant::now()));
-        // Without a runtime the server is going down, and the table with it.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let app = Arc::downgrade(&self.app);
-            runtime.spawn(async move {
-                tokio::time::sleep(SNAPSHOT_KEEP).await;
-                if let Some(app) = app.upgrade() {
-                    app.snapshots.expire();
-                }
-            });
+        match self.snapshot.take() {
+            None => self.app.snapshots.remove(self.name),
+            Some(snapshot) => {
+                let kept = Kept { snapshot, since: Instant::now(), is_sent: self.is_sent };
+                Snapshots::keep(&self.app, self.name, kept);
+            }
         }
     }
 }

@@ -3,8 +3,8 @@
 mod support;
 
 use support::Node;
-use thalweg_engine::snapshot::{PartKind, survey, verify};
-use thalweg_types::Durability;
+use thalweg_engine::snapshot::{PartKind, SnapshotOptions, survey, verify};
+use thalweg_types::{Durability, limits::MAX_OPEN_SNAPSHOTS};
 
 fn fill(node: &Node) {
     let keyspace = node.db.with_durability(Durability::Os).keyspace("k").unwrap();
@@ -70,9 +70,44 @@ async fn a_broken_connection_goes_on_with_the_same_snapshot() {
         // The server has not noticed yet; it says so, and the client asks again.
         tokio::task::yield_now().await;
     };
-    got.extend(rest.body);
+    got.extend(&rest.body);
     let verified = verify(&got[..]).unwrap();
     assert_eq!(verified.totals.rows, 3000 + 2, "of one moment: the keys, the keyspace, the next ids");
-    node.get(&target).await.refused(410, "snapshot_gone", "fix");
+    let again = node.get(&target).await.is(200);
+    assert!(again.body == rest.body, "the end may have been lost on its way, and comes once more");
+    node.get(&format!("/v1/snapshot?resume={name}&chunk=99")).await.refused(410, "chunk_gone", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_sent_gives_way_first_and_what_broke_off_stays() {
+    let node = Node::start().await;
+    fill(&node);
+    let mut client = node.connect().await;
+    client.send("GET", "/v1/snapshot?compress=none", &[], b"").await;
+    let broken = client.head().await.header("thalweg-snapshot").to_owned();
+    client.chunk().await.expect("there is more");
+    drop(client);
+    let since = node.db.snapshot(&SnapshotOptions::default()).unwrap().info().applied.lsn;
+    let mut sent = Vec::new();
+    for _ in 0..2 * MAX_OPEN_SNAPSHOTS {
+        let reply = node.get(&format!("/v1/snapshot?since={since}")).await.is(200);
+        sent.push((reply.header("thalweg-snapshot").to_owned(), reply.body));
+    }
+    let resume = |name: &str| format!("/v1/snapshot?resume={name}&chunk=0");
+    for (name, _) in &sent[..=MAX_OPEN_SNAPSHOTS] {
+        node.get(&resume(name)).await.refused(410, "snapshot_gone", "fix");
+    }
+    for (name, body) in &sent[MAX_OPEN_SNAPSHOTS + 1..] {
+        assert!(node.get(&resume(name)).await.is(200).body == *body);
+    }
+    let all = loop {
+        let reply = node.get(&resume(&broken)).await;
+        if reply.status != 409 {
+            break reply.is(200);
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(verify(&all.body[..]).unwrap().totals.rows, 3000 + 2);
     node.stop().await;
 }

@@ -111,7 +111,7 @@ fn cutting_proxy(to: String, cut_after: usize, cuts: usize) -> (String, Arc<Atom
 fn a_backup_goes_on_when_its_connection_breaks() {
     let root = tempfile::tempdir().unwrap();
     let node = Node::start(&root.path().join("data"));
-    let lines: String = (0..60_000_u64)
+    let lines: String = (0..120_000_u64)
         .map(|at| {
             format!("{:016x}{:016x}\n", at.wrapping_mul(0x9e37_79b9_7f4a_7c15), at.wrapping_mul(0xbf58_476d_1ce4_e5b9))
         })

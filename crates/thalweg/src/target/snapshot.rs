@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_engine::snapshot::{Compression, SnapshotOptions, survey};
+use thalweg_engine::snapshot::{Compression, PartialSnapshot, SnapshotOptions, survey};
 use thalweg_types::Lsn;
 
 use super::{http::Ask, local::Local, remote::Remote};
@@ -41,13 +41,13 @@ impl PartialFile {
         Failure::file(&self.path, error)
     }
 
-    /// Cuts it after its last whole chunk; says how many there are, and their bytes. None if not even the first is.
-    fn cut(&mut self) -> Result<Option<(u64, u64)>, Failure> {
+    /// Cuts it after its last whole chunk; says what is left. None if not even the first is whole.
+    fn cut(&mut self) -> Result<Option<PartialSnapshot>, Failure> {
         self.file.seek(SeekFrom::Start(0)).map_err(|error| self.fault(&error))?;
         let Ok(partial) = survey(BufReader::new(&self.file)) else { return Ok(None) };
         let cut = self.file.set_len(partial.bytes).and_then(|()| self.file.seek(SeekFrom::Start(partial.bytes)));
         cut.map_err(|error| self.fault(&error))?;
-        Ok(Some((partial.chunks, partial.bytes)))
+        Ok(Some(partial))
     }
 }
 
@@ -76,9 +76,13 @@ impl Remote {
             let Err(broken) = copy(&mut body, out, &mut bytes, ask.progress)? else { return Ok(()) };
             let lost = self.http().lost(&broken.into());
             let Some(name) = &name else { return Err(lost) };
-            let Some((chunks, whole)) = out.cut()? else { return Err(lost) };
-            bytes = whole;
-            body = self.go_on(&format!("/v1/snapshot?resume={name}&chunk={chunks}"), lost)?;
+            let Some(partial) = out.cut()? else { return Err(lost) };
+            if partial.is_complete {
+                // Only the end of the reply was lost.
+                return Ok(());
+            }
+            bytes = partial.bytes;
+            body = self.go_on(&format!("/v1/snapshot?resume={name}&chunk={}", partial.chunks), lost)?;
         }
     }
 
