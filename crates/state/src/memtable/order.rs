@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Nodes that wait before the writer links them itself. More makes the walk cheaper per node (it is
-/// the denser) and the longest wait of a scan or a write longer: about a millisecond at this.
+/// the denser) and the longest wait of a scan or a write longer: a millisecond at this, as estimated.
 const MAX_WAITING: usize = 8 << 10;
 
 /// See the module.
