@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("state", &["types", "disk"]),
     ("replica", &["types", "disk", "log", "state"]),
     ("recipes", &["types"]),
+    ("wire", &["types"]),
     ("engine", &["types", "disk", "log", "state", "replica", "recipes"]),
     ("server", &["types", "disk", "log", "engine"]),
     ("bench", &["types", "disk", "log", "state", "engine"]),
@@ -28,7 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[("state", &["log"]), ("bench", &["server"])];
 
 /// Crates without time, randomness, sockets or tasks of their own.
-const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "recipes", "engine"];
+const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "recipes", "wire", "engine"];
 
 /// Foreign crates that a core crate may use in its tests only.
 const NOT_IN_CORE: &[&str] =

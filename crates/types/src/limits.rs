@@ -147,9 +147,26 @@ pub const MAX_SNAPSHOT_CHUNK_BYTES: usize = 64 * 1024 * 1024;
 pub const SNAPSHOT_REWIND_CHUNKS: usize = 64;
 /// Snapshots that may be open at a time: each keeps an old view of the state. More: typed error, retry.
 pub const MAX_OPEN_SNAPSHOTS: usize = 8;
+/// Largest frame of the native protocol, without its header: what a peer may offer to take at most. Larger: the channel
+/// ends with a typed error, before the bytes are read.
+pub const MAX_FRAME_BYTES: usize = 32 * 1024 * 1024;
+/// A peer takes frames of at least so many bytes; who offers less is refused.
+pub const MIN_FRAME_BYTES: u32 = 64 * 1024;
+/// Largest frame before the handshake is done. Larger: as above.
+pub const MAX_HELLO_BYTES: u32 = 4 * 1024;
+/// Most subscriptions that one frame delivers to. More get another frame with the same shared bytes.
+pub const MAX_DELIVER_SUBSCRIPTIONS: usize = 1024;
+/// Requests under way and subscriptions of one channel. More: typed error, by the client before it asks, by the server
+/// as `overloaded`.
+pub const MAX_CHANNEL_IDS: usize = 1 << 20;
+/// Longest name of a request in traces and logs. Longer ones are cut.
+pub const MAX_TRACE_BYTES: usize = 64;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
+// A frame holds any command, and any answer to a transaction, with what stands around it.
+const _: () = assert!(2 * MAX_COMMAND_BYTES <= MAX_FRAME_BYTES && 2 * MAX_TRANSACTION_RESULT_BYTES <= MAX_FRAME_BYTES);
+const _: () = assert!(4 * MAX_DELIVER_SUBSCRIPTIONS < MIN_FRAME_BYTES as usize && MAX_HELLO_BYTES < MIN_FRAME_BYTES);
 const _: () = assert!(PRODUCER_RESULTS <= 128 && PRODUCER_RESULTS.is_power_of_two());
 const _: () = assert!(PRODUCER_EVICTIONS > 0 && PRODUCER_EVICTIONS < MAX_STREAM_PRODUCERS as usize);
 const _: () = assert!(MAX_FETCH_RECORDS as usize <= MAX_FETCH_KEYS && MAX_FETCH_RECORDS <= MAX_GROUP_PENDING);

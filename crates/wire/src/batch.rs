@@ -1,0 +1,457 @@
+//! Batches of messages of one subject: encoded once, by the publisher, and sent as they are to every subscriber.
+//!
+//! ```text
+//! batch := crc u32 | count u32 | subject text | reply text | record*
+//! ```
+//! Owns: the encoding, and the frames' parts that precede a shared batch on the wire. Does not own what a subject is or
+//! who wants it.
+//!
+//! A batch has no length of its own and nothing about who gets it, so the same bytes lie in the publisher's frame,
+//! in the queues of all subscribers, and behind the prefix of each connection's frame: `[prefix, batch]` is what a
+//! connection writes.
+
+use bytes::Bytes;
+use thalweg_types::{
+    Action, Classified,
+    limits::{MAX_COMMAND_BYTES, MAX_DELIVER_SUBSCRIPTIONS, MAX_RECORD_BYTES},
+    record::{Malformed, Reader, Record, RecordBatch, RecordError},
+};
+
+use crate::{
+    codec::{EncodeError, Field, List},
+    frames::Kind,
+    header::{Fields, put_open_frame},
+    message::Messages,
+};
+
+/// Bytes of the checksum, which covers everything behind it.
+const CRC_BYTES: usize = 4;
+const COUNT_AT: usize = 4;
+const SUBJECT_AT: usize = 8;
+
+/// Bytes that are no batch, or not the one that was sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// It is not what the format says.
+    #[error("malformed batch: {0}")]
+    Malformed(#[from] Malformed),
+    /// It has another number of messages than it says.
+    #[error("a batch that says {stated} messages has {found}")]
+    WrongCount {
+        /// What it says.
+        stated: u32,
+        /// How many there are.
+        found: u32,
+    },
+    /// It has no messages.
+    #[error("a batch has at least one message")]
+    Empty,
+    /// Its bytes have changed on the way.
+    #[error("checksum of a batch: stated {stated:#010x}, found {found:#010x}: its bytes have changed on the way")]
+    Checksum {
+        /// What it says.
+        stated: u32,
+        /// What its bytes give.
+        found: u32,
+    },
+}
+
+impl Classified for BatchError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) | Self::WrongCount { .. } => "malformed_batch",
+            Self::Empty => "no_records",
+            Self::Checksum { .. } => "batch_checksum",
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Checksum { .. } => Action::Retry,
+            _ => Action::Fix,
+        }
+    }
+}
+
+/// A batch, borrowed. Its head has been read; its messages are as they are iterated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch<'a> {
+    bytes: &'a [u8],
+    crc: u32,
+    count: u32,
+    subject: &'a str,
+    reply: &'a str,
+    records: &'a [u8],
+}
+
+impl<'a> Batch<'a> {
+    /// Reads the head: cheap, whatever the number of messages.
+    #[inline]
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, BatchError> {
+        let mut reader = Reader::at(bytes, 0);
+        let crc = reader.u32("checksum")?;
+        let count = reader.u32("message count")?;
+        let subject = Field::take(&mut reader, "subject")?;
+        let reply = Field::take(&mut reader, "reply subject")?;
+        if count == 0 {
+            return Err(BatchError::Empty);
+        }
+        Ok(Self { bytes, crc, count, subject, reply, records: reader.rest() })
+    }
+
+    /// How many messages it says it has.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// What they are about.
+    #[must_use]
+    pub fn subject(&self) -> &'a str {
+        self.subject
+    }
+
+    /// Where answers are wanted; empty: nowhere.
+    #[must_use]
+    pub fn reply(&self) -> &'a str {
+        self.reply
+    }
+
+    /// The messages in order.
+    #[inline]
+    #[must_use]
+    pub fn messages(&self) -> Messages<'a> {
+        Messages::new(self.records)
+    }
+
+    /// The encoded messages.
+    #[must_use]
+    pub fn records(&self) -> &'a [u8] {
+        self.records
+    }
+
+    /// All of it, as it is sent on.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Goes through all messages: what a server does before it sends a batch on, so that subscribers need not.
+    pub fn check(&self) -> Result<(), BatchError> {
+        let found = self.messages().check()?;
+        if found == self.count { Ok(()) } else { Err(BatchError::WrongCount { stated: self.count, found }) }
+    }
+
+    /// Whether the bytes are those that were encoded, if the batch has a checksum.
+    pub fn check_crc(&self) -> Result<(), BatchError> {
+        if self.crc == 0 {
+            return Ok(());
+        }
+        match crc32c(&self.bytes[CRC_BYTES..]) {
+            found if found == self.crc => Ok(()),
+            found => Err(BatchError::Checksum { stated: self.crc, found }),
+        }
+    }
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// Whether a batch gets a checksum, from its encoder to whoever decodes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    /// None.
+    Without,
+    /// CRC-32C. A sum of 0 counts as none, once in 2^32 batches.
+    Crc32c,
+}
+
+/// An encoded batch, cheap to clone: what queues hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedBatch {
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// How many messages.
+    pub count: u32,
+}
+
+/// A batch under construction. One allocation, which grows with it.
+#[derive(Clone, Debug)]
+pub struct BatchWriter {
+    bytes: Vec<u8>,
+    count: u32,
+    head_len: usize,
+    /// For messages that are more than a payload.
+    scratch: RecordBatch,
+}
+
+impl BatchWriter {
+    /// Of a subject, with a subject for answers or an empty one.
+    pub fn new(subject: &str, reply: &str) -> Result<Self, EncodeError> {
+        Self::with_capacity(subject, reply, 0)
+    }
+
+    /// As [`new`](Self::new), with room for `bytes` bytes of encoded messages.
+    pub fn with_capacity(subject: &str, reply: &str, bytes: usize) -> Result<Self, EncodeError> {
+        let mut head = Vec::with_capacity(SUBJECT_AT + 4 + subject.len() + reply.len() + bytes);
+        head.extend_from_slice(&[0; SUBJECT_AT]);
+        subject.put(&mut head)?;
+        reply.put(&mut head)?;
+        let head_len = head.len();
+        Ok(Self { bytes: head, count: 0, head_len, scratch: RecordBatch::new() })
+    }
+
+    /// How many messages.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Bytes of it, the head included.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Adds a message that is only a payload; the batch is unchanged on error.
+    #[inline]
+    pub fn push_payload(&mut self, payload: &[u8]) -> Result<(), RecordError> {
+        let len = payload.len() + 1;
+        if len > MAX_RECORD_BYTES {
+            return Err(RecordError::TooLarge { got: len });
+        }
+        self.room(4 + len)?;
+        self.bytes.reserve(4 + len);
+        let mut head = [0; 5];
+        head[..4].copy_from_slice(&u32::try_from(len).expect("at most MAX_RECORD_BYTES").to_le_bytes());
+        self.bytes.extend_from_slice(&head);
+        self.bytes.extend_from_slice(payload);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Adds any message; the batch is unchanged on error.
+    pub fn push(&mut self, record: &Record<'_>) -> Result<(), RecordError> {
+        self.scratch.clear();
+        self.scratch.push(record)?;
+        self.room(self.scratch.bytes().len())?;
+        self.bytes.extend_from_slice(self.scratch.bytes());
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Adds the messages of another batch of the same subject, which has been [checked](Batch::check): how single
+    /// publishes become one batch.
+    pub fn append(&mut self, batch: &Batch<'_>) -> Result<(), RecordError> {
+        self.room(batch.records.len())?;
+        self.bytes.extend_from_slice(batch.records);
+        self.count = self.count.saturating_add(batch.count);
+        Ok(())
+    }
+
+    #[inline]
+    fn room(&self, bytes: usize) -> Result<(), RecordError> {
+        if self.bytes.len() + bytes > MAX_COMMAND_BYTES { Err(RecordError::BatchTooLarge) } else { Ok(()) }
+    }
+
+    /// The encoded batch, good until the next call; `None` without messages.
+    pub fn encoded(&mut self, checksum: Checksum) -> Option<&[u8]> {
+        if self.count == 0 {
+            return None;
+        }
+        self.bytes[COUNT_AT..SUBJECT_AT].copy_from_slice(&self.count.to_le_bytes());
+        let crc = match checksum {
+            Checksum::Without => 0,
+            Checksum::Crc32c => crc32c(&self.bytes[CRC_BYTES..]),
+        };
+        self.bytes[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+        Some(&self.bytes)
+    }
+
+    /// The encoded batch, to be shared; `None` without messages. Costs no copy.
+    #[must_use]
+    pub fn into_shared(mut self, checksum: Checksum) -> Option<SharedBatch> {
+        self.encoded(checksum)?;
+        Some(SharedBatch { count: self.count, bytes: self.bytes.into() })
+    }
+
+    /// Forgets the messages and keeps the subjects and the allocation.
+    pub fn clear(&mut self) {
+        self.bytes.truncate(self.head_len);
+        self.count = 0;
+    }
+}
+
+/// Appends all of a [`Deliver`](crate::Deliver) frame but its batch, which has `batch_len` bytes and is to be sent next.
+///
+/// # Errors
+/// More than [`MAX_DELIVER_SUBSCRIPTIONS`], or none: the others get a frame of their own. Or the frame is too large.
+#[inline]
+pub fn put_deliver_prefix(out: &mut Vec<u8>, subscriptions: &[u32], batch_len: usize) -> Result<(), DeliverError> {
+    if subscriptions.is_empty() || subscriptions.len() > MAX_DELIVER_SUBSCRIPTIONS {
+        return Err(DeliverError::Subscriptions { got: subscriptions.len() });
+    }
+    put_prefix(out, Kind::Deliver, 0, batch_len, |out| List::Items(subscriptions).put(out))?;
+    Ok(())
+}
+
+/// Appends all of a [`Publish`](crate::Publish) frame of one batch but the batch, which has `batch_len` bytes and is to be
+/// sent next.
+pub fn put_publish_prefix(out: &mut Vec<u8>, id: u32, batch_len: usize) -> Result<(), EncodeError> {
+    put_prefix(out, Kind::Publish, id, batch_len, |out| {
+        1_u32.put(out)?;
+        u32::try_from(batch_len).unwrap_or(u32::MAX).put(out)
+    })
+}
+
+fn put_prefix(
+    out: &mut Vec<u8>,
+    kind: Kind,
+    id: u32,
+    follows: usize,
+    body: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    let begin = out.len();
+    let put = put_open_frame(out, kind as u16, id, &Fields::default(), follows, body);
+    if put.is_err() {
+        out.truncate(begin);
+    }
+    put
+}
+
+/// A batch can't be delivered in one frame.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeliverError {
+    /// To none, or to too many at once.
+    #[error("a frame delivers to 1 to {MAX_DELIVER_SUBSCRIPTIONS} subscriptions, not {got}: send the rest another one")]
+    Subscriptions {
+        /// How many.
+        got: usize,
+    },
+    /// The frame is too large.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        decoder::Decoder,
+        frames::{Deliver, Envelope, Frame, Publish, ServerFrame},
+    };
+    use thalweg_types::limits::MAX_FRAME_BYTES;
+
+    fn batch(checksum: Checksum) -> SharedBatch {
+        let mut writer = BatchWriter::new("a.b", "").unwrap();
+        writer.push_payload(b"one").unwrap();
+        writer.push(&Record { key: Some(b"k"), payload: b"two", ..Record::default() }).unwrap();
+        writer.into_shared(checksum).unwrap()
+    }
+
+    #[test]
+    fn the_layout_is_pinned() {
+        let wanted = b"\0\0\0\0\x02\0\0\0\x03\0a.b\0\0\x04\0\0\0\0one\x09\0\0\0\x01\x01\0\0\0ktwo";
+        assert_eq!(batch(Checksum::Without).bytes, wanted[..]);
+        let summed = batch(Checksum::Crc32c).bytes;
+        assert_eq!(summed[4..], wanted[4..]);
+        assert_eq!(summed[..4], crc_fast::crc32_iscsi(&wanted[4..]).to_le_bytes());
+    }
+
+    #[test]
+    fn batches_come_back_and_are_checked() {
+        let shared = batch(Checksum::Crc32c);
+        let batch = Batch::decode(&shared.bytes).unwrap();
+        assert_eq!((batch.subject(), batch.reply(), batch.count()), ("a.b", "", 2));
+        assert_eq!((batch.check(), batch.check_crc()), (Ok(()), Ok(())));
+        let payloads: Vec<_> = batch.messages().map(|message| message.unwrap().payload).collect();
+        assert_eq!(payloads, [b"one", b"two"]);
+        for cut in 0..shared.bytes.len() {
+            let whole = Batch::decode(&shared.bytes[..cut]).and_then(|batch| batch.check());
+            assert!(whole.is_err(), "cut to {cut}");
+        }
+        for at in 0..shared.bytes.len() {
+            let mut mutated = shared.bytes.to_vec();
+            mutated[at] ^= 0x10;
+            let Ok(batch) = Batch::decode(&mutated) else { continue };
+            let _ = batch.check();
+            assert!(batch.check_crc().is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_count_that_is_not_so_is_found() {
+        let mut bytes = batch(Checksum::Without).bytes.to_vec();
+        bytes[COUNT_AT] = 3;
+        let error = Batch::decode(&bytes).unwrap().check();
+        assert_eq!(error, Err(BatchError::WrongCount { stated: 3, found: 2 }));
+        bytes[COUNT_AT] = 0;
+        assert_eq!(Batch::decode(&bytes), Err(BatchError::Empty));
+        assert!(BatchWriter::new("s", "").unwrap().into_shared(Checksum::Without).is_none());
+    }
+
+    #[test]
+    fn single_publishes_become_one_batch() {
+        let shared = batch(Checksum::Without);
+        let single = Batch::decode(&shared.bytes).unwrap();
+        let mut joined = BatchWriter::new("a.b", "").unwrap();
+        joined.append(&single).unwrap();
+        joined.append(&single).unwrap();
+        let joined = joined.into_shared(Checksum::Without).unwrap();
+        let joined = Batch::decode(&joined.bytes).unwrap();
+        assert_eq!((joined.count(), joined.check()), (4, Ok(())));
+    }
+
+    #[test]
+    fn a_prefix_and_the_shared_bytes_are_a_frame() {
+        let shared = batch(Checksum::Crc32c);
+        let (mut parts, mut whole) = (Vec::new(), Vec::new());
+        put_deliver_prefix(&mut parts, &[3, 9], shared.bytes.len()).unwrap();
+        parts.extend_from_slice(&shared.bytes);
+        let deliver = Deliver { subscriptions: List::Items(&[3, 9]), batch: crate::Rest(&shared.bytes) };
+        deliver.encode(&mut whole, 0).unwrap();
+        assert_eq!(parts, whole);
+
+        let mut decoder = Decoder::new();
+        decoder.feed(&parts);
+        let frame = decoder.next_shared().unwrap().unwrap();
+        let Envelope { frame: ServerFrame::Deliver(back), .. } = ServerFrame::decode(frame.raw()).unwrap() else {
+            panic!("no deliver");
+        };
+        assert_eq!(back.subscriptions.iter().collect::<Vec<_>>(), [3, 9]);
+        assert_eq!(frame.share(back.batch.0), shared.bytes, "without a copy");
+
+        let (mut parts, mut whole) = (Vec::new(), Vec::new());
+        put_publish_prefix(&mut parts, 5, shared.bytes.len()).unwrap();
+        parts.extend_from_slice(&shared.bytes);
+        Publish { batches: List::Items(&[&shared.bytes]) }.encode(&mut whole, 5).unwrap();
+        assert_eq!(parts, whole);
+    }
+
+    #[test]
+    fn bounds_are_errors() {
+        let mut out = Vec::new();
+        for got in [0, MAX_DELIVER_SUBSCRIPTIONS + 1] {
+            let error = put_deliver_prefix(&mut out, &vec![1; got], 10);
+            assert_eq!(error, Err(DeliverError::Subscriptions { got }));
+        }
+        assert!(put_deliver_prefix(&mut out, &[1; MAX_DELIVER_SUBSCRIPTIONS], 10).is_ok());
+        out.clear();
+        assert!(matches!(put_deliver_prefix(&mut out, &[1], MAX_FRAME_BYTES), Err(DeliverError::Encode(_))));
+        assert!(out.is_empty());
+        let mut writer = BatchWriter::new("s", "").unwrap();
+        let large = vec![0; MAX_RECORD_BYTES - 1];
+        writer.push_payload(&large).unwrap();
+        assert_eq!(
+            writer.push_payload(&vec![0; MAX_RECORD_BYTES]),
+            Err(RecordError::TooLarge { got: MAX_RECORD_BYTES + 1 })
+        );
+        assert_eq!(writer.push_payload(&large), Err(RecordError::BatchTooLarge));
+        let record = Record { key: Some(b"k"), payload: &large[..large.len() - 16], ..Record::default() };
+        assert_eq!(writer.push(&record), Err(RecordError::BatchTooLarge));
+        assert_eq!(writer.count(), 1);
+        writer.clear();
+        assert_eq!((writer.count(), writer.byte_len()), (0, 13));
+    }
+}

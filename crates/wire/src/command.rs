@@ -1,0 +1,382 @@
+//! Which commands a client may send, and what a server must know of one before it proposes it.
+//!
+//! Owns: the check of a [`Write`](crate::Write)'s payload. A command that passes is proposed byte for byte as it came; it does
+//! not become malformed later. Does not own the encoding (`thalweg_types::command`), nor whether ids in it exist.
+
+use thalweg_types::{
+    Action, Classified, Durability,
+    command::{Command, Commit, Expect, GroupCommand, TimeCommand, Write},
+    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_RECORD_BYTES, MAX_VALUE_BYTES},
+    record::Malformed,
+};
+
+use crate::message::Messages;
+
+/// A command can't be taken from a client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandRefused {
+    /// It does not decode.
+    #[error("malformed command: {0}")]
+    Malformed(#[from] Malformed),
+    /// Only nodes give it to themselves: maintenance, and fetches, which need to know what only the node knows.
+    #[error("commands of kind {kind} are not for clients")]
+    NotForClients {
+        /// Its first byte.
+        kind: u8,
+    },
+    /// Above [`MAX_COMMAND_BYTES`], or more than [`MAX_COMMIT_WRITES`] conditions and writes.
+    #[error("commit is above the limit of {MAX_COMMIT_WRITES} writes or {MAX_COMMAND_BYTES} bytes: split it")]
+    TooLarge,
+    /// A key above [`MAX_KEY_BYTES`].
+    #[error("key of {got} bytes is above the limit of {MAX_KEY_BYTES}")]
+    KeyTooLong {
+        /// Its length.
+        got: usize,
+    },
+    /// A value above [`MAX_VALUE_BYTES`].
+    #[error("value of {got} bytes is above the limit of {MAX_VALUE_BYTES}")]
+    ValueTooLong {
+        /// Its length.
+        got: usize,
+    },
+    /// A batch without records.
+    #[error("an append needs at least one record")]
+    EmptyBatch,
+    /// A record of a batch does not decode or is too large, or there are not as many as it says.
+    #[error("bad records: {what}")]
+    BadRecords {
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Its outcome matters and would not be known.
+    #[error("a conditional write needs a durability of at least `os`: at `none` its outcome would be unknown")]
+    OutcomeUnknown,
+}
+
+impl Classified for CommandRefused {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::NotForClients { .. } => "not_for_clients",
+            Self::TooLarge => "commit_too_large",
+            Self::KeyTooLong { .. } => "key_too_long",
+            Self::ValueTooLong { .. } => "value_too_long",
+            Self::EmptyBatch => "empty_batch",
+            Self::BadRecords { .. } => "malformed_batch",
+            Self::OutcomeUnknown => "outcome_unknown",
+        }
+    }
+
+    fn action(&self) -> Action {
+        Action::Fix
+    }
+}
+
+/// What becomes of a command that is sent at level `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtNone {
+    /// It is carried out; nobody is told how.
+    Allowed,
+    /// It is carried out at `os`: its answer is an id or an end that is needed.
+    Raised,
+    /// It is refused: it depends on the state whether it is carried out.
+    Refused,
+}
+
+/// A command that a client may send, checked through and through.
+#[derive(Clone, Debug)]
+pub struct ClientCommand<'a> {
+    /// The command.
+    pub command: Command<'a>,
+    /// Its bytes, to be proposed.
+    pub bytes: &'a [u8],
+    /// What `none` means for it.
+    pub at_none: AtNone,
+    /// Whether it brings new data; one that does not is let through on a full disk.
+    pub brings_data: bool,
+}
+
+impl<'a> ClientCommand<'a> {
+    /// Checks a [`Write`](crate::Write)'s payload. Walks through it once and allocates nothing.
+    pub fn check(bytes: &'a [u8]) -> Result<Self, CommandRefused> {
+        if bytes.len() > MAX_COMMAND_BYTES {
+            return Err(CommandRefused::TooLarge);
+        }
+        let command = Command::decode(bytes)?;
+        let (at_none, brings_data) = match &command {
+            Command::Commit(commit) => check_commit(commit)?,
+            Command::Transaction(transaction) => {
+                let mut conditions = 0;
+                for condition in transaction.conditions() {
+                    check_key(condition?.key)?;
+                    conditions += 1;
+                }
+                let [then, otherwise] = transaction.branches()?;
+                let mut seen = Seen::default();
+                for operation in then.chain(otherwise) {
+                    seen.write(&operation?)?;
+                }
+                seen.within(conditions)?;
+                (AtNone::Refused, seen.brings_data)
+            }
+            Command::CreateKeyspace { .. } | Command::CreateStream { .. } | Command::OpenProducer { .. } => {
+                (AtNone::Raised, true)
+            }
+            Command::ConfigureKeyspace { .. } | Command::DropKeyspace { .. } => (AtNone::Raised, false),
+            Command::ConfigureStream { .. } | Command::DeleteStream { .. } | Command::TrimStream { .. } => {
+                (AtNone::Allowed, false)
+            }
+            Command::Time(TimeCommand::Grant { .. } | TimeCommand::Keep { .. } | TimeCommand::Revoke { .. }) => {
+                (AtNone::Raised, false)
+            }
+            Command::Group(GroupCommand::Create { .. }) => (AtNone::Raised, true),
+            Command::Group(
+                GroupCommand::Configure { .. }
+                | GroupCommand::Delete { .. }
+                | GroupCommand::Settle(_)
+                | GroupCommand::Extend { .. }
+                | GroupCommand::Seek { .. },
+            ) => (AtNone::Refused, false),
+            Command::Sweep { .. }
+            | Command::ReclaimStream { .. }
+            | Command::RaiseHistoryFloor { .. }
+            | Command::PruneVersions { .. }
+            | Command::Time(TimeCommand::Expire { .. } | TimeCommand::Forget { .. })
+            | Command::Group(GroupCommand::Fetch(_)) => {
+                return Err(CommandRefused::NotForClients { kind: bytes.first().copied().unwrap_or_default() });
+            }
+        };
+        Ok(Self { command, bytes, at_none, brings_data })
+    }
+
+    /// The level at which to propose it if `wanted` is asked for.
+    pub fn level(&self, wanted: Durability) -> Result<Durability, CommandRefused> {
+        match (wanted, self.at_none) {
+            (Durability::None, AtNone::Refused) => Err(CommandRefused::OutcomeUnknown),
+            (Durability::None, AtNone::Raised) => Ok(Durability::Os),
+            (level, _) => Ok(level),
+        }
+    }
+}
+
+fn check_commit(commit: &Commit<'_>) -> Result<(AtNone, bool), CommandRefused> {
+    let mut seen = Seen::default();
+    let mut conditional = false;
+    for condition in commit.conditions() {
+        let condition = condition?;
+        check_key(condition.key)?;
+        conditional |= condition.expect != Expect::Any;
+    }
+    for write in commit.writes()? {
+        seen.write(&write?)?;
+    }
+    seen.within(commit.condition_count() as usize)?;
+    let at_none = if conditional || seen.depends { AtNone::Refused } else { AtNone::Allowed };
+    Ok((at_none, seen.brings_data))
+}
+
+/// What the writes gone through so far come to.
+#[derive(Debug, Default)]
+struct Seen {
+    count: usize,
+    brings_data: bool,
+    /// Whether the state decides about some.
+    depends: bool,
+}
+
+impl Seen {
+    fn write(&mut self, write: &Write<'_>) -> Result<(), CommandRefused> {
+        self.count += 1;
+        match write {
+            Write::Put { key, value, .. } => {
+                self.brings_data = true;
+                check_key(key)?;
+                check_value(value)
+            }
+            Write::PutUntil { key, value, lease, .. } => {
+                self.brings_data = true;
+                self.depends |= lease.is_some();
+                check_key(key)?;
+                check_value(value)
+            }
+            Write::Append { expected, producer, count, batch, .. } => {
+                self.brings_data = true;
+                self.depends |= expected.is_some() || producer.is_some();
+                check_records(*count, batch)
+            }
+            Write::Add { key, .. } => {
+                self.brings_data = true;
+                check_key(key)
+            }
+            Write::Delete { key, .. } | Write::Touch { key, .. } | Write::Get { key, .. } => check_key(key),
+            Write::DeletePrefix { prefix, .. } => check_key(prefix),
+            Write::Scan { scan, .. } => {
+                [Some(scan.prefix), scan.start, scan.end].into_iter().flatten().try_for_each(check_key)
+            }
+            Write::Settle(_) => {
+                self.depends = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn within(&self, conditions: usize) -> Result<(), CommandRefused> {
+        if self.count + conditions > MAX_COMMIT_WRITES { Err(CommandRefused::TooLarge) } else { Ok(()) }
+    }
+}
+
+fn check_key(key: &[u8]) -> Result<(), CommandRefused> {
+    if key.len() > MAX_KEY_BYTES { Err(CommandRefused::KeyTooLong { got: key.len() }) } else { Ok(()) }
+}
+
+fn check_value(value: &[u8]) -> Result<(), CommandRefused> {
+    if value.len() > MAX_VALUE_BYTES { Err(CommandRefused::ValueTooLong { got: value.len() }) } else { Ok(()) }
+}
+
+fn check_records(count: u32, batch: &[u8]) -> Result<(), CommandRefused> {
+    if count == 0 {
+        return Err(CommandRefused::EmptyBatch);
+    }
+    let mut found: u32 = 0;
+    let mut from = 0;
+    let mut messages = Messages::new(batch);
+    while let Some(message) = messages.next() {
+        let message = message.map_err(|malformed| CommandRefused::BadRecords { what: malformed.expected })?;
+        if messages.position() - from > MAX_RECORD_BYTES + 4 {
+            return Err(CommandRefused::BadRecords { what: "a record above the limit of bytes" });
+        }
+        from = messages.position();
+        message.key.map_or(Ok(()), check_key)?;
+        found += 1; // each has 5 bytes at least
+    }
+    if found == count { Ok(()) } else { Err(CommandRefused::BadRecords { what: "another number of them than stated" }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use thalweg_types::{
+        GroupId, KeyspaceId, LeaseId, Offset, StreamId,
+        command::{
+            AppendTerms, CommandError, CommitBuilder, Deadline, KeyspaceConfig, ProducerStamp, StreamConfig,
+            TransactionBuilder, encode_append, encode_append_with, encode_create_keyspace, encode_create_stream,
+            encode_delete, encode_expire, encode_grant_lease, encode_open_producer, encode_put, encode_put_until,
+            encode_reclaim_stream, encode_sweep, encode_trim_stream,
+            groups::{Settlement, encode_ack, encode_fetch, encode_seek},
+        },
+        record::RecordBatch,
+    };
+
+    const KS: KeyspaceId = KeyspaceId(1);
+    const STREAM: StreamId = StreamId(2);
+
+    fn encoded(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&mut out).unwrap();
+        out
+    }
+
+    fn infallible(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode(&mut out);
+        out
+    }
+
+    fn records(payloads: &[&[u8]]) -> RecordBatch {
+        let mut batch = RecordBatch::new();
+        payloads.iter().for_each(|payload| batch.push_payload(payload).unwrap());
+        batch
+    }
+
+    fn checked(bytes: &[u8]) -> (AtNone, bool) {
+        let command = ClientCommand::check(bytes).unwrap();
+        assert_eq!(command.bytes, bytes);
+        (command.at_none, command.brings_data)
+    }
+
+    #[test]
+    fn what_clients_may_send_and_what_none_means_for_it() {
+        let batch = records(&[b"r"]);
+        let stamp =
+            AppendTerms { producer: Some(ProducerStamp { id: "p", epoch: 0, sequence: 0 }), ..AppendTerms::default() };
+        let mut conditional = CommitBuilder::new();
+        conditional.expect(KS, b"k", Expect::Absent).unwrap().delete(KS, b"k").unwrap();
+        let mut touch = CommitBuilder::new();
+        touch.touch(KS, b"k", Deadline::Never).unwrap();
+        let mut transaction = TransactionBuilder::new();
+        transaction.then().get(KS, b"k").unwrap().add(KS, b"n", 1).unwrap();
+        let lease = Some(LeaseId(9));
+        let second = Duration::from_secs(1);
+        for (bytes, wanted) in [
+            (encoded(|out| encode_put(out, KS, b"k", b"v")), (AtNone::Allowed, true)),
+            (encoded(|out| encode_delete(out, KS, b"k")), (AtNone::Allowed, false)),
+            (infallible(|out| touch.encode(out)), (AtNone::Allowed, false)),
+            (encoded(|out| encode_put_until(out, KS, b"k", b"v", Deadline::Keep, None)), (AtNone::Allowed, true)),
+            (encoded(|out| encode_put_until(out, KS, b"k", b"v", Deadline::Default, lease)), (AtNone::Refused, true)),
+            (infallible(|out| conditional.encode(out)), (AtNone::Refused, false)),
+            (encoded(|out| transaction.encode(out)), (AtNone::Refused, true)),
+            (infallible(|out| encode_append(out, STREAM, None, &batch)), (AtNone::Allowed, true)),
+            (infallible(|out| encode_append(out, STREAM, Offset(3), &batch)), (AtNone::Refused, true)),
+            (encoded(|out| encode_append_with(out, STREAM, &stamp, &batch)), (AtNone::Refused, true)),
+            (encoded(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default())), (AtNone::Raised, true)),
+            (encoded(|out| encode_create_stream(out, "s", &StreamConfig::default())), (AtNone::Raised, true)),
+            (infallible(|out| encode_trim_stream(out, STREAM, Offset(3))), (AtNone::Allowed, false)),
+            (encoded(|out| encode_open_producer(out, STREAM, "p")), (AtNone::Raised, true)),
+            (encoded(|out| encode_grant_lease(out, lease, second)), (AtNone::Raised, false)),
+            (encoded(|out| encode_ack(out, GroupId(1), &[Settlement::all(7.into())])), (AtNone::Refused, false)),
+            (infallible(|out| encode_seek(out, GroupId(1), None)), (AtNone::Refused, false)),
+        ] {
+            assert_eq!(checked(&bytes), wanted, "{bytes:?}");
+            for cut in 0..bytes.len() {
+                assert!(ClientCommand::check(&bytes[..cut]).is_err(), "{bytes:?} cut to {cut}");
+            }
+            assert!(ClientCommand::check(&[&bytes[..], b"x"].concat()).is_err(), "{bytes:?} and more");
+        }
+    }
+
+    #[test]
+    fn maintenance_is_not_for_clients() {
+        for bytes in [
+            infallible(|out| encode_sweep(out, 1)),
+            infallible(|out| encode_expire(out, 1)),
+            infallible(|out| encode_reclaim_stream(out, STREAM, 1)),
+            encoded(|out| encode_fetch(out, GroupId(1), 1, Offset(0), &[], "m")),
+        ] {
+            let error = ClientCommand::check(&bytes).unwrap_err();
+            assert_eq!(error, CommandRefused::NotForClients { kind: bytes[0] });
+        }
+    }
+
+    #[test]
+    fn records_are_checked_inside() {
+        let empty = infallible(|out| encode_append(out, STREAM, None, &RecordBatch::new()));
+        assert_eq!(ClientCommand::check(&empty).unwrap_err(), CommandRefused::EmptyBatch);
+        let good = infallible(|out| encode_append(out, STREAM, None, &records(&[b"one", b"two"])));
+        let flags_at = good.len() - 4;
+        let mut bad = good.clone();
+        bad[flags_at] = 0x80;
+        assert!(matches!(ClientCommand::check(&bad), Err(CommandRefused::BadRecords { .. })));
+        let mut bad = good;
+        let count_at = bad.len() - 16 - 8;
+        assert_eq!(bad[count_at], 2);
+        bad[count_at] = 3;
+        assert!(matches!(
+            ClientCommand::check(&bad),
+            Err(CommandRefused::BadRecords { .. } | CommandRefused::Malformed(_))
+        ));
+    }
+
+    #[test]
+    fn levels_are_raised_or_refused() {
+        let put = encoded(|out| encode_put(out, KS, b"k", b"v"));
+        let create = encoded(|out| encode_create_keyspace(out, "k", &KeyspaceConfig::default()));
+        let ack = encoded(|out| encode_ack(out, GroupId(1), &[]));
+        let level = |bytes: &[u8], wanted| ClientCommand::check(bytes).unwrap().level(wanted);
+        assert_eq!(level(&put, Durability::None), Ok(Durability::None));
+        assert_eq!(level(&create, Durability::None), Ok(Durability::Os));
+        assert_eq!(level(&ack, Durability::None), Err(CommandRefused::OutcomeUnknown));
+        assert_eq!(level(&ack, Durability::Disk), Ok(Durability::Disk));
+    }
+}

@@ -1,0 +1,279 @@
+//! From bytes as they come to frames.
+//!
+//! Owns: the buffer of what has been received, where frames begin and end, and the largest frame that is taken.
+//! Does not own: what is in a frame (`frames`); sockets.
+//!
+//! Invariants: what a header announces is not allocated before it is there: the buffer has room for at most as much
+//! again as has been received, and for [`READ_BYTES`]. After a [`FrameError`] the channel is of no use: nobody
+//! knows where the next frame begins, and every later call gives the same error.
+
+use std::ops::Range;
+
+use bytes::{Buf, Bytes, BytesMut};
+use thalweg_types::{
+    Action, Classified,
+    limits::{MAX_FRAME_BYTES, MAX_HELLO_BYTES},
+};
+
+use crate::header::{HEADER_BYTES, Header};
+
+/// Room that [`Decoder::buffer`] has at least: what one read from a socket may bring.
+pub const READ_BYTES: usize = 64 * 1024;
+
+/// The channel can't go on: close it, with a goodbye if there is somebody to read it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The frame is larger than was agreed on.
+    #[error("frame of {got} bytes (kind {kind:#06x}) is above the limit of {max}")]
+    TooLarge {
+        /// Bytes announced.
+        got: u32,
+        /// Most that are taken.
+        max: u32,
+        /// What kind it was to be.
+        kind: u16,
+        /// Whose it was to be: its reply may say `frame_too_large` before the goodbye.
+        id: u32,
+    },
+}
+
+impl Classified for FrameError {
+    fn code(&self) -> &'static str {
+        "frame_too_large"
+    }
+
+    fn action(&self) -> Action {
+        Action::Fix
+    }
+}
+
+/// A frame whose boundaries are known and nothing else, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawFrame<'a> {
+    /// Its header.
+    pub header: Header,
+    /// Everything behind the header: optional fields, then the body.
+    pub payload: &'a [u8],
+}
+
+/// The same with a share in the buffer: outlives the decoder's next call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedFrame {
+    /// Its header.
+    pub header: Header,
+    /// Everything behind the header. A slice of it keeps all of the buffer that it came in: what is small and is to
+    /// stay for long should be copied.
+    pub payload: Bytes,
+}
+
+impl SharedFrame {
+    /// Borrowed.
+    #[must_use]
+    pub fn raw(&self) -> RawFrame<'_> {
+        RawFrame { header: self.header, payload: &self.payload }
+    }
+
+    /// A share in a part of the payload, such as a field of the decoded frame.
+    ///
+    /// # Panics
+    /// If `part` is not borrowed from this frame.
+    #[must_use]
+    pub fn share(&self, part: &[u8]) -> Bytes {
+        self.payload.slice_ref(part)
+    }
+}
+
+/// Takes bytes, gives frames. See the module's documentation.
+#[derive(Debug)]
+pub struct Decoder {
+    buffer: BytesMut,
+    /// Bytes at the begin of the buffer that a borrowed frame was made of.
+    used: usize,
+    max_bytes: u32,
+    failed: Option<FrameError>,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Decoder {
+    /// For a new connection: frames of at most [`MAX_HELLO_BYTES`] until [`set_max_bytes`](Self::set_max_bytes).
+    #[must_use]
+    pub fn new() -> Self {
+        Self { buffer: BytesMut::new(), used: 0, max_bytes: MAX_HELLO_BYTES, failed: None }
+    }
+
+    /// From the next frame on, at most so many bytes behind the header, and at most [`MAX_FRAME_BYTES`].
+    pub fn set_max_bytes(&mut self, max_bytes: u32) {
+        self.max_bytes = max_bytes.min(MAX_FRAME_BYTES as u32);
+    }
+
+    /// Takes what has been received, by copying it.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.forget_used();
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The buffer to read into, with some room behind what is there: saves the copy of [`feed`](Self::feed).
+    /// What is there must stay.
+    pub fn buffer(&mut self) -> &mut BytesMut {
+        self.forget_used();
+        let have = self.buffer.len();
+        if self.buffer.capacity() - have < READ_BYTES / 4 {
+            // As much again as is there already, if the frame under way wants it.
+            let wanted = self.announced().map_or(0, |frame| frame.end.saturating_sub(have));
+            self.buffer.reserve(wanted.min(have).max(READ_BYTES));
+        }
+        &mut self.buffer
+    }
+
+    /// Bytes received that are part of no frame yet: above 0 when a connection ends, it ended within a frame.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.buffer.len() - self.used
+    }
+
+    /// The header of the next frame, as soon as it is there, though the frame may not be.
+    #[must_use]
+    pub fn peek(&self) -> Option<Header> {
+        self.buffer[self.used..].first_chunk().map(Header::decode)
+    }
+
+    /// The next frame, with a share in the buffer; `None` until all of it is there.
+    pub fn next_shared(&mut self) -> Result<Option<SharedFrame>, FrameError> {
+        let Some((header, range)) = self.complete()? else { return Ok(None) };
+        self.forget_used();
+        let mut frame = self.buffer.split_to(HEADER_BYTES + range.len());
+        frame.advance(HEADER_BYTES);
+        Ok(Some(SharedFrame { header, payload: frame.freeze() }))
+    }
+
+    /// The next frame, borrowed until the next call: cheaper, for what is dealt with at once.
+    #[inline]
+    pub fn next_borrowed(&mut self) -> Result<Option<RawFrame<'_>>, FrameError> {
+        let Some((header, range)) = self.complete()? else { return Ok(None) };
+        self.used = range.end;
+        Ok(Some(RawFrame { header, payload: &self.buffer[range] }))
+    }
+
+    #[inline]
+    fn forget_used(&mut self) {
+        if self.used > 0 {
+            self.buffer.advance(self.used);
+            self.used = 0;
+        }
+    }
+
+    /// Where in the buffer the payload of the next frame is or will be.
+    #[inline]
+    fn announced(&self) -> Option<Range<usize>> {
+        let header = self.peek()?;
+        let begin = self.used + HEADER_BYTES;
+        Some(begin..begin + (header.len as usize))
+    }
+
+    /// The next frame, if all of it is there.
+    #[inline]
+    fn complete(&mut self) -> Result<Option<(Header, Range<usize>)>, FrameError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let (Some(header), Some(range)) = (self.peek(), self.announced()) else { return Ok(None) };
+        if header.len > self.max_bytes {
+            let Header { len: got, kind, id, .. } = header;
+            let error = FrameError::TooLarge { got, max: self.max_bytes, kind, id };
+            self.failed = Some(error.clone());
+            return Err(error);
+        }
+        Ok((range.end <= self.buffer.len()).then_some((header, range)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::header::{Fields, put_frame};
+
+    fn frame(id: u32, body: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_frame(&mut out, 4, id, &Fields::default(), |out| {
+            out.extend_from_slice(body);
+            Ok(())
+        })
+        .unwrap();
+        out
+    }
+
+    #[test]
+    fn frames_come_out_whole_however_they_came_in() {
+        let bodies = [&b"first"[..], b"", &[7; 3000], b"last"];
+        let stream: Vec<u8> = (1..).zip(bodies).flat_map(|(id, body)| frame(id, body)).collect();
+        for step in [1, 2, 11, 12, 13, 100, stream.len()] {
+            let mut decoder = Decoder::new();
+            let mut got = Vec::new();
+            for chunk in stream.chunks(step) {
+                decoder.feed(chunk);
+                loop {
+                    // Both ways in turns.
+                    let next = if got.len() % 2 == 0 {
+                        decoder.next_shared().unwrap().map(|frame| (frame.header.id, frame.payload.to_vec()))
+                    } else {
+                        decoder.next_borrowed().unwrap().map(|frame| (frame.header.id, frame.payload.to_vec()))
+                    };
+                    let Some(next) = next else { break };
+                    got.push(next);
+                }
+            }
+            let wanted: Vec<_> = (1..).zip(bodies.map(<[u8]>::to_vec)).collect();
+            assert_eq!(got, wanted, "in steps of {step}");
+            assert_eq!(decoder.pending_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn an_announced_length_is_not_allocated() {
+        let mut decoder = Decoder::new();
+        decoder.set_max_bytes(u32::MAX);
+        let header = Header { len: MAX_FRAME_BYTES as u32, kind: 4, fields: 0, id: 1 };
+        decoder.feed(&header.encode());
+        assert_eq!(decoder.next_shared(), Ok(None));
+        assert!(decoder.buffer().capacity() <= 2 * READ_BYTES, "{}", decoder.buffer().capacity());
+        decoder.feed(&vec![0; 1 << 20]);
+        assert_eq!(decoder.next_shared(), Ok(None));
+        assert!(decoder.buffer().capacity() <= 4 << 20, "{}", decoder.buffer().capacity());
+        assert_eq!(decoder.peek(), Some(header));
+    }
+
+    #[test]
+    fn a_frame_above_the_limit_ends_the_channel() {
+        let mut decoder = Decoder::new();
+        decoder.feed(&frame(1, &[0; MAX_HELLO_BYTES as usize]));
+        assert!(decoder.next_borrowed().unwrap().is_some(), "at the limit");
+        decoder.feed(&frame(9, &[0; MAX_HELLO_BYTES as usize + 1])[..HEADER_BYTES]);
+        let error = FrameError::TooLarge { got: MAX_HELLO_BYTES + 1, max: MAX_HELLO_BYTES, kind: 4, id: 9 };
+        assert_eq!(decoder.next_shared(), Err(error.clone()), "as soon as the header is there");
+        decoder.feed(&frame(1, b""));
+        decoder.set_max_bytes(1 << 20);
+        assert_eq!(decoder.next_borrowed(), Err(error), "for good");
+    }
+
+    #[test]
+    fn text_of_another_protocol_is_too_large() {
+        let mut decoder = Decoder::new();
+        decoder.feed(b"GET / HTTP/1.1\r\n\r\n");
+        assert!(decoder.next_shared().is_err());
+    }
+
+    #[test]
+    fn shares_outlive_the_decoder() {
+        let mut decoder = Decoder::new();
+        decoder.feed(&frame(1, b"payload"));
+        let shared = decoder.next_shared().unwrap().unwrap();
+        let part = shared.share(&shared.payload[3..]);
+        drop((decoder, shared));
+        assert_eq!(part, "load");
+    }
+}

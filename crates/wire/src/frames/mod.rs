@@ -1,0 +1,455 @@
+//! All frames there are: their numbers, who sends them, what is in them.
+//!
+//! Owns: [`Kind`], [`ClientFrame`] and [`ServerFrame`]; the modules below it own the frames' fields. Each frame is a
+//! struct whose fields are its layout. Does not own what frames mean together: `docs/formats/wire.md` does.
+//!
+//! Kinds are numbered by area (the high byte) and, but for area 0, by direction: below `40` requests, from `40` on replies,
+//! from `80` on what is pushed. So a peer can tell what an unknown kind is.
+
+mod cache;
+mod connection;
+mod groups;
+mod kv;
+mod node;
+mod streams;
+mod subjects;
+mod watches;
+mod write;
+
+use thalweg_types::{
+    Action, Classified,
+    record::{Malformed, Reader},
+};
+
+pub use cache::*;
+pub use connection::*;
+pub use groups::*;
+pub use kv::*;
+pub use node::*;
+pub use streams::*;
+pub use subjects::*;
+pub use watches::*;
+pub use write::*;
+
+use crate::{
+    codec::{EncodeError, Field, Structure},
+    decoder::RawFrame,
+    header::{Fields, FieldsError, put_frame},
+};
+
+/// Kinds kept for authentication, which is not built: `auth` and its answer.
+pub const RESERVED_KINDS: [(u16, &str); 2] = [(0x0006, "auth"), (0x0007, "auth answer")];
+
+/// A frame can't be understood. The channel goes on: the frame's end is known, and so is its id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The kind is not known here.
+    #[error("frames of kind {kind:#06x} are not known here: the peer is newer, or this is no part of the protocol yet")]
+    UnknownKind {
+        /// Which.
+        kind: u16,
+    },
+    /// The kind is the other side's to send.
+    #[error("a {} frame comes from the other side", kind.name())]
+    WrongDirection {
+        /// Which.
+        kind: Kind,
+    },
+    /// An optional field must be understood and is not known.
+    #[error("field {tag:#06x} is not known here and must be: the peer is newer, leave it out")]
+    UnknownField {
+        /// Its tag.
+        tag: u16,
+    },
+    /// It is not what the format says.
+    #[error("malformed {kind} frame: {malformed}")]
+    Malformed {
+        /// What kind it was to be, or what of it.
+        kind: &'static str,
+        /// Where and why.
+        malformed: Malformed,
+    },
+}
+
+impl Classified for DecodeError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownKind { .. } => "unknown_kind",
+            Self::WrongDirection { .. } => "wrong_direction",
+            Self::UnknownField { .. } => "unknown_field",
+            Self::Malformed { .. } => "malformed_frame",
+        }
+    }
+
+    fn action(&self) -> Action {
+        Action::Fix
+    }
+}
+
+/// Who sends a kind of frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// Clients.
+    Client,
+    /// Servers.
+    Server,
+    /// Both.
+    Both,
+}
+
+/// What a kind of frame is to a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// About the connection; has no id.
+    Connection,
+    /// About a request or subscription that is under way, whose id it has; nothing answers to it.
+    Control,
+    /// Answered by one reply.
+    Request,
+    /// Answered by one reply; then pushes may follow, and at last [`Ended`].
+    Subscription,
+    /// Answers a request.
+    Reply,
+    /// Belongs to a subscription whose id it has, or to those that it lists.
+    Push,
+}
+
+/// A frame's struct: what it is known by.
+pub trait Frame<'a>: Field<'a> + Structure {
+    /// Its kind.
+    const KIND: Kind;
+
+    /// Appends the frame; on error `out` is as it was.
+    fn encode_with(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>) -> Result<(), EncodeError> {
+        put_frame(out, Self::KIND as u16, id, fields, |out| self.put(out))
+    }
+
+    /// Appends the frame without optional fields.
+    #[inline]
+    fn encode(&self, out: &mut Vec<u8>, id: u32) -> Result<(), EncodeError> {
+        self.encode_with(out, id, &Fields::default())
+    }
+
+    /// Reads the body of a frame of this kind; all of it must be used.
+    #[inline]
+    fn decode_body(body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::at(body, 0);
+        let malformed = |malformed| DecodeError::Malformed { kind: Self::NAME, malformed };
+        let frame = Self::take(&mut reader, Self::NAME).map_err(malformed)?;
+        if reader.is_empty() {
+            Ok(frame)
+        } else {
+            Err(malformed(Malformed { at: reader.position(), expected: "end of the frame" }))
+        }
+    }
+}
+
+macro_rules! frames {
+    (
+        client { $($client:ident $(<$client_lt:lifetime>)? = $client_code:literal $client_role:ident,)* }
+        server { $($server:ident $(<$server_lt:lifetime>)? = $server_code:literal $server_role:ident,)* }
+        both { $($both:ident $(<$both_lt:lifetime>)? = $both_code:literal $both_role:ident,)* }
+    ) => {
+        /// What kind of frame it is: the number in its header.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        #[allow(missing_docs)]
+        pub enum Kind {
+            $($client = $client_code,)*
+            $($server = $server_code,)*
+            $($both = $both_code,)*
+        }
+
+        impl Kind {
+            /// All there are.
+            pub const ALL: &'static [Self] =
+                &[$(Self::$client,)* $(Self::$server,)* $(Self::$both,)*];
+
+            /// The kind of that number.
+            #[inline]
+            #[must_use]
+            pub const fn from_code(code: u16) -> Option<Self> {
+                match code {
+                    $($client_code => Some(Self::$client),)*
+                    $($server_code => Some(Self::$server),)*
+                    $($both_code => Some(Self::$both),)*
+                    _ => None,
+                }
+            }
+
+            /// Its name in `docs/formats/wire.md`.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$client => $client::NAME,)*
+                    $(Self::$server => $server::NAME,)*
+                    $(Self::$both => $both::NAME,)*
+                }
+            }
+
+            /// Who sends it.
+            #[must_use]
+            pub const fn sender(self) -> Sender {
+                match self {
+                    $(Self::$client => Sender::Client,)*
+                    $(Self::$server => Sender::Server,)*
+                    $(Self::$both => Sender::Both,)*
+                }
+            }
+
+            /// What it is to a channel.
+            #[must_use]
+            pub const fn role(self) -> Role {
+                match self {
+                    $(Self::$client => Role::$client_role,)*
+                    $(Self::$server => Role::$server_role,)*
+                    $(Self::$both => Role::$both_role,)*
+                }
+            }
+
+            /// Its body as the document writes it.
+            #[must_use]
+            pub fn definition(self) -> String {
+                match self {
+                    $(Self::$client => $client::definition(),)*
+                    $(Self::$server => $server::definition(),)*
+                    $(Self::$both => $both::definition(),)*
+                }
+            }
+        }
+
+        $(impl<'a> Frame<'a> for $client $(<$client_lt>)? { const KIND: Kind = Kind::$client; })*
+        $(impl<'a> Frame<'a> for $server $(<$server_lt>)? { const KIND: Kind = Kind::$server; })*
+        $(impl<'a> Frame<'a> for $both $(<$both_lt>)? { const KIND: Kind = Kind::$both; })*
+
+        /// A frame that a client sends.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum ClientFrame<'a> {
+            $($client($client $(<$client_lt>)?),)*
+            $($both($both $(<$both_lt>)?),)*
+        }
+
+        impl<'a> ClientFrame<'a> {
+            /// Reads a frame that a client has sent.
+            #[inline]
+            pub fn decode(raw: RawFrame<'a>) -> Result<Envelope<'a, Self>, DecodeError> {
+                let code = raw.header.kind;
+                let (fields, body) = split(raw)?;
+                let frame = match Kind::from_code(code) {
+                    $(Some(Kind::$client) => Self::$client(Frame::decode_body(body)?),)*
+                    $(Some(Kind::$both) => Self::$both(Frame::decode_body(body)?),)*
+                    Some(kind) => return Err(DecodeError::WrongDirection { kind }),
+                    None => return Err(DecodeError::UnknownKind { kind: code }),
+                };
+                Ok(Envelope { id: raw.header.id, fields, frame })
+            }
+
+            /// Appends the frame; on error `out` is as it was.
+            pub fn encode(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>) -> Result<(), EncodeError> {
+                match self {
+                    $(Self::$client(frame) => frame.encode_with(out, id, fields),)*
+                    $(Self::$both(frame) => frame.encode_with(out, id, fields),)*
+                }
+            }
+
+            /// What kind it is.
+            #[must_use]
+            pub fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$client(_) => Kind::$client,)*
+                    $(Self::$both(_) => Kind::$both,)*
+                }
+            }
+        }
+
+        /// A frame that a server sends.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, clippy::large_enum_variant)]
+        pub enum ServerFrame<'a> {
+            $($server($server $(<$server_lt>)?),)*
+            $($both($both $(<$both_lt>)?),)*
+        }
+
+        impl<'a> ServerFrame<'a> {
+            /// Reads a frame that a server has sent.
+            #[inline]
+            pub fn decode(raw: RawFrame<'a>) -> Result<Envelope<'a, Self>, DecodeError> {
+                let code = raw.header.kind;
+                let (fields, body) = split(raw)?;
+                let frame = match Kind::from_code(code) {
+                    $(Some(Kind::$server) => Self::$server(Frame::decode_body(body)?),)*
+                    $(Some(Kind::$both) => Self::$both(Frame::decode_body(body)?),)*
+                    Some(kind) => return Err(DecodeError::WrongDirection { kind }),
+                    None => return Err(DecodeError::UnknownKind { kind: code }),
+                };
+                Ok(Envelope { id: raw.header.id, fields, frame })
+            }
+
+            /// Appends the frame; on error `out` is as it was.
+            pub fn encode(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>) -> Result<(), EncodeError> {
+                match self {
+                    $(Self::$server(frame) => frame.encode_with(out, id, fields),)*
+                    $(Self::$both(frame) => frame.encode_with(out, id, fields),)*
+                }
+            }
+
+            /// What kind it is.
+            #[must_use]
+            pub fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$server(_) => Kind::$server,)*
+                    $(Self::$both(_) => Kind::$both,)*
+                }
+            }
+        }
+    };
+}
+
+frames! {
+    client {
+        Hello<'a> = 0x0001 Connection,
+        Cancel = 0x0008 Control,
+        Credit = 0x0009 Control,
+
+        Write<'a> = 0x0100 Request,
+        Get<'a> = 0x0101 Request,
+        MultiGet<'a> = 0x0102 Request,
+        Scan<'a> = 0x0103 Request,
+        Versions<'a> = 0x0104 Request,
+        FindKeyspace<'a> = 0x0105 Request,
+        ListKeyspaces = 0x0106 Request,
+        FindLease = 0x0107 Request,
+        ListLeases = 0x0108 Request,
+        WriteAndPublish<'a> = 0x0109 Request,
+
+        Read = 0x0200 Request,
+        Tail = 0x0201 Subscription,
+        FindStream<'a> = 0x0202 Request,
+        ListStreams = 0x0203 Request,
+        FindOffset = 0x0204 Request,
+        ListProducers<'a> = 0x0205 Request,
+
+        Fetch<'a> = 0x0300 Request,
+        Push<'a> = 0x0301 Subscription,
+        FindGroup<'a> = 0x0302 Request,
+        ListGroups = 0x0303 Request,
+
+        Watch<'a> = 0x0400 Subscription,
+
+        Publish<'a> = 0x0500 Request,
+        Subscribe<'a> = 0x0501 Subscription,
+        Ask<'a> = 0x0502 Request,
+
+        CacheGet<'a> = 0x0600 Request,
+        CachePut<'a> = 0x0601 Request,
+        CacheDelete<'a> = 0x0602 Request,
+        CacheTouch<'a> = 0x0603 Request,
+        CacheAdd<'a> = 0x0604 Request,
+        CacheMultiGet<'a> = 0x0605 Request,
+        OpenCache<'a> = 0x0606 Request,
+        ReadCacheStats = 0x0607 Request,
+
+        ReadStatus = 0x0700 Request,
+    }
+    server {
+        Welcome<'a> = 0x0002 Connection,
+        Failed<'a> = 0x000a Reply,
+        Ended<'a> = 0x000b Push,
+
+        Committed<'a> = 0x0140 Reply,
+        Transacted<'a> = 0x0141 Reply,
+        Done = 0x0142 Reply,
+        Created = 0x0143 Reply,
+        Granted = 0x0144 Reply,
+        ProducerOpened = 0x0145 Reply,
+        Settled<'a> = 0x0146 Reply,
+        Extended<'a> = 0x0147 Reply,
+        Sought = 0x0148 Reply,
+        Value<'a> = 0x0150 Reply,
+        Entries<'a> = 0x0151 Reply,
+        Pairs<'a> = 0x0152 Reply,
+        VersionList<'a> = 0x0153 Reply,
+        KeyspaceFound<'a> = 0x0154 Reply,
+        KeyspaceList<'a> = 0x0155 Reply,
+        LeaseFound<'a> = 0x0156 Reply,
+        LeaseList<'a> = 0x0157 Reply,
+
+        Records<'a> = 0x0240 Reply,
+        Tailing = 0x0241 Reply,
+        StreamFound<'a> = 0x0242 Reply,
+        StreamList<'a> = 0x0243 Reply,
+        OffsetFound = 0x0244 Reply,
+        ProducerList<'a> = 0x0245 Reply,
+        Tailed<'a> = 0x0280 Push,
+
+        Delivery<'a> = 0x0340 Reply,
+        Pushing = 0x0341 Reply,
+        GroupFound<'a> = 0x0342 Reply,
+        GroupList<'a> = 0x0343 Reply,
+        Pushed<'a> = 0x0380 Push,
+
+        Watching = 0x0440 Reply,
+        Changes<'a> = 0x0480 Push,
+
+        Published = 0x0540 Reply,
+        Subscribed = 0x0541 Reply,
+        Answer<'a> = 0x0542 Reply,
+        Deliver<'a> = 0x0580 Push,
+        Dropped = 0x0581 Push,
+
+        CacheValue<'a> = 0x0640 Reply,
+        CacheChanged = 0x0641 Reply,
+        CacheCounter = 0x0642 Reply,
+        CacheEntries<'a> = 0x0643 Reply,
+        CacheOpened = 0x0644 Reply,
+        CacheStats<'a> = 0x0645 Reply,
+
+        Status<'a> = 0x0740 Reply,
+    }
+    both {
+        Goodbye<'a> = 0x0003 Connection,
+        Ping = 0x0004 Connection,
+        Pong = 0x0005 Connection,
+    }
+}
+
+/// A decoded frame with what stood around it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Envelope<'a, F> {
+    /// The request or subscription that it belongs to.
+    pub id: u32,
+    /// Its optional fields.
+    pub fields: Fields<'a>,
+    /// The frame.
+    pub frame: F,
+}
+
+/// The optional fields, decoded, and the body.
+#[inline]
+fn split(raw: RawFrame<'_>) -> Result<(Fields<'_>, &[u8]), DecodeError> {
+    let malformed = |malformed| DecodeError::Malformed { kind: "optional fields of a", malformed };
+    let fields = usize::from(raw.header.fields);
+    let Some((fields, body)) = raw.payload.split_at_checked(fields) else {
+        return Err(malformed(Malformed { at: raw.payload.len(), expected: "optional fields" }));
+    };
+    let fields = Fields::decode(fields).map_err(|error| match error {
+        FieldsError::Malformed(why) => malformed(why),
+        FieldsError::Unknown { tag } => DecodeError::UnknownField { tag },
+    })?;
+    Ok((fields, body))
+}
+
+/// The layouts that frames are made of, by name: `(name, definition)`.
+#[must_use]
+pub fn structures() -> Vec<(&'static str, String)> {
+    macro_rules! list {
+        ($($name:ident)*) => { vec![$(($name::NAME, $name::definition()),)*] };
+    }
+    list!(
+        Space Detail CancelMode Effect Values Order Count Entry Pair VersionState Version Keyspace KeyspaceCounts Lease
+        LeaseKey Appended FailedCondition ScannedPair OperationResult Lapsed Position Permit RecordRun Stream Producer
+        Release DeliveryPart Member Group WatchKeys ChangeKind Change Policy CacheTtl CacheExpect CacheCreate CacheEntry
+        CacheFigures Health Figure
+    )
+}

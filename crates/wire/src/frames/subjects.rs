@@ -1,0 +1,101 @@
+//! Subjects: publishing, subscribing, request and reply. The batches themselves are in [`batch`](crate::batch).
+
+use super::Permit;
+use crate::codec::{List, Rest, choices, structure};
+
+structure! {
+    /// Publishes batches, each of one subject.
+    Publish<'a> as "publish" {
+        /// [`Batch`](crate::Batch)es.
+        batches: List<'a, &'a [u8]>,
+    }
+}
+
+choices! {
+    /// What happens to a subscription whose queue is full.
+    Policy as "policy" {
+        /// Its publishers wait.
+        Block = 0 "block",
+        /// What comes is dropped.
+        DropNew = 1 "drop new",
+        /// What has waited longest is dropped.
+        DropOld = 2 "drop old",
+        /// It ends.
+        Disconnect = 3 "disconnect",
+    }
+}
+
+structure! {
+    /// Begins a subscription.
+    Subscribe<'a> as "subscribe" {
+        /// What happens when its queue is full.
+        policy: Policy,
+        /// Messages that may wait for credit; 0: as the server likes.
+        queue_messages: u32,
+        /// Bytes that may wait; 0: as the server likes.
+        queue_bytes: u64,
+        /// What it may send.
+        permit: Permit,
+        /// To which subjects: names separated by dots, `*` for any one, `>` at the end for any more.
+        pattern: &'a str,
+        /// Of those with the same queue group one gets each message; empty: this one gets all.
+        queue: &'a str,
+    }
+}
+
+structure! {
+    /// Publishes one message and waits for one answer to it.
+    Ask<'a> as "ask" {
+        /// A [`Batch`](crate::Batch) of one message. Its reply subject is the server's to choose and empty here.
+        batch: Rest<'a>,
+    }
+}
+
+structure! {
+    /// Batches were handed out.
+    Published as "published" {
+        /// Deliveries of messages to subscriptions, here on this node.
+        deliveries: u64,
+        /// Of them, those dropped because a queue was full.
+        dropped: u64,
+    }
+}
+
+structure! {
+    /// A subscription has begun. The bounds are those that hold.
+    Subscribed as "subscribed" {
+        /// Messages that may wait.
+        queue_messages: u32,
+        /// Bytes that may wait.
+        queue_bytes: u64,
+    }
+}
+
+structure! {
+    /// An answer to what was asked.
+    Answer<'a> as "answer" {
+        /// A [`Batch`](crate::Batch) of one message, as the one who answered published it.
+        batch: Rest<'a>,
+    }
+}
+
+structure! {
+    /// A batch for some of the channel's subscriptions.
+    Deliver<'a> as "deliver" {
+        /// Their ids: at least one, at most 1,024.
+        subscriptions: List<'a, u32>,
+        /// A [`Batch`](crate::Batch), the same bytes for all who get it.
+        batch: Rest<'a>,
+    }
+}
+
+structure! {
+    /// How much a subscription has missed because its queue was full: in all, since it began. Comes before the first
+    /// batch that was not dropped.
+    Dropped as "dropped" {
+        /// Messages.
+        messages: u64,
+        /// Bytes of batches.
+        bytes: u64,
+    }
+}

@@ -1,0 +1,347 @@
+//! The begin of a connection: which version, which limits.
+//!
+//! Owns: what both sides make of the other's offer, and when silence means something. Does not own the bytes
+//! (`frames/connection`), nor clocks: time is an argument.
+//!
+//! A client sends [`Hello`] first, a server answers [`Welcome`] or [`Goodbye`]. These three have the same layout in every
+//! version of the protocol, so two sides that share none can still say so.
+
+use std::time::Duration;
+
+use thalweg_types::{
+    Action, Classified, Durability, NodeId,
+    limits::{MAX_FRAME_BYTES, MIN_FRAME_BYTES},
+};
+
+use crate::{
+    codec::List,
+    decoder::RawFrame,
+    frames::{ClientFrame, DecodeError, Goodbye, Hello, Kind, Magic, Reason, Space, Welcome},
+};
+
+/// Lowest version that this crate speaks.
+pub const MIN_VERSION: u16 = 1;
+/// Highest version that this crate speaks.
+pub const MAX_VERSION: u16 = 1;
+
+/// Silence is not broken more often than this, whatever a side asks for.
+pub const MIN_KEEP_ALIVE: Duration = Duration::from_secs(1);
+
+/// A connection can't begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// The first frame is none of those that begin a connection.
+    #[error(
+        "the first frame has kind {kind:#06x}: this port speaks Thalweg's native protocol, which begins with a hello"
+    )]
+    NotHello {
+        /// What came.
+        kind: u16,
+    },
+    /// The first frame is malformed.
+    #[error("this is not Thalweg's native protocol: {0}")]
+    Malformed(DecodeError),
+    /// No version is spoken by both.
+    #[error("the peer speaks versions {min} to {max} of the protocol, this side {MIN_VERSION} to {MAX_VERSION}")]
+    NoCommonVersion {
+        /// The peer's lowest.
+        min: u16,
+        /// The peer's highest.
+        max: u16,
+    },
+    /// The peer takes smaller frames than anyone may.
+    #[error("the peer takes frames of {got} bytes at most: at least {MIN_FRAME_BYTES} are needed")]
+    FrameTooSmall {
+        /// What it takes.
+        got: u32,
+    },
+}
+
+impl Classified for HandshakeError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NotHello { .. } | Self::Malformed(_) => "not_thalweg",
+            Self::NoCommonVersion { .. } => "no_common_version",
+            Self::FrameTooSmall { .. } => "frame_limit_too_small",
+        }
+    }
+
+    fn action(&self) -> Action {
+        Action::Fix
+    }
+}
+
+impl HandshakeError {
+    /// What to say to the peer, with [`message`](ToString::to_string) as its text.
+    #[must_use]
+    pub fn goodbye<'a>(&self, message: &'a str) -> Goodbye<'a> {
+        let reason = match self {
+            Self::NoCommonVersion { .. } => Reason::Version,
+            _ => Reason::Protocol,
+        };
+        goodbye(reason, self.action(), message)
+    }
+}
+
+/// A goodbye of this version.
+#[must_use]
+pub fn goodbye(reason: Reason, class: Action, message: &str) -> Goodbye<'_> {
+    Goodbye { reason, class, min_version: MIN_VERSION, max_version: MAX_VERSION, message }
+}
+
+/// What both sides hold to from the welcome on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Of the protocol.
+    pub version: u16,
+    /// Largest frame that the peer takes.
+    pub max_send_bytes: u32,
+    /// See [`KeepAlive`].
+    pub keep_alive: Duration,
+    /// Features that both have. None is defined yet.
+    pub features: Vec<u16>,
+}
+
+/// What a server offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerTerms<'a> {
+    /// Largest frame that it takes.
+    pub max_frame_bytes: u32,
+    /// How long silence may last; a client may ask for less.
+    pub keep_alive: Duration,
+    /// Requests under way on a channel.
+    pub max_requests: u32,
+    /// Subscriptions of a channel.
+    pub max_subscriptions: u32,
+    /// The level of acks where a request does not say.
+    pub durability: Durability,
+    /// Which node.
+    pub node: NodeId,
+    /// Which run of it.
+    pub run: u64,
+    /// Its version, for people.
+    pub server: &'a str,
+    /// Features that it has.
+    pub features: &'a [u16],
+    /// Its spaces.
+    pub spaces: &'a [Space<'a>],
+}
+
+impl ServerTerms<'_> {
+    /// What comes of a hello.
+    pub fn accept(&self, hello: &Hello<'_>) -> Result<Agreed, HandshakeError> {
+        let version = common_version(hello.min_version, hello.max_version)?;
+        check_frame_limit(hello.max_frame_bytes)?;
+        let wanted = Duration::from_millis(hello.keep_alive_millis.into()).max(MIN_KEEP_ALIVE);
+        let keep_alive = if hello.keep_alive_millis == 0 { self.keep_alive } else { self.keep_alive.min(wanted) };
+        Ok(Agreed {
+            version,
+            max_send_bytes: hello.max_frame_bytes.min(MAX_FRAME_BYTES as u32),
+            keep_alive: keep_alive.max(MIN_KEEP_ALIVE),
+            features: hello.features.iter().filter(|feature| self.features.contains(feature)).collect(),
+        })
+    }
+
+    /// The answer to it.
+    #[must_use]
+    pub fn welcome<'a>(&'a self, agreed: &'a Agreed) -> Welcome<'a> {
+        Welcome {
+            version: agreed.version,
+            max_frame_bytes: self.max_frame_bytes,
+            keep_alive_millis: u32::try_from(agreed.keep_alive.as_millis()).unwrap_or(u32::MAX),
+            max_requests: self.max_requests,
+            max_subscriptions: self.max_subscriptions,
+            durability: self.durability,
+            node: self.node,
+            run: self.run,
+            server: self.server,
+            features: List::Items(&agreed.features),
+            spaces: List::Items(self.spaces),
+        }
+    }
+}
+
+/// The hello that a connection's first frame must be.
+pub fn read_hello(raw: RawFrame<'_>) -> Result<Hello<'_>, HandshakeError> {
+    if raw.header.kind != Kind::Hello as u16 {
+        return Err(HandshakeError::NotHello { kind: raw.header.kind });
+    }
+    match ClientFrame::decode(raw).map_err(HandshakeError::Malformed)?.frame {
+        ClientFrame::Hello(hello) => Ok(hello),
+        other => Err(HandshakeError::NotHello { kind: other.kind() as u16 }),
+    }
+}
+
+/// A hello of this version.
+#[must_use]
+pub fn hello<'a>(name: &'a str, max_frame_bytes: u32, keep_alive: Duration, features: &'a [u16]) -> Hello<'a> {
+    Hello {
+        magic: Magic,
+        min_version: MIN_VERSION,
+        max_version: MAX_VERSION,
+        max_frame_bytes,
+        keep_alive_millis: u32::try_from(keep_alive.as_millis()).unwrap_or(u32::MAX),
+        name,
+        features: List::Items(features),
+    }
+}
+
+/// What a client makes of the welcome.
+pub fn check_welcome(welcome: &Welcome<'_>) -> Result<Agreed, HandshakeError> {
+    Ok(Agreed {
+        version: common_version(welcome.version, welcome.version)?,
+        max_send_bytes: check_frame_limit(welcome.max_frame_bytes)?.min(MAX_FRAME_BYTES as u32),
+        keep_alive: Duration::from_millis(welcome.keep_alive_millis.into()).max(MIN_KEEP_ALIVE),
+        features: welcome.features.iter().collect(),
+    })
+}
+
+/// The highest version that both speak.
+fn common_version(min: u16, max: u16) -> Result<u16, HandshakeError> {
+    let highest = max.min(MAX_VERSION);
+    if highest < min.max(MIN_VERSION) { Err(HandshakeError::NoCommonVersion { min, max }) } else { Ok(highest) }
+}
+
+fn check_frame_limit(got: u32) -> Result<u32, HandshakeError> {
+    if got < MIN_FRAME_BYTES { Err(HandshakeError::FrameTooSmall { got }) } else { Ok(got) }
+}
+
+/// What to do about silence now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// Look again after so long.
+    Wait(Duration),
+    /// Send a ping: nothing was sent for the interval.
+    Ping,
+    /// The peer is gone: nothing was heard for three intervals.
+    Gone,
+}
+
+/// Each side sends something at least once an interval, a ping if there is nothing else; one that is not heard for three
+/// intervals is gone. Times are those of a monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    interval: Duration,
+    heard: Duration,
+    sent: Duration,
+}
+
+impl KeepAlive {
+    /// From now on.
+    #[must_use]
+    pub fn new(interval: Duration, now: Duration) -> Self {
+        Self { interval: interval.max(MIN_KEEP_ALIVE), heard: now, sent: now }
+    }
+
+    /// Something was received.
+    pub fn heard(&mut self, now: Duration) {
+        self.heard = now;
+    }
+
+    /// Something was sent.
+    pub fn sent(&mut self, now: Duration) {
+        self.sent = now;
+    }
+
+    /// What to do.
+    #[must_use]
+    pub fn look(&self, now: Duration) -> Silence {
+        let (ping_at, gone_at) = (self.sent + self.interval, self.heard + 3 * self.interval);
+        if now >= gone_at {
+            Silence::Gone
+        } else if now >= ping_at {
+            Silence::Ping
+        } else {
+            Silence::Wait(ping_at.min(gone_at) - now)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{decoder::Decoder, frames::Frame};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn terms() -> ServerTerms<'static> {
+        ServerTerms {
+            max_frame_bytes: 1 << 20,
+            keep_alive: 30 * SECOND,
+            max_requests: 100,
+            max_subscriptions: 10,
+            durability: Durability::Disk,
+            node: NodeId(1),
+            run: 2,
+            server: "0.1",
+            features: &[3, 5],
+            spaces: &[],
+        }
+    }
+
+    #[test]
+    fn both_sides_agree() {
+        let terms = terms();
+        let agreed = terms.accept(&hello("test", 70_000, 10 * SECOND, &[1, 5])).unwrap();
+        let wanted = Agreed { version: 1, max_send_bytes: 70_000, keep_alive: 10 * SECOND, features: vec![5] };
+        assert_eq!(agreed, wanted);
+        let at_client = check_welcome(&terms.welcome(&agreed)).unwrap();
+        assert_eq!(at_client, Agreed { max_send_bytes: 1 << 20, ..wanted });
+        let patient = terms.accept(&hello("test", u32::MAX, Duration::ZERO, &[])).unwrap();
+        assert_eq!((patient.keep_alive, patient.max_send_bytes), (30 * SECOND, MAX_FRAME_BYTES as u32));
+        let hasty = terms.accept(&hello("test", 70_000, Duration::from_millis(1), &[])).unwrap();
+        assert_eq!(hasty.keep_alive, MIN_KEEP_ALIVE);
+    }
+
+    #[test]
+    fn versions_are_negotiated_or_refused() {
+        let terms = terms();
+        let offer = |min_version, max_version| Hello { min_version, max_version, ..hello("t", 70_000, SECOND, &[]) };
+        assert_eq!(terms.accept(&offer(1, 9)).unwrap().version, 1);
+        assert_eq!(terms.accept(&offer(0, 1)).unwrap().version, 1);
+        for (min, max) in [(2, 9), (0, 0), (1, 0)] {
+            let error = terms.accept(&offer(min, max)).unwrap_err();
+            assert_eq!(error, HandshakeError::NoCommonVersion { min, max });
+            let text = error.to_string();
+            let goodbye = error.goodbye(&text);
+            assert_eq!((goodbye.reason, goodbye.class), (Reason::Version, Action::Fix));
+        }
+        let agreed = terms.accept(&offer(1, 1)).unwrap();
+        let welcome = Welcome { version: 2, ..terms.welcome(&agreed) };
+        assert_eq!(check_welcome(&welcome), Err(HandshakeError::NoCommonVersion { min: 2, max: 2 }));
+        let small = Hello { max_frame_bytes: 65_535, ..offer(1, 1) };
+        assert_eq!(terms.accept(&small), Err(HandshakeError::FrameTooSmall { got: 65_535 }));
+    }
+
+    #[test]
+    fn anything_but_a_hello_is_another_protocol() {
+        let mut bytes = Vec::new();
+        hello("t", 70_000, SECOND, &[]).encode(&mut bytes, 0).unwrap();
+        let read = |bytes: &[u8]| {
+            let mut decoder = Decoder::new();
+            decoder.feed(bytes);
+            read_hello(decoder.next_borrowed().unwrap().unwrap()).map(|hello| hello.name.to_owned())
+        };
+        assert_eq!(read(&bytes), Ok("t".to_owned()));
+        let mut other = bytes.clone();
+        other[12] = b'X';
+        assert!(matches!(read(&other), Err(HandshakeError::Malformed(_))));
+        bytes[4] = Kind::Ping as u8;
+        let error = read(&bytes).unwrap_err();
+        assert_eq!(error, HandshakeError::NotHello { kind: 4 });
+        assert_eq!(error.goodbye("").reason, Reason::Protocol);
+    }
+
+    #[test]
+    fn silence_is_broken_and_then_final() {
+        let mut alive = KeepAlive::new(10 * SECOND, 100 * SECOND);
+        assert_eq!(alive.look(104 * SECOND), Silence::Wait(6 * SECOND));
+        assert_eq!(alive.look(110 * SECOND), Silence::Ping);
+        alive.sent(110 * SECOND);
+        assert_eq!(alive.look(110 * SECOND), Silence::Wait(10 * SECOND));
+        alive.heard(111 * SECOND);
+        alive.sent(139 * SECOND);
+        assert_eq!(alive.look(140 * SECOND), Silence::Wait(SECOND), "gone comes before the next ping");
+        assert_eq!(alive.look(141 * SECOND), Silence::Gone);
+    }
+}

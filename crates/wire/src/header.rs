@@ -1,0 +1,291 @@
+//! The envelope that every frame has.
+//!
+//! ```text
+//!  0     4      6        8    12
+//!  | len | kind | fields | id | optional fields ... | body ...        u32, u16, u16, u32
+//! ```
+//! Little-endian. `len` counts what follows the header, `fields` the bytes of the optional fields.
+//!
+//! Owns: the header, the optional fields, and how a frame is put together. Does not own what kinds there are
+//! (`frames`), nor how bytes become frames (`decoder`).
+
+use thalweg_types::{
+    SpaceId,
+    limits::{MAX_FRAME_BYTES, MAX_TRACE_BYTES},
+    record::{Malformed, Reader},
+};
+
+use crate::codec::{EncodeError, Field};
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 12;
+
+/// What precedes every frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes that follow the header.
+    pub len: u32,
+    /// What kind of frame it is, see [`Kind`](crate::Kind). May be one that this version does not know.
+    pub kind: u16,
+    /// Of them, bytes of optional fields, which come first. `fields <= len` or the frame is malformed.
+    pub fields: u16,
+    /// The request or subscription that it belongs to; 0: none, or nobody waits for a reply.
+    pub id: u32,
+}
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
+
+impl Header {
+    /// The encoding.
+    #[inline]
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[0..4].copy_from_slice(&self.len.to_le_bytes());
+        out[4..6].copy_from_slice(&self.kind.to_le_bytes());
+        out[6..8].copy_from_slice(&self.fields.to_le_bytes());
+        out[8..12].copy_from_slice(&self.id.to_le_bytes());
+        out
+    }
+
+    /// The inverse of [`encode`](Self::encode): any 12 bytes are a header.
+    #[inline]
+    #[must_use]
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Self {
+        let [l0, l1, l2, l3, k0, k1, f0, f1, i0, i1, i2, i3] = *bytes;
+        Self {
+            len: u32::from_le_bytes([l0, l1, l2, l3]),
+            kind: u16::from_le_bytes([k0, k1]),
+            fields: u16::from_le_bytes([f0, f1]),
+            id: u32::from_le_bytes([i0, i1, i2, i3]),
+        }
+    }
+}
+
+/// From here on, a field that the receiver does not know makes the frame an error instead of being skipped.
+pub const MUST_UNDERSTAND: u16 = 0x8000;
+
+const TRACE: u16 = 0x0001;
+const TIMEOUT: u16 = 0x0002;
+const LIMIT: u16 = 0x0003;
+const SPACE: u16 = 0x8001;
+
+/// The optional fields, by number and name, as the document lists them.
+pub const KNOWN_FIELDS: [(u16, &str); 4] = [(TRACE, "trace"), (TIMEOUT, "timeout"), (LIMIT, "limit"), (SPACE, "space")];
+
+/// What any frame may carry beside its body.
+///
+/// ```text
+/// fields := (tag u16 | len u16 | bytes)*          tags rise
+/// ```
+/// A newer peer may send others. Those with a tag below [`MUST_UNDERSTAND`] are skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fields<'a> {
+    /// A name for this request in logs and traces, 1 to 64 bytes.
+    pub trace: Option<&'a str>,
+    /// Microseconds after which the sender does not want the reply any more.
+    pub timeout_micros: Option<u64>,
+    /// After so many messages, records or changes a subscription ends by itself.
+    pub limit: Option<u64>,
+    /// The space that the request is about; 0 if left out.
+    pub space: Option<SpaceId>,
+}
+
+/// Why the optional fields of a frame can't be taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldsError {
+    /// They are not what the format says.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// One that must be understood is not known.
+    #[error("field {tag:#06x} is not known here and must be: the peer is newer, leave it out")]
+    Unknown {
+        /// Its tag.
+        tag: u16,
+    },
+}
+
+impl<'a> Fields<'a> {
+    /// Appends the encoding.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let mut field = |tag: u16, bytes: &[u8]| {
+            let len = u16::try_from(bytes.len()).map_err(|_| EncodeError::FieldsTooLong { got: bytes.len() })?;
+            tag.put(out)?;
+            len.put(out)?;
+            out.extend_from_slice(bytes);
+            Ok(())
+        };
+        if let Some(trace) = self.trace {
+            field(TRACE, &trace.as_bytes()[..trace.floor_char_boundary(MAX_TRACE_BYTES)])?;
+        }
+        if let Some(timeout) = self.timeout_micros {
+            field(TIMEOUT, &timeout.to_le_bytes())?;
+        }
+        if let Some(limit) = self.limit {
+            field(LIMIT, &limit.to_le_bytes())?;
+        }
+        if let Some(space) = self.space {
+            field(SPACE, &space.0.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Reads all of `bytes`.
+    #[inline]
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, FieldsError> {
+        if bytes.is_empty() { Ok(Self::default()) } else { Self::decode_some(bytes) }
+    }
+
+    fn decode_some(bytes: &'a [u8]) -> Result<Self, FieldsError> {
+        let mut reader = Reader::at(bytes, 0);
+        let mut fields = Self::default();
+        let mut last = None;
+        while !reader.is_empty() {
+            let at = reader.position();
+            let malformed = |expected| FieldsError::Malformed(Malformed { at, expected });
+            let tag = reader.u16("field tag")?;
+            let len = usize::from(reader.u16("field length")?);
+            let bytes = reader.take(len, "field")?;
+            if last.is_some_and(|last| tag <= last) {
+                return Err(malformed("fields in the order of their tags"));
+            }
+            last = Some(tag);
+            let eight = || bytes.try_into().map(u64::from_le_bytes).map_err(|_| malformed("a field of 8 bytes"));
+            match tag {
+                TRACE => {
+                    let text = std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty());
+                    let text = text.filter(|text| text.len() <= MAX_TRACE_BYTES);
+                    fields.trace = Some(text.ok_or_else(|| malformed("a trace of 1 to 64 bytes of UTF-8"))?);
+                }
+                TIMEOUT => fields.timeout_micros = Some(eight()?),
+                LIMIT => fields.limit = Some(eight()?),
+                SPACE => {
+                    let space = bytes.try_into().map(u32::from_le_bytes);
+                    fields.space = Some(SpaceId(space.map_err(|_| malformed("a field of 4 bytes"))?));
+                }
+                MUST_UNDERSTAND.. => return Err(FieldsError::Unknown { tag }),
+                _ => {}
+            }
+        }
+        Ok(fields)
+    }
+}
+
+/// Appends a frame: header, optional fields, and the body that `body` writes. On error `out` is as it was.
+#[inline]
+pub fn put_frame(
+    out: &mut Vec<u8>,
+    kind: u16,
+    id: u32,
+    fields: &Fields<'_>,
+    body: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    let begin = out.len();
+    let encoded = put_open_frame(out, kind, id, fields, 0, body);
+    if encoded.is_err() {
+        out.truncate(begin);
+    }
+    encoded
+}
+
+/// As [`put_frame`], of a frame that `follows` more bytes belong to, which are sent behind `out`.
+#[inline]
+pub(crate) fn put_open_frame(
+    out: &mut Vec<u8>,
+    kind: u16,
+    id: u32,
+    fields: &Fields<'_>,
+    follows: usize,
+    body: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    let begin = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    let mut fields_len = 0;
+    if *fields != Fields::default() {
+        fields.encode(out)?;
+        let got = out.len() - begin - HEADER_BYTES;
+        fields_len = u16::try_from(got).map_err(|_| EncodeError::FieldsTooLong { got })?;
+    }
+    body(out)?;
+    let got = (out.len() - begin - HEADER_BYTES).saturating_add(follows);
+    if got > MAX_FRAME_BYTES {
+        return Err(EncodeError::FrameTooLarge { got, max: MAX_FRAME_BYTES });
+    }
+    let len = u32::try_from(got).expect("at most MAX_FRAME_BYTES");
+    let header = Header { len, kind, fields: fields_len, id };
+    out[begin..begin + HEADER_BYTES].copy_from_slice(&header.encode());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Fields<'_> =
+        Fields { trace: Some("t"), timeout_micros: Some(0x0102), limit: Some(3), space: Some(SpaceId(4)) };
+
+    fn encoded(fields: &Fields<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        fields.encode(&mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn the_header_is_pinned() {
+        let header = Header { len: 0x0102_0304, kind: 0x0506, fields: 0x0708, id: 0x090a_0b0c };
+        assert_eq!(header.encode(), [4, 3, 2, 1, 6, 5, 8, 7, 0xc, 0xb, 0xa, 9]);
+        assert_eq!(Header::decode(&header.encode()), header);
+    }
+
+    #[test]
+    fn fields_are_pinned_and_come_back() {
+        let bytes = encoded(&ALL);
+        let pinned =
+            b"\x01\0\x01\0t\x02\0\x08\0\x02\x01\0\0\0\0\0\0\x03\0\x08\0\x03\0\0\0\0\0\0\0\x01\x80\x04\0\x04\0\0\0";
+        assert_eq!(bytes, pinned);
+        assert_eq!(Fields::decode(&bytes), Ok(ALL));
+        assert_eq!(Fields::decode(&[]), Ok(Fields::default()));
+        // Cut where a field ends they are fewer fields, elsewhere malformed.
+        let ends = [0, 5, 17, 29];
+        for cut in 0..bytes.len() {
+            assert_eq!(Fields::decode(&bytes[..cut]).is_ok(), ends.contains(&cut), "cut to {cut}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_skipped_unless_they_must_be_understood() {
+        let with = |tag: u16| {
+            let mut bytes = encoded(&Fields { trace: Some("t"), ..Fields::default() });
+            bytes.extend_from_slice(&tag.to_le_bytes());
+            bytes.extend_from_slice(b"\x02\0xy");
+            bytes
+        };
+        assert_eq!(Fields::decode(&with(0x7fff)).unwrap().trace, Some("t"));
+        for tag in [0x8000, 0x8002, 0xffff] {
+            assert_eq!(Fields::decode(&with(tag)), Err(FieldsError::Unknown { tag }));
+        }
+        assert!(matches!(Fields::decode(&with(1)), Err(FieldsError::Malformed(_))), "twice");
+        assert!(matches!(Fields::decode(&with(0)), Err(FieldsError::Malformed(_))), "out of order");
+    }
+
+    #[test]
+    fn a_trace_is_cut_to_its_limit() {
+        let long = "é".repeat(40);
+        let bytes = encoded(&Fields { trace: Some(&long), ..Fields::default() });
+        assert_eq!(Fields::decode(&bytes).unwrap().trace, Some(&long[..64]));
+        let empty = encoded(&Fields { trace: Some(""), ..Fields::default() });
+        assert!(Fields::decode(&empty).is_err());
+    }
+
+    #[test]
+    fn a_frame_above_the_limit_leaves_the_buffer_as_it_was() {
+        let mut out = vec![1, 2, 3];
+        put_open_frame(&mut out.clone(), 1, 1, &ALL, MAX_FRAME_BYTES - encoded(&ALL).len(), |_| Ok(())).unwrap();
+        let large = put_frame(&mut out, 1, 1, &ALL, |out| {
+            out.resize(out.len() + MAX_FRAME_BYTES, 0);
+            Ok(())
+        });
+        assert!(matches!(large, Err(EncodeError::FrameTooLarge { .. })));
+        assert_eq!(out, [1, 2, 3]);
+    }
+}

@@ -1,0 +1,43 @@
+//! The native binary protocol, sans I/O: bytes in, frames out, and the reverse.
+//!
+//! Owns: every byte that goes over a native connection (`docs/formats/wire.md` describes them), the arithmetic of credit,
+//! the agreement at the begin of a connection, and on the client's side which reply belongs to which request.
+//! Does not own: sockets, tasks, clocks, the database; what a request does.
+//!
+//! ```
+//! use thalweg_types::{KeyspaceId, Revision};
+//! use thalweg_wire::{ClientFrame, Decoder, Fields, Frame, Get, Rest, Values};
+//!
+//! // A client puts frames into a buffer, and sends that.
+//! let mut out = Vec::new();
+//! let get = Get { keyspace: KeyspaceId(1), revision: Revision(0), values: Values::Include, key: Rest(b"ada") };
+//! get.encode(&mut out, 7).unwrap();
+//!
+//! // A server feeds what it receives, and takes frames out.
+//! let mut decoder = Decoder::new();
+//! decoder.feed(&out);
+//! let raw = decoder.next_borrowed().unwrap().expect("all of it is there");
+//! let request = ClientFrame::decode(raw).unwrap();
+//! assert_eq!((request.id, request.frame), (7, ClientFrame::Get(get)));
+//! ```
+
+pub mod batch;
+mod codec;
+pub mod command;
+pub mod credit;
+mod decoder;
+mod frames;
+pub mod handshake;
+mod header;
+pub mod message;
+pub mod session;
+
+pub use batch::{Batch, BatchError, BatchWriter, Checksum, SharedBatch};
+pub use codec::{EncodeError, Field, Level, List, Rest, Structure};
+pub use command::ClientCommand;
+pub use credit::{ReceiveCredit, SendCredit};
+pub use decoder::{Decoder, FrameError, READ_BYTES, RawFrame, SharedFrame};
+pub use frames::*;
+pub use header::{Fields, FieldsError, HEADER_BYTES, Header, KNOWN_FIELDS, MUST_UNDERSTAND, put_frame};
+pub use message::{Headers, Message, Messages};
+pub use session::Session;

@@ -1,0 +1,227 @@
+//! The messages of a batch and the records of a stream, one after the other, without allocation.
+//!
+//! Both are records as `docs/formats/command.md` describes them; [`thalweg_types::record::Records`] reads the same bytes,
+//! and allocates for headers. Owns only this way of reading.
+
+use thalweg_types::{
+    limits::MAX_HEADERS,
+    record::{Malformed, Reader},
+};
+
+const KEY: u8 = 1;
+const HEADERS: u8 = 2;
+const TOMBSTONE: u8 = 4;
+
+/// A message or record, borrowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Its key.
+    pub key: Option<&'a [u8]>,
+    /// Its headers.
+    pub headers: Headers<'a>,
+    /// Its payload.
+    pub payload: &'a [u8],
+    /// Whether it says that its key is gone.
+    pub is_tombstone: bool,
+}
+
+/// Headers of a message, in order; names may repeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headers<'a> {
+    count: u16,
+    bytes: &'a [u8],
+}
+
+impl<'a> Headers<'a> {
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let mut reader = Reader::at(self.bytes, 0);
+        (0..self.count).map_while(move |_| header(&mut reader).ok())
+    }
+
+    /// The first value of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&'a [u8]> {
+        self.iter().find(|(found, _)| *found == name).map(|(_, value)| value)
+    }
+
+    fn take(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let at = reader.position();
+        let count = reader.u16("header count")?;
+        if count == 0 || usize::from(count) > MAX_HEADERS {
+            return Err(Malformed { at, expected: "1 to 64 headers" });
+        }
+        let mut ahead = reader.clone();
+        for _ in 0..count {
+            header(&mut ahead)?;
+        }
+        let bytes = reader.take(ahead.position() - reader.position(), "headers")?;
+        Ok(Self { count, bytes })
+    }
+}
+
+fn header<'a>(reader: &mut Reader<'a>) -> Result<(&'a str, &'a [u8]), Malformed> {
+    let len = usize::from(reader.u16("header name length")?);
+    let at = reader.position();
+    let name = std::str::from_utf8(reader.take(len, "header name")?);
+    let name = name.map_err(|_| Malformed { at, expected: "header name in UTF-8" })?;
+    let len = reader.u32("header value length")? as usize;
+    Ok((name, reader.take(len, "header value")?))
+}
+
+/// Iterates over framed messages; ends after the first malformed one.
+#[derive(Clone, Debug, Default)]
+pub struct Messages<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Messages<'a> {
+    /// Over `bytes`, which hold messages and nothing else.
+    #[inline]
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// Bytes gone through.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// How many there are, if all are well formed.
+    pub fn check(self) -> Result<u32, Malformed> {
+        let mut count: u32 = 0;
+        for message in self {
+            message?;
+            count += 1; // each has 5 bytes at least
+        }
+        Ok(count)
+    }
+
+    fn fail(&mut self, at: usize, expected: &'static str) -> Option<Result<Message<'a>, Malformed>> {
+        self.at = self.bytes.len();
+        Some(Err(Malformed { at, expected }))
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<Message<'a>, Malformed>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.bytes.get(self.at..)?;
+        if rest.is_empty() {
+            return None;
+        }
+        let Some((len, rest)) = rest.split_first_chunk() else { return self.fail(self.at, "record length") };
+        let len = u32::from_le_bytes(*len) as usize;
+        let Some((&flags, payload)) = rest.get(..len).and_then(<[u8]>::split_first) else {
+            return self.fail(self.at + 4, "record bytes");
+        };
+        let begin = self.at + 5;
+        self.at += 4 + len;
+        if flags == 0 {
+            return Some(Ok(Message { payload, ..Message::default() }));
+        }
+        match with_flags(flags, payload) {
+            Ok(message) => Some(Ok(message)),
+            Err(Malformed { at, expected }) => self.fail(begin + at, expected),
+        }
+    }
+}
+
+#[cold]
+fn with_flags(flags: u8, bytes: &[u8]) -> Result<Message<'_>, Malformed> {
+    if flags & !(KEY | HEADERS | TOMBSTONE) != 0 {
+        return Err(Malformed { at: 0, expected: "known record flags" });
+    }
+    let mut reader = Reader::at(bytes, 0);
+    let mut message = Message::default();
+    if flags & KEY != 0 {
+        let len = reader.u32("record key length")? as usize;
+        message.key = Some(reader.take(len, "record key")?);
+    }
+    if flags & HEADERS != 0 {
+        message.headers = Headers::take(&mut reader)?;
+    }
+    message.payload = reader.rest();
+    message.is_tombstone = flags & TOMBSTONE != 0;
+    if message.is_tombstone && (message.key.is_none() || !message.payload.is_empty()) {
+        return Err(Malformed { at: 0, expected: "a tombstone with a key and no payload" });
+    }
+    Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_types::record::{Record, RecordBatch, Records};
+
+    fn batch() -> RecordBatch {
+        let mut batch = RecordBatch::new();
+        batch.push_payload(b"plain").unwrap();
+        batch.push_payload(b"").unwrap();
+        let headers = vec![("a", &b"1"[..]), ("b", b""), ("a", b"2")];
+        batch.push(&Record { key: Some(b"key"), headers, payload: b"payload", is_tombstone: false }).unwrap();
+        batch.push(&Record { key: Some(b"gone"), is_tombstone: true, ..Record::default() }).unwrap();
+        batch
+    }
+
+    fn as_record(message: Message<'_>) -> Record<'_> {
+        let Message { key, headers, payload, is_tombstone } = message;
+        Record { key, headers: headers.iter().collect(), payload, is_tombstone }
+    }
+
+    /// Both readers of these bytes agree on what they are, and where they are not.
+    fn compare(bytes: &[u8]) {
+        let mut ours = Messages::new(bytes);
+        for theirs in Records::new(bytes) {
+            let ours = ours.next().expect("as many");
+            assert_eq!(ours.is_ok(), theirs.is_ok(), "{bytes:?}: {ours:?}, {theirs:?}");
+            if let (Ok(ours), Ok(theirs)) = (ours, theirs) {
+                assert_eq!(as_record(ours), theirs);
+            }
+        }
+        assert!(ours.next().is_none(), "{bytes:?}");
+    }
+
+    #[test]
+    fn the_same_as_the_records_of_streams() {
+        let batch = batch();
+        let bytes = batch.bytes();
+        compare(bytes);
+        assert_eq!(Messages::new(bytes).check(), Ok(4));
+        for cut in 0..bytes.len() {
+            compare(&bytes[..cut]);
+        }
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut mutated = bytes.to_vec();
+                mutated[at] ^= 1 << bit;
+                compare(&mutated);
+            }
+        }
+    }
+
+    #[test]
+    fn headers_are_found_by_name() {
+        let batch = batch();
+        let message = Messages::new(batch.bytes()).nth(2).unwrap().unwrap();
+        assert_eq!((message.headers.get("a"), message.headers.get("b")), (Some(&b"1"[..]), Some(&b""[..])));
+        assert_eq!((message.headers.get("c"), message.headers.len()), (None, 3));
+    }
+}

@@ -1,0 +1,327 @@
+//! A client's half of a channel: which reply belongs to which request, and which push to which subscription.
+//!
+//! Owns: ids, the table of what is under way, the receivers' credit. Does not own what is done with replies (the caller's
+//! `T`: a waker, a channel's sender), nor retries, nor the wire.
+//!
+//! An id is in use from the request until its last frame: the reply, or for a subscription [`Ended`](crate::Ended) (or
+//! [`Failed`](crate::Failed), if it did not begin). Only then is it given out again, so a frame can't reach the
+//! wrong receiver. A cancelled request keeps its id until the server answers.
+//!
+//! Bound: the server's `max_requests` and `max_subscriptions`, and [`MAX_CHANNEL_IDS`].
+
+use thalweg_types::{Action, Classified, limits::MAX_CHANNEL_IDS};
+
+use crate::{
+    credit::{Overrun, ReceiveCredit},
+    frames::{Credit, Kind, Permit, Role},
+};
+
+/// Nothing can be begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionFull {
+    /// As many requests as the server takes are under way.
+    #[error("{limit} requests are under way on this channel: wait for one, or open another channel")]
+    Requests {
+        /// Most.
+        limit: usize,
+    },
+    /// There are as many subscriptions as the server takes.
+    #[error("there are {limit} subscriptions on this channel: end one, or open another channel")]
+    Subscriptions {
+        /// Most.
+        limit: usize,
+    },
+}
+
+impl Classified for SessionFull {
+    fn code(&self) -> &'static str {
+        "overloaded"
+    }
+
+    fn action(&self) -> Action {
+        Action::Retry
+    }
+}
+
+/// The server has sent what it may not: the channel is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// The frame belongs to nothing that is under way.
+    #[error("a {} frame came for {id}, which is not under way", kind.name())]
+    Unexpected {
+        /// What came.
+        kind: Kind,
+        /// For whom.
+        id: u32,
+    },
+    /// A subscription was sent more than it permits.
+    #[error("subscription {id}: {overrun}")]
+    Overrun {
+        /// Which.
+        id: u32,
+        /// By how much.
+        overrun: Overrun,
+    },
+}
+
+impl Classified for RouteError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Unexpected { .. } => "unexpected_frame",
+            Self::Overrun { overrun, .. } => overrun.code(),
+        }
+    }
+
+    fn action(&self) -> Action {
+        Action::Stop
+    }
+}
+
+/// Whom a frame is for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Route<'s, T> {
+    /// The answer to a request, or the refusal of a subscription: the last frame of its id.
+    Reply(T),
+    /// A subscription has begun.
+    Begun(&'s mut T),
+    /// Something for a subscription.
+    Push(&'s mut T),
+    /// The last frame of a subscription.
+    Ended(T),
+    /// About requests that nobody waits for: the failure of one without an id.
+    Unasked,
+    /// About the connection, or for several subscriptions: see [`Session::delivered`].
+    Channel,
+}
+
+#[derive(Debug)]
+enum Slot<T> {
+    Free { next: Option<u32> },
+    Request(T),
+    Beginning(T, ReceiveCredit),
+    Subscription(T, ReceiveCredit),
+}
+
+/// What is under way on a channel. See the module's documentation.
+#[derive(Debug)]
+pub struct Session<T> {
+    /// Slot 0 has id 1.
+    slots: Vec<Slot<T>>,
+    free: Option<u32>,
+    requests: usize,
+    subscriptions: usize,
+    max_requests: usize,
+    max_subscriptions: usize,
+}
+
+impl<T> Session<T> {
+    /// With a server's bounds.
+    #[must_use]
+    pub fn new(max_requests: u32, max_subscriptions: u32) -> Self {
+        let bounded = |limit: u32| (limit as usize).min(MAX_CHANNEL_IDS);
+        let (max_requests, max_subscriptions) = (bounded(max_requests), bounded(max_subscriptions));
+        Self { slots: Vec::new(), free: None, requests: 0, subscriptions: 0, max_requests, max_subscriptions }
+    }
+
+    /// An id for a request whose reply goes to `waiter`.
+    pub fn request(&mut self, waiter: T) -> Result<u32, SessionFull> {
+        if self.requests >= self.max_requests {
+            return Err(SessionFull::Requests { limit: self.max_requests });
+        }
+        self.requests += 1;
+        Ok(self.take(Slot::Request(waiter)))
+    }
+
+    /// An id for a subscription, and what its request is to permit for a window of so much.
+    pub fn subscribe(&mut self, waiter: T, window: &Permit) -> Result<(u32, Permit), SessionFull> {
+        if self.subscriptions >= self.max_subscriptions {
+            return Err(SessionFull::Subscriptions { limit: self.max_subscriptions });
+        }
+        self.subscriptions += 1;
+        let credit = ReceiveCredit::new(window);
+        Ok((self.take(Slot::Beginning(waiter, credit)), credit.permit()))
+    }
+
+    /// Requests and subscriptions under way.
+    #[must_use]
+    pub fn under_way(&self) -> (usize, usize) {
+        (self.requests, self.subscriptions)
+    }
+
+    /// Whom a frame of the server is for, by its header.
+    pub fn route(&mut self, kind: Kind, id: u32) -> Result<Route<'_, T>, RouteError> {
+        let unexpected = RouteError::Unexpected { kind, id };
+        match kind.role() {
+            Role::Connection => return Ok(Route::Channel),
+            Role::Push if kind == Kind::Deliver => return Ok(Route::Channel),
+            Role::Reply | Role::Push => {}
+            Role::Control | Role::Request | Role::Subscription => return Err(unexpected),
+        }
+        let Some(at) = id.checked_sub(1) else {
+            return if kind == Kind::Failed { Ok(Route::Unasked) } else { Err(unexpected) };
+        };
+        match self.slots.get(at as usize) {
+            None | Some(Slot::Free { .. }) => Err(unexpected),
+            Some(Slot::Request(_)) => match kind.role() {
+                Role::Reply if !begins(kind) => Ok(Route::Reply(self.finish(at))),
+                _ => Err(unexpected),
+            },
+            Some(Slot::Beginning(..)) if kind == Kind::Failed => Ok(Route::Reply(self.finish(at))),
+            Some(Slot::Beginning(..)) if begins(kind) => Ok(Route::Begun(self.begun(at))),
+            Some(Slot::Beginning(..)) => Err(unexpected),
+            Some(Slot::Subscription(..)) if kind == Kind::Ended => Ok(Route::Ended(self.finish(at))),
+            Some(Slot::Subscription(..)) => match (&mut self.slots[at as usize], kind.role()) {
+                (Slot::Subscription(waiter, _), Role::Push) => Ok(Route::Push(waiter)),
+                _ => Err(unexpected),
+            },
+        }
+    }
+
+    /// Counts a batch against the credit of a subscription, and gives its receiver: for each push that carries messages,
+    /// records or changes, and for each subscription that a deliver frame lists.
+    #[inline]
+    pub fn delivered(&mut self, id: u32, messages: u64, bytes: u64) -> Result<&mut T, RouteError> {
+        match id.checked_sub(1).and_then(|at| self.slots.get_mut(at as usize)) {
+            Some(Slot::Subscription(waiter, credit)) => {
+                credit.received(messages, bytes).map_err(|overrun| RouteError::Overrun { id, overrun })?;
+                Ok(waiter)
+            }
+            _ => Err(RouteError::Unexpected { kind: Kind::Deliver, id }),
+        }
+    }
+
+    /// The application is done with so much of what a subscription was sent; what to send, if it is time to.
+    pub fn consumed(&mut self, id: u32, messages: u64, bytes: u64) -> Option<Credit> {
+        match id.checked_sub(1).and_then(|at| self.slots.get_mut(at as usize)) {
+            Some(Slot::Subscription(_, credit)) => credit.consumed(messages, bytes),
+            _ => None, // it ended meanwhile
+        }
+    }
+
+    /// The channel is gone: everybody who waits, each with its id.
+    pub fn into_waiters(self) -> impl Iterator<Item = (u32, T)> {
+        (1..).zip(self.slots).filter_map(|(id, slot)| match slot {
+            Slot::Free { .. } => None,
+            Slot::Request(waiter) | Slot::Beginning(waiter, _) | Slot::Subscription(waiter, _) => Some((id, waiter)),
+        })
+    }
+
+    fn take(&mut self, slot: Slot<T>) -> u32 {
+        let Some(at) = self.free else {
+            self.slots.push(slot);
+            return u32::try_from(self.slots.len()).expect("at most 2 * MAX_CHANNEL_IDS");
+        };
+        let taken = std::mem::replace(&mut self.slots[at as usize], slot);
+        let Slot::Free { next } = taken else { unreachable!("what is in the list is free") };
+        self.free = next;
+        at + 1
+    }
+
+    fn finish(&mut self, at: u32) -> T {
+        let taken = std::mem::replace(&mut self.slots[at as usize], Slot::Free { next: self.free });
+        self.free = Some(at);
+        match taken {
+            Slot::Request(waiter) => {
+                self.requests -= 1;
+                waiter
+            }
+            Slot::Beginning(waiter, _) | Slot::Subscription(waiter, _) => {
+                self.subscriptions -= 1;
+                waiter
+            }
+            Slot::Free { .. } => unreachable!("looked at before"),
+        }
+    }
+
+    fn begun(&mut self, at: u32) -> &mut T {
+        let slot = &mut self.slots[at as usize];
+        *slot = match std::mem::replace(slot, Slot::Free { next: None }) {
+            Slot::Beginning(waiter, credit) => Slot::Subscription(waiter, credit),
+            other => other,
+        };
+        match slot {
+            Slot::Subscription(waiter, _) => waiter,
+            _ => unreachable!("looked at before"),
+        }
+    }
+}
+
+/// Whether a reply says that a subscription has begun.
+fn begins(kind: Kind) -> bool {
+    matches!(kind, Kind::Tailing | Kind::Pushing | Kind::Watching | Kind::Subscribed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Permit = Permit { messages: 4, bytes: 100 };
+
+    #[test]
+    fn replies_in_any_order_reach_their_requests() {
+        let mut session = Session::new(3, 1);
+        let [a, b, c] = ["a", "b", "c"].map(|waiter| session.request(waiter).unwrap());
+        assert_eq!(session.request("d"), Err(SessionFull::Requests { limit: 3 }));
+        assert_eq!(session.route(Kind::Value, b), Ok(Route::Reply("b")));
+        assert_eq!(session.route(Kind::Failed, c), Ok(Route::Reply("c")));
+        let d = session.request("d").unwrap();
+        assert!(d != a, "an id under way is not given out");
+        assert_eq!(session.route(Kind::Value, a), Ok(Route::Reply("a")));
+        assert_eq!(session.route(Kind::Committed, d), Ok(Route::Reply("d")));
+        assert_eq!(session.under_way(), (0, 0));
+        assert_eq!(session.route(Kind::Value, a), Err(RouteError::Unexpected { kind: Kind::Value, id: a }), "twice");
+    }
+
+    #[test]
+    fn a_subscription_begins_is_fed_and_ends() {
+        let mut session = Session::new(1, 1);
+        let (id, permit) = session.subscribe("s", &WINDOW).unwrap();
+        assert_eq!(permit, WINDOW);
+        assert_eq!(session.subscribe("t", &WINDOW), Err(SessionFull::Subscriptions { limit: 1 }));
+        assert!(session.delivered(id, 1, 1).is_err(), "it has not begun");
+        assert!(session.route(Kind::Tailed, id).is_err());
+        assert_eq!(session.route(Kind::Subscribed, id), Ok(Route::Begun(&mut "s")));
+        assert_eq!(session.route(Kind::Deliver, 0), Ok(Route::Channel));
+        assert_eq!(session.delivered(id, 3, 30), Ok(&mut "s"));
+        assert_eq!(session.consumed(id, 3, 30), Some(Credit { messages: 7, bytes: 130 }));
+        assert_eq!(session.route(Kind::Dropped, id), Ok(Route::Push(&mut "s")));
+        assert_eq!(session.delivered(id, 9, 30), Ok(&mut "s"), "the last may be larger");
+        assert!(matches!(session.delivered(id, 1, 1), Err(RouteError::Overrun { .. })));
+        assert_eq!(session.route(Kind::Ended, id), Ok(Route::Ended("s")));
+        assert_eq!(session.consumed(id, 9, 30), None, "too late to matter");
+        assert!(session.subscribe("t", &WINDOW).is_ok());
+    }
+
+    #[test]
+    fn what_belongs_to_nobody_is_an_error() {
+        let mut session = Session::new(2, 2);
+        let request = session.request(()).unwrap();
+        for (kind, id) in [
+            (Kind::Value, 99),
+            (Kind::Value, 0),
+            (Kind::Tailing, request),
+            (Kind::Ended, request),
+            (Kind::Get, request),
+            (Kind::Credit, request),
+        ] {
+            assert_eq!(session.route(kind, id), Err(RouteError::Unexpected { kind, id }));
+        }
+        assert_eq!(session.route(Kind::Failed, 0), Ok(Route::Unasked));
+        assert_eq!(session.route(Kind::Goodbye, 0), Ok(Route::Channel));
+        assert!(session.delivered(request, 1, 1).is_err());
+        assert!(session.delivered(0, 1, 1).is_err());
+    }
+
+    #[test]
+    fn a_refused_subscription_is_a_reply_and_the_rest_is_told_at_the_end() {
+        let mut session = Session::new(2, 2);
+        let (refused, _) = session.subscribe("refused", &WINDOW).unwrap();
+        assert_eq!(session.route(Kind::Failed, refused), Ok(Route::Reply("refused")));
+        let request = session.request("request").unwrap();
+        let (begun, _) = session.subscribe("begun", &WINDOW).unwrap();
+        session.route(Kind::Watching, begun).unwrap();
+        let mut waiters: Vec<_> = session.into_waiters().collect();
+        waiters.sort_unstable();
+        assert_eq!(waiters, [(request, "request"), (begun, "begun")]);
+    }
+}
