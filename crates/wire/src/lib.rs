@@ -29,6 +29,7 @@ mod decoder;
 mod frames;
 pub mod handshake;
 mod header;
+mod layouts;
 pub mod message;
 pub mod session;
 

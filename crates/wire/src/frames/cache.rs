@@ -1,6 +1,9 @@
 //! Caches: in memory, bounded, never logged.
 
-use crate::codec::{List, Rest, choices, structure, variants};
+use crate::{
+    codec::{List, Rest},
+    layouts::{choices, structure, variants},
+};
 
 variants! {
     /// How long an entry is to live.

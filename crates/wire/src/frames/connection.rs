@@ -5,7 +5,10 @@ use thalweg_types::{
     record::{Malformed, Reader},
 };
 
-use crate::codec::{EncodeError, Field, Level, List, choices, structure};
+use crate::{
+    codec::{EncodeError, Field, Level, List},
+    layouts::{choices, structure},
+};
 
 /// `TLWG`: by which a connection is known to be meant for us.
 const MAGIC: u32 = u32::from_le_bytes(*b"TLWG");

@@ -4,7 +4,10 @@
 use thalweg_types::{Attempt, Durability, GroupId, Offset, SpaceTime, StreamId, command::groups::GroupConfig};
 
 use super::{Permit, RecordRun};
-use crate::codec::{Level, List, choices, structure};
+use crate::{
+    codec::{Level, List},
+    layouts::{choices, structure},
+};
 
 structure! {
     /// Describes a group.

@@ -2,7 +2,10 @@
 
 use thalweg_types::{Durability, KeyspaceId, LeaseId, Revision, SpaceTime, command::KeyspaceConfig};
 
-use crate::codec::{List, Rest, choices, structure};
+use crate::{
+    codec::{List, Rest},
+    layouts::{choices, structure},
+};
 
 choices! {
     /// Whether values are wanted.

@@ -2,7 +2,10 @@
 
 use thalweg_types::{Durability, NodeId, SpaceTime};
 
-use crate::codec::{List, choices, structure};
+use crate::{
+    codec::List,
+    layouts::{choices, structure},
+};
 
 structure! {
     /// Asks how the node is.

@@ -2,7 +2,10 @@
 
 use thalweg_types::{Durability, Offset, SpaceTime, StreamId, command::StreamConfig};
 
-use crate::codec::{List, structure, variants};
+use crate::{
+    codec::List,
+    layouts::{structure, variants},
+};
 
 variants! {
     /// Where reading begins.

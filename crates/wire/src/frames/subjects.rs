@@ -1,7 +1,10 @@
 //! Subjects: publishing, subscribing, request and reply. The batches themselves are in [`batch`](crate::batch).
 
 use super::Permit;
-use crate::codec::{List, Rest, choices, structure};
+use crate::{
+    codec::{List, Rest},
+    layouts::{choices, structure},
+};
 
 structure! {
     /// Publishes batches, each of one subject.

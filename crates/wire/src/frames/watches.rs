@@ -3,7 +3,10 @@
 use thalweg_types::{Durability, KeyspaceId, Revision, SpaceTime};
 
 use super::Permit;
-use crate::codec::{List, choices, structure, variants};
+use crate::{
+    codec::List,
+    layouts::{choices, structure, variants},
+};
 
 variants! {
     /// Which keys a watch is about.

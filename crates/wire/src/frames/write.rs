@@ -9,7 +9,10 @@
 
 use thalweg_types::{Attempt, Durability, LeaseId, Offset, Revision, SpaceTime, StreamId};
 
-use crate::codec::{Level, List, Rest, structure, variants};
+use crate::{
+    codec::{Level, List, Rest},
+    layouts::{structure, variants},
+};
 
 structure! {
     /// Carries out a command.

@@ -1,0 +1,169 @@
+//! Macros by which a definition in code is a layout on the wire.
+//!
+//! Owns: [`structure`], fields one after the other; [`choices`], one byte that is one of some values; [`variants`], such a
+//! byte and the fields that belong to it. Each gives a type with [`Field`](crate::Field), which reads and writes it, and
+//! [`Structure`](crate::Structure), which says the layout in the words of `docs/formats/wire.md`.
+
+/// Defines a struct whose layout is that of its fields one after the other.
+macro_rules! structure {
+    (
+        $(#[$doc:meta])*
+        $name:ident $(<$lt:lifetime>)? as $label:literal {
+            $($(#[$field_doc:meta])* $field:ident: $ty:ty,)*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name $(<$lt>)? {
+            $($(#[$field_doc])* pub $field: $ty,)*
+        }
+
+        impl<'a> $crate::codec::Field<'a> for $name $(<$lt>)? {
+            fn layout() -> String {
+                $label.to_owned()
+            }
+
+            #[allow(unused_variables)]
+            fn put(&self, out: &mut Vec<u8>) -> Result<(), $crate::codec::EncodeError> {
+                $($crate::codec::Field::put(&self.$field, out)?;)*
+                Ok(())
+            }
+
+            #[allow(unused_variables)]
+            fn take(
+                reader: &mut thalweg_types::record::Reader<'a>,
+                _: &'static str,
+            ) -> Result<Self, thalweg_types::record::Malformed> {
+                Ok(Self { $($field: $crate::codec::Field::take(reader, stringify!($field))?,)* })
+            }
+        }
+
+        impl<'a> $crate::codec::Structure for $name $(<$lt>)? {
+            const NAME: &'static str = $label;
+
+            fn definition() -> String {
+                let fields: &[String] = &[$(
+                    format!("{} {}", stringify!($field), <$ty as $crate::codec::Field<'a>>::layout()),
+                )*];
+                fields.join(", ")
+            }
+        }
+    };
+}
+
+/// Defines an enum without data that is one byte on the wire.
+macro_rules! choices {
+    (
+        $(#[$doc:meta])*
+        $name:ident as $label:literal {
+            $($(#[$variant_doc:meta])* $variant:ident = $code:literal $word:literal,)*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl<'a> $crate::codec::Field<'a> for $name {
+            fn layout() -> String {
+                $label.to_owned()
+            }
+
+            fn put(&self, out: &mut Vec<u8>) -> Result<(), $crate::codec::EncodeError> {
+                let code: u8 = match self {
+                    $(Self::$variant => $code,)*
+                };
+                code.put(out)
+            }
+
+            fn take(
+                reader: &mut thalweg_types::record::Reader<'a>,
+                what: &'static str,
+            ) -> Result<Self, thalweg_types::record::Malformed> {
+                let at = reader.position();
+                match reader.u8(what)? {
+                    $($code => Ok(Self::$variant),)*
+                    _ => Err(thalweg_types::record::Malformed { at, expected: $label }),
+                }
+            }
+        }
+
+        impl $crate::codec::Structure for $name {
+            const NAME: &'static str = $label;
+
+            fn definition() -> String {
+                let words: &[String] = &[$(format!("{} {}", $code, $word),)*];
+                words.join(", ")
+            }
+        }
+    };
+}
+
+/// Defines an enum with data: a byte that says which, then the fields of that one.
+macro_rules! variants {
+    (
+        $(#[$doc:meta])*
+        $name:ident $(<$lt:lifetime>)? as $label:literal {
+            $(
+                $(#[$variant_doc:meta])*
+                $variant:ident = $code:literal $word:literal
+                    { $($(#[$field_doc:meta])* $field:ident: $ty:ty),* },
+            )*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum $name $(<$lt>)? {
+            $(
+                $(#[$variant_doc])*
+                $variant { $($(#[$field_doc])* $field: $ty),* },
+            )*
+        }
+
+        impl<'a> $crate::codec::Field<'a> for $name $(<$lt>)? {
+            fn layout() -> String {
+                $label.to_owned()
+            }
+
+            fn put(&self, out: &mut Vec<u8>) -> Result<(), $crate::codec::EncodeError> {
+                match self {
+                    $(Self::$variant { $($field),* } => {
+                        $crate::codec::Field::put(&($code as u8), out)?;
+                        $($crate::codec::Field::put($field, out)?;)*
+                    })*
+                }
+                Ok(())
+            }
+
+            fn take(
+                reader: &mut thalweg_types::record::Reader<'a>,
+                what: &'static str,
+            ) -> Result<Self, thalweg_types::record::Malformed> {
+                let at = reader.position();
+                match reader.u8(what)? {
+                    $($code => Ok(Self::$variant {
+                        $($field: $crate::codec::Field::take(reader, stringify!($field))?,)*
+                    }),)*
+                    _ => Err(thalweg_types::record::Malformed { at, expected: $label }),
+                }
+            }
+        }
+
+        impl<'a> $crate::codec::Structure for $name $(<$lt>)? {
+            const NAME: &'static str = $label;
+
+            fn definition() -> String {
+                let variants: &[String] = &[$({
+                    let fields: &[String] = &[$(
+                        format!("{} {}", stringify!($field), <$ty as $crate::codec::Field<'a>>::layout()),
+                    )*];
+                    format!("{} {} ({})", $code, $word, fields.join(", ")).replace(" ()", "")
+                },)*];
+                variants.join(", ")
+            }
+        }
+    };
+}
+
+pub(crate) use {choices, structure, variants};
