@@ -19,6 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("replica", &["types", "disk", "log", "state"]),
     ("recipes", &["types"]),
     ("wire", &["types"]),
+    ("broker", &["types"]),
     ("engine", &["types", "disk", "log", "state", "replica", "recipes"]),
     ("server", &["types", "disk", "log", "engine"]),
     ("bench", &["types", "disk", "log", "state", "engine"]),
@@ -29,7 +30,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[("state", &["log"]), ("bench", &["server"])];
 
 /// Crates without time, randomness, sockets or tasks of their own.
-const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "recipes", "wire", "engine"];
+const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "recipes", "wire", "broker", "engine"];
 
 /// Foreign crates that a core crate may use in its tests only.
 const NOT_IN_CORE: &[&str] =

@@ -161,6 +161,47 @@ pub const MAX_DELIVER_SUBSCRIPTIONS: usize = 1024;
 pub const MAX_CHANNEL_IDS: usize = 1 << 20;
 /// Longest name of a request in traces and logs. Longer ones are cut.
 pub const MAX_TRACE_BYTES: usize = 64;
+/// Longest subject or pattern. Longer: typed error.
+pub const MAX_SUBJECT_BYTES: usize = 512;
+/// Most tokens of a subject or pattern. More: typed error. Matching may look at as many trie nodes as there are
+/// ways to put a `*` for a token, so this bounds what a publish to patterns made for it can cost.
+pub const MAX_SUBJECT_TOKENS: usize = 16;
+/// Longest name of a queue group, in bytes. Longer: typed error.
+pub const MAX_QUEUE_GROUP_BYTES: usize = 128;
+/// Members of a queue group that one pattern may have. More: typed error.
+pub const MAX_QUEUE_GROUP_MEMBERS: usize = 16_384;
+/// Links (connections that subscribe) that a broker holds open. More: typed error, retry.
+pub const MAX_LINKS: usize = 65_536;
+/// Subscriptions of a broker, each with about 400 bytes of memory while nothing waits in its queue. More: typed
+/// error, retry.
+pub const MAX_SUBSCRIPTIONS: usize = 2_000_000;
+/// Subscriptions of one link. More: typed error.
+pub const MAX_LINK_SUBSCRIPTIONS: usize = 1_000_000;
+/// Messages that wait in a subscription's queue, if it asks for nothing else. At the bound its policy decides.
+pub const DEFAULT_SUBSCRIPTION_MESSAGES: u64 = 65_536;
+/// Bytes that wait in a subscription's queue, if it asks for nothing else. At the bound its policy decides.
+pub const DEFAULT_SUBSCRIPTION_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes that wait for all subscriptions of a link. At the bound the policy of whichever would get more decides.
+pub const DEFAULT_LINK_BYTES: u64 = 64 * 1024 * 1024;
+/// Bytes that wait for all links together; what several links share counts for each. At the bound as for a link.
+pub const DEFAULT_BROKER_BYTES: u64 = 1024 * 1024 * 1024;
+/// Subjects without a subscription of their own whose matches a broker remembers, each with about 250 bytes. One
+/// more forgets the oldest.
+pub const DEFAULT_CACHED_SUBJECTS: usize = 65_536;
+/// Largest batch of messages that is published at once. Larger: typed error.
+pub const MAX_PUBLISH_BYTES: usize = MAX_RECORD_BYTES + 1024 * 1024;
+/// Most messages of a batch that is published at once. More: typed error.
+pub const MAX_PUBLISH_MESSAGES: u32 = 65_536;
+/// Requests of one table that wait for a reply. More: typed error, retry.
+pub const MAX_PENDING_REQUESTS: usize = 65_536;
+/// Longest time for which a request waits. A longer wish is cut to it.
+pub const MAX_REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Caches of one node. More: typed error.
+pub const MAX_CACHES: usize = 1024;
+/// Smallest bound of a cache. Smaller: typed error.
+pub const MIN_CACHE_BYTES: u64 = 64 * 1024;
+/// Keys of one page of a cache's scan. A larger wish is cut to it.
+pub const MAX_CACHE_SCAN_KEYS: usize = 10_000;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);

@@ -1,0 +1,196 @@
+//! Who wants what is published somewhere: subscriptions, and queue groups of them.
+
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use thalweg_types::limits::MAX_QUEUE_GROUP_MEMBERS;
+
+use crate::link::{Place, Shared};
+
+/// Up to so many subscriptions are a sorted list; more are a tree, so that one comes and goes in logarithmic time.
+const MAX_FEW: usize = 64;
+
+/// A subscription, wherever its link is. Ordered by link, so that those of one link are neighbours.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) link: Arc<Shared>,
+    pub(crate) place: Place,
+}
+
+impl Target {
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.link, &other.link)
+    }
+}
+
+impl Ord for Target {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_link = Arc::as_ptr(&self.link).cmp(&Arc::as_ptr(&other.link));
+        by_link.then_with(|| self.place.cmp(&other.place))
+    }
+}
+
+impl PartialOrd for Target {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Target {}
+
+/// A set of subscriptions in order. Most have one.
+#[derive(Debug, Default)]
+pub(crate) enum Targets {
+    #[default]
+    None,
+    One(Target),
+    Few(Vec<Target>),
+    Many(BTreeSet<Target>),
+}
+
+impl Targets {
+    fn insert(&mut self, target: Target) {
+        match self {
+            Self::None => *self = Self::One(target),
+            Self::One(_) => {
+                let Self::One(first) = std::mem::take(self) else { unreachable!("just seen") };
+                let both = if first < target { vec![first, target] } else { vec![target, first] };
+                *self = Self::Few(both);
+            }
+            Self::Few(few) => {
+                let at = few.binary_search(&target).unwrap_or_else(|at| at);
+                few.insert(at, target);
+                if few.len() > MAX_FEW {
+                    *self = Self::Many(std::mem::take(few).into_iter().collect());
+                }
+            }
+            Self::Many(many) => {
+                many.insert(target);
+            }
+        }
+    }
+
+    fn remove(&mut self, target: &Target) {
+        match self {
+            Self::None => {}
+            Self::One(one) => {
+                if one == target {
+                    *self = Self::None;
+                }
+            }
+            Self::Few(few) => {
+                if let Ok(at) = few.binary_search(target) {
+                    few.remove(at);
+                }
+                if few.len() == 1 {
+                    *self = few.pop().map_or(Self::None, Self::One);
+                }
+            }
+            Self::Many(many) => {
+                many.remove(target);
+                if many.len() <= MAX_FEW / 2 {
+                    *self = Self::Few(std::mem::take(many).into_iter().collect());
+                }
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Target> + Clone {
+        let (slice, tree): (&[Target], _) = match self {
+            Self::None => (&[], None),
+            Self::One(one) => (std::slice::from_ref(one), None),
+            Self::Few(few) => (few, None),
+            Self::Many(many) => (&[], Some(many.iter())),
+        };
+        slice.iter().chain(tree.into_iter().flatten())
+    }
+}
+
+/// A queue group is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupFull;
+
+/// Subscriptions and groups, of one pattern or of all that match one subject.
+#[derive(Debug, Default)]
+pub(crate) struct Interest {
+    targets: Targets,
+    /// Members by the name of their group, sorted. Boxed: most have none.
+    groups: Option<Box<BTreeMap<Arc<[u8]>, Vec<Target>>>>,
+}
+
+impl Interest {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.targets.is_empty() && self.groups.is_none()
+    }
+
+    pub(crate) fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    pub(crate) fn has_groups(&self) -> bool {
+        self.groups.is_some()
+    }
+
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &[Target]> {
+        self.groups.iter().flat_map(|groups| groups.values().map(Vec::as_slice))
+    }
+
+    pub(crate) fn insert(&mut self, group: Option<&Arc<[u8]>>, target: Target) -> Result<(), GroupFull> {
+        let Some(name) = group else {
+            self.targets.insert(target);
+            return Ok(());
+        };
+        let members = self.groups.get_or_insert_default().entry(Arc::clone(name)).or_default();
+        if members.len() >= MAX_QUEUE_GROUP_MEMBERS {
+            return Err(GroupFull);
+        }
+        let at = members.binary_search(&target).unwrap_or_else(|at| at);
+        members.insert(at, target);
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, group: Option<&Arc<[u8]>>, target: &Target) {
+        let Some(name) = group else { return self.targets.remove(target) };
+        let Some(groups) = &mut self.groups else { return };
+        let Some(members) = groups.get_mut(name) else { return };
+        if let Ok(at) = members.binary_search(target) {
+            members.remove(at);
+        }
+        if members.is_empty() {
+            groups.remove(name);
+        }
+        if groups.is_empty() {
+            self.groups = None;
+        }
+    }
+
+    /// One of all that is in several, or nothing if nothing is. Groups of one name become one.
+    pub(crate) fn merged<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
+        let mut targets: Vec<Target> = all.clone().flat_map(|one| one.targets.iter().cloned()).collect();
+        targets.sort_unstable();
+        let targets = match targets.len() {
+            0 => Targets::None,
+            1 => targets.pop().map_or(Targets::None, Targets::One),
+            _ => Targets::Few(targets),
+        };
+        let mut groups: Option<Box<BTreeMap<Arc<[u8]>, Vec<Target>>>> = None;
+        for (name, members) in all.filter_map(|one| one.groups.as_ref()).flat_map(|groups| groups.iter()) {
+            let merged = groups.get_or_insert_default().entry(Arc::clone(name)).or_default();
+            merged.extend_from_slice(members);
+        }
+        Self { targets, groups }
+    }
+}

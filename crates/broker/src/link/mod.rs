@@ -1,0 +1,332 @@
+//! A link: one connection that subscribes, with all its subscriptions and what waits for them.
+//!
+//! Owns: queues, bounds, policies, credit, the order in which things leave. Does not own: sockets, or who matches
+//! what. See [`state`] for how it is laid out, and the crate's documentation for how to drive one.
+
+mod options;
+mod outbound;
+mod queue;
+mod state;
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use thalweg_types::{
+    Action, Classified,
+    limits::{MAX_LINK_SUBSCRIPTIONS, MAX_QUEUE_GROUP_BYTES, MAX_QUEUE_GROUP_MEMBERS},
+};
+
+use self::{queue::Subscription, state::LinkState};
+pub use self::{
+    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
+    outbound::{Budget, Outbound, Taken},
+};
+pub(crate) use self::state::{Offered, Place, Reserved};
+use crate::{Pattern, broker::Core, interest::Target, locked, notify::Notify, wake::Wakes};
+
+/// A link, as the broker calls it. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// Why a subscription was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubscribeError {
+    /// The link has one of that id.
+    #[error("subscription {} exists on this connection: choose another id, or unsubscribe first", .0.0)]
+    DuplicateId(SubscriptionId),
+    /// [`MAX_LINK_SUBSCRIPTIONS`] of one link.
+    #[error("a connection has at most {MAX_LINK_SUBSCRIPTIONS} subscriptions: unsubscribe, or use patterns")]
+    TooManyOnLink,
+    /// The broker's bound.
+    #[error("the node has as many subscriptions as it may hold ({max}): try again later, or raise the bound")]
+    TooMany {
+        /// The bound.
+        max: usize,
+    },
+    /// A group's name has 1 to [`MAX_QUEUE_GROUP_BYTES`].
+    #[error("a queue group's name has 1 to {MAX_QUEUE_GROUP_BYTES} bytes, this one has {bytes}")]
+    GroupName {
+        /// How many.
+        bytes: usize,
+    },
+    /// [`MAX_QUEUE_GROUP_MEMBERS`] for one pattern.
+    #[error("a queue group has at most {MAX_QUEUE_GROUP_MEMBERS} members for one pattern")]
+    GroupFull,
+    /// A queue must hold something.
+    #[error("a queue holds at least one message and one byte")]
+    NoQueue,
+    /// The link was given up, by [`Policy::Disconnect`].
+    #[error("the connection was given up because it was too slow: connect again")]
+    Disconnected,
+}
+
+impl Classified for SubscribeError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::DuplicateId(_) => "subscription_exists",
+            Self::TooManyOnLink => "too_many_subscriptions_on_connection",
+            Self::TooMany { .. } => "too_many_subscriptions",
+            Self::GroupName { .. } => "queue_group_name",
+            Self::GroupFull => "queue_group_full",
+            Self::NoQueue => "queue_too_small",
+            Self::Disconnected => "disconnected",
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::TooMany { .. } | Self::GroupFull | Self::Disconnected => Action::Retry,
+            _ => Action::Fix,
+        }
+    }
+}
+
+/// There is no subscription of that id on the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no subscription {} on this connection", .0.0)]
+pub struct UnknownSubscription(pub SubscriptionId);
+
+impl Classified for UnknownSubscription {
+    fn code(&self) -> &'static str {
+        "unknown_subscription"
+    }
+
+    fn action(&self) -> Action {
+        Action::Fix
+    }
+}
+
+/// A subscription at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Messages that wait.
+    pub messages: u64,
+    /// Bytes that wait.
+    pub bytes: u64,
+    /// Messages missed so far.
+    pub dropped: u64,
+}
+
+/// What publishers know a link by.
+pub(crate) struct Shared {
+    pub(crate) id: LinkId,
+    state: Mutex<LinkState>,
+    notify: Arc<dyn Notify>,
+    /// Messages that wait, as of the last change: which member of a group has less to do.
+    load: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(id: LinkId, max_bytes: u64, seed: u64, notify: Arc<dyn Notify>) -> Self {
+        Self { id, state: Mutex::new(LinkState::new(max_bytes, seed)), notify, load: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LinkState> {
+        locked(self.state.lock())
+    }
+
+    pub(crate) fn notify(&self) {
+        self.notify.notify();
+    }
+
+    pub(crate) fn load(&self) -> u64 {
+        self.load.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_load(&self, state: &LinkState) {
+        self.load.store(state.held().messages, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Link").field(&self.id.0).finish()
+    }
+}
+
+/// One connection's subscriptions, from [`Broker::open_link`](crate::Broker::open_link). Its driver may share it between
+/// threads. Dropped, it is closed: its subscriptions end, what waits for them is gone, publishers that wait for its
+/// room go on.
+#[derive(Debug)]
+pub struct Link {
+    shared: Arc<Shared>,
+    core: Arc<Core>,
+}
+
+impl Link {
+    pub(crate) fn new(shared: Arc<Shared>, core: Arc<Core>) -> Self {
+        Self { shared, core }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> LinkId {
+        self.shared.id
+    }
+
+    /// Subscribes. A publish that begins after this returns is delivered.
+    ///
+    /// # Errors
+    /// A bound, an id that is taken, a group's name: see [`SubscribeError`].
+    pub fn subscribe(
+        &self,
+        id: SubscriptionId,
+        pattern: Pattern,
+        options: &SubscribeOptions,
+    ) -> Result<(), SubscribeError> {
+        if let Some(group) = &options.group
+            && !(1..=MAX_QUEUE_GROUP_BYTES).contains(&group.len())
+        {
+            return Err(SubscribeError::GroupName { bytes: group.len() });
+        }
+        if options.max_messages == 0 || options.max_bytes == 0 {
+            return Err(SubscribeError::NoQueue);
+        }
+        self.core.count_subscription()?;
+        let made = self.insert(id, pattern, options);
+        if made.is_err() {
+            self.core.uncount_subscriptions(1);
+        }
+        made
+    }
+
+    fn insert(&self, id: SubscriptionId, pattern: Pattern, options: &SubscribeOptions) -> Result<(), SubscribeError> {
+        let (place, group) = {
+            let mut state = self.shared.lock();
+            if !state.is_open() {
+                return Err(SubscribeError::Disconnected);
+            }
+            if state.find(id).is_some() {
+                return Err(SubscribeError::DuplicateId(id));
+            }
+            if state.len() >= MAX_LINK_SUBSCRIPTIONS {
+                return Err(SubscribeError::TooManyOnLink);
+            }
+            let make = |tag| Subscription::new(id, tag, pattern.clone(), options);
+            let place = state.insert(id, options.policy, make);
+            (place, state.get(id).and_then(|made| made.group.clone()))
+        };
+        let target = Target { link: Arc::clone(&self.shared), place };
+        if self.core.insert(&pattern, group.as_ref(), target).is_err() {
+            self.shared.lock().remove(id, &self.core.memory);
+            return Err(SubscribeError::GroupFull);
+        }
+        Ok(())
+    }
+
+    /// Ends a subscription. What waits for it is not delivered any more.
+    ///
+    /// # Errors
+    /// There is none of that id.
+    pub fn unsubscribe(&self, id: SubscriptionId) -> Result<(), UnknownSubscription> {
+        let mut wakes = Wakes::default();
+        let removed = {
+            let mut state = self.shared.lock();
+            let removed = state.remove(id, &self.core.memory);
+            wakes.waiters(state.take_waiting());
+            self.shared.note_load(&state);
+            removed
+        };
+        let (place, subscription) = removed.ok_or(UnknownSubscription(id))?;
+        self.forget(place, &subscription);
+        self.core.uncount_subscriptions(1);
+        Ok(())
+    }
+
+    fn forget(&self, place: Place, subscription: &Subscription) {
+        let target = Target { link: Arc::clone(&self.shared), place };
+        self.core.remove(&subscription.pattern, subscription.group.as_ref(), &target);
+    }
+
+    /// Permits more to be sent to a subscription.
+    ///
+    /// # Errors
+    /// There is none of that id.
+    pub fn grant(&self, id: SubscriptionId, credit: Credit) -> Result<(), UnknownSubscription> {
+        let mut state = self.shared.lock();
+        if !state.grant(id, credit) {
+            return Err(UnknownSubscription(id));
+        }
+        let tell = state.must_tell();
+        drop(state);
+        if tell {
+            self.shared.notify();
+        }
+        Ok(())
+    }
+
+    /// Moves what may be sent now to the end of `out`, within the budget. What is moved has left its queue: its
+    /// room is free and its credit is spent, and if it is not sent it is lost.
+    pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> Taken {
+        let mut wakes = Wakes::default();
+        let before = out.len();
+        let mut state = self.shared.lock();
+        let taken = state.take(out, budget, &self.core.memory);
+        if out.len() != before {
+            wakes.waiters(state.take_waiting());
+            self.shared.note_load(&state);
+        }
+        drop(state);
+        taken
+    }
+
+    /// What waits for a subscription.
+    #[must_use]
+    pub fn queue_stats(&self, id: SubscriptionId) -> Option<QueueStats> {
+        let state = self.shared.lock();
+        let found = state.get(id)?;
+        let held = found.held();
+        Some(QueueStats { messages: held.messages, bytes: held.bytes, dropped: found.dropped() })
+    }
+
+    /// What waits for all of them, and what they have missed since the link was opened.
+    #[must_use]
+    pub fn stats(&self) -> QueueStats {
+        let state = self.shared.lock();
+        let held = state.held();
+        QueueStats { messages: held.messages, bytes: held.bytes, dropped: state.dropped() }
+    }
+
+    /// How many subscriptions it has.
+    #[must_use]
+    pub fn subscriptions(&self) -> usize {
+        self.shared.lock().len()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let mut wakes = Wakes::default();
+        let removed = {
+            let mut state = self.shared.lock();
+            wakes.waiters(state.take_waiting());
+            state.close(&self.core.memory)
+        };
+        drop(wakes);
+        for (place, subscription) in &removed {
+            self.forget(*place, subscription);
+        }
+        self.core.uncount_subscriptions(removed.len());
+        self.core.uncount_link();
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// A subscription of a link of its own that is in no index.
+    pub(crate) fn target() -> Target {
+        let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::new(|| {}));
+        let id = SubscriptionId(1);
+        let pattern = Pattern::parse(b"a").unwrap();
+        let make = |tag| Subscription::new(id, tag, pattern, &SubscribeOptions::DEFAULTS);
+        let place = shared.lock().insert(id, Policy::DropNew, make);
+        Target { link: Arc::new(shared), place }
+    }
+}

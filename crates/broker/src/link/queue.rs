@@ -1,0 +1,234 @@
+//! One subscription: its queue, its bounds, its credit, and what it missed.
+//!
+//! Invariants: `held` is the cost of what is queued and reserved; it is within the bounds, or all of it is one
+//! batch that was let in when there was nothing else. Sequence numbers in the queue rise.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{
+    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
+    state::Tag,
+};
+use crate::{
+    Pattern,
+    batch::{Batch, Cost},
+};
+
+/// What stays allocated of a queue that has run empty.
+const KEPT_SLOTS: usize = 1024;
+
+#[derive(Debug)]
+struct Queued {
+    seq: u64,
+    /// Messages missed between the one before and this.
+    gap: u64,
+    batch: Batch,
+}
+
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    pub(crate) id: SubscriptionId,
+    pub(crate) tag: Tag,
+    pub(crate) policy: Policy,
+    /// In the link's heap.
+    pub(crate) scheduled: bool,
+    pub(crate) pattern: Pattern,
+    pub(crate) group: Option<Arc<[u8]>>,
+    max: Cost,
+    held: Cost,
+    reserved: Cost,
+    credit: Account,
+    queue: VecDeque<Queued>,
+    /// Missed before the first in the queue, and after the last.
+    gap_before: u64,
+    gap_after: u64,
+    dropped: u64,
+    /// When `gap_after` came about, if the queue was empty then.
+    gap_seq: u64,
+}
+
+/// What leaves a queue.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) batch: Batch,
+    pub(crate) missed_before: u64,
+    pub(crate) missed_after: u64,
+}
+
+impl Subscription {
+    pub(crate) fn new(id: SubscriptionId, tag: Tag, pattern: Pattern, options: &SubscribeOptions) -> Self {
+        let mut credit = Account::default();
+        credit.grant(options.credit);
+        Self {
+            id,
+            tag,
+            policy: options.policy,
+            scheduled: false,
+            pattern,
+            group: options.group.as_deref().map(Arc::from),
+            max: Cost { messages: options.max_messages, bytes: options.max_bytes },
+            held: Cost::default(),
+            reserved: Cost::default(),
+            credit,
+            queue: VecDeque::new(),
+            gap_before: 0,
+            gap_after: 0,
+            dropped: 0,
+            gap_seq: 0,
+        }
+    }
+
+    /// Whether a batch of that cost may wait here. One that is larger than the bounds may when nothing else does.
+    pub(crate) fn has_room(&self, cost: Cost) -> bool {
+        self.held.messages == 0
+            || (self.held.messages + cost.messages <= self.max.messages
+                && self.held.bytes + cost.bytes <= self.max.bytes)
+    }
+
+    pub(crate) fn reserve(&mut self, cost: Cost) {
+        self.held.add(cost);
+        self.reserved.add(cost);
+    }
+
+    /// Gives up a reservation. What is then pushed takes room like everything else.
+    pub(crate) fn unreserve(&mut self, cost: Cost) {
+        self.held.take(cost);
+        self.reserved.take(cost);
+    }
+
+    pub(crate) fn push(&mut self, batch: &Batch, seq: u64) {
+        debug_assert!(self.queue.back().is_none_or(|last| last.seq < seq));
+        self.held.add(batch.cost());
+        let gap = std::mem::take(&mut self.gap_after);
+        self.queue.push_back(Queued { seq, gap, batch: batch.clone() });
+    }
+
+    /// Drops the oldest of the queue, and says what that freed.
+    pub(crate) fn drop_oldest(&mut self) -> Option<Batch> {
+        let oldest = self.queue.pop_front()?;
+        let cost = oldest.batch.cost();
+        self.held.take(cost);
+        self.gap_before += oldest.gap + cost.messages;
+        self.dropped += cost.messages;
+        Some(oldest.batch)
+    }
+
+    /// A message was not queued.
+    pub(crate) fn missed(&mut self, messages: u64, seq: u64) {
+        if self.queue.is_empty() && self.gap_after == 0 {
+            self.gap_seq = seq;
+        }
+        self.gap_after += messages;
+        self.dropped += messages;
+    }
+
+    /// Where it stands in its link's order: the next it would get. Nothing if it has nothing to get or may not.
+    pub(crate) fn next_seq(&self) -> Option<u64> {
+        match self.queue.front() {
+            Some(first) => self.credit.is_open().then_some(first.seq),
+            None => (self.gap_after > 0).then_some(self.gap_seq),
+        }
+    }
+
+    /// The next batch, paid for; nothing if there is none.
+    pub(crate) fn take(&mut self) -> Option<Taken> {
+        let Queued { gap, batch, .. } = self.queue.pop_front()?;
+        let cost = batch.cost();
+        self.held.take(cost);
+        self.credit.pay(cost);
+        let missed_before = std::mem::take(&mut self.gap_before) + gap;
+        if !self.queue.is_empty() {
+            return Some(Taken { batch, missed_before, missed_after: 0 });
+        }
+        if self.queue.capacity() > KEPT_SLOTS {
+            self.queue = VecDeque::new();
+        }
+        Some(Taken { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
+    }
+
+    /// What was missed when nothing is queued.
+    pub(crate) fn take_gap(&mut self) -> u64 {
+        debug_assert!(self.queue.is_empty());
+        std::mem::take(&mut self.gap_before) + std::mem::take(&mut self.gap_after)
+    }
+
+    pub(crate) fn next_bytes(&self) -> u64 {
+        self.queue.front().map_or(0, |first| first.batch.cost().bytes)
+    }
+
+    pub(crate) fn grant(&mut self, credit: Credit) {
+        self.credit.grant(credit);
+    }
+
+    /// What it holds, reservations included.
+    pub(crate) fn held(&self) -> Cost {
+        self.held
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Empties it. Reservations stay: whoever made them gives them up.
+    pub(crate) fn clear(&mut self) -> Cost {
+        let mut freed = Cost::default();
+        while let Some(oldest) = self.drop_oldest() {
+            freed.add(oldest.cost());
+        }
+        freed
+    }
+}
+
+/// Credits that are left; below zero by what the last batch overdrew.
+#[derive(Debug, Default)]
+struct Account {
+    messages: i64,
+    bytes: i64,
+}
+
+/// Stands for "without end", and is never paid from.
+const UNLIMITED: i64 = i64::MAX;
+
+impl Account {
+    fn is_open(&self) -> bool {
+        self.messages > 0 && self.bytes > 0
+    }
+
+    fn grant(&mut self, credit: Credit) {
+        let plus = |left: i64, more: u64| left.saturating_add(i64::try_from(more).unwrap_or(UNLIMITED));
+        self.messages = if credit.messages == u64::MAX { UNLIMITED } else { plus(self.messages, credit.messages) };
+        self.bytes = if credit.bytes == u64::MAX { UNLIMITED } else { plus(self.bytes, credit.bytes) };
+    }
+
+    fn pay(&mut self, cost: Cost) {
+        let minus = |left: i64, less: u64| match left {
+            UNLIMITED => UNLIMITED,
+            left => left - i64::try_from(less).expect("a batch is bounded"),
+        };
+        self.messages = minus(self.messages, cost.messages);
+        self.bytes = minus(self.bytes, cost.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credits_are_overdrawn_by_one_batch_and_paid_back() {
+        let mut account = Account::default();
+        assert!(!account.is_open());
+        account.grant(Credit { messages: 10, bytes: 100 });
+        account.pay(Cost { messages: 64, bytes: 10 });
+        assert!(!account.is_open());
+        account.grant(Credit { messages: 54, bytes: 0 });
+        assert!(!account.is_open(), "that only pays the debt");
+        account.grant(Credit { messages: 1, bytes: 0 });
+        assert!(account.is_open());
+        account.pay(Cost { messages: 0, bytes: 90 });
+        assert!(!account.is_open(), "bytes count too");
+        account.grant(Credit::UNLIMITED);
+        account.pay(Cost { messages: 1 << 40, bytes: 1 << 40 });
+        assert!(account.is_open());
+    }
+}

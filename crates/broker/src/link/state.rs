@@ -1,0 +1,483 @@
+//! What a link's mutex guards: its subscriptions, in what order they get what waits, and what all of it takes.
+//!
+//! ```text
+//!   slots      [ sub 7: ▪▪▪ ] [ sub 9: ▪ ] [ free ]     a queue each, of shared batches with sequence numbers
+//!   schedule   (12, sub 9) (14, sub 7)                   heap: who has something it may get, by its first's number
+//! ```
+//! A publish takes one sequence number for all of the link's subscriptions that it goes to, so equal numbers in the
+//! schedule are one batch, and leave as one copy with all their ids.
+//!
+//! Invariants: a scheduled subscription has exactly one valid entry in the heap, whose number is at most that of its
+//! first batch; `bytes` is the sum of what subscriptions hold, and `memory` covers it.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, binary_heap::PeekMut},
+    hash::BuildHasher,
+    sync::Arc,
+};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+use super::{
+    options::{Credit, Policy, SubscriptionId},
+    outbound::{Budget, Outbound, Taken},
+    queue::Subscription,
+};
+use crate::{
+    batch::{Batch, Cost},
+    memory::{Held, Memory},
+    notify::Notify,
+};
+
+/// Which subscription of a link, and in which life of its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) slot: u32,
+    pub(crate) tag: Tag,
+}
+
+/// Tells a slot's occupants apart, and says without a look at it whether one's policy is to block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tag(u32);
+
+impl Tag {
+    pub(crate) fn blocks(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    fn new(life: u32, policy: Policy) -> Self {
+        Self(life << 1 | u32::from(policy == Policy::Block))
+    }
+}
+
+/// What became of a batch at one subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offered {
+    /// Maybe in the place of older ones.
+    Queued,
+    /// No room: the subscription will be told.
+    Missed,
+    /// There is no such subscription any more.
+    Gone,
+}
+
+/// Whether there is room kept for a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reserved {
+    Yes,
+    Full,
+    Gone,
+}
+
+#[derive(Debug)]
+struct Slot {
+    life: u32,
+    subscription: Option<Subscription>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Open,
+    /// A subscription with the policy to disconnect overflowed; the driver is yet to be told.
+    Doomed {
+        subscription: SubscriptionId,
+        messages: u64,
+    },
+    Closed,
+}
+
+pub(crate) struct LinkState {
+    hasher: FixedState,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    by_id: HashTable<u32>,
+    schedule: BinaryHeap<Reverse<(u64, Place)>>,
+    scheduled: usize,
+    last_seq: u64,
+    held: Cost,
+    max_bytes: u64,
+    memory: Held,
+    dropped: u64,
+    standing: Standing,
+    /// The driver has been told and has not looked since.
+    told: bool,
+    /// Publishers that wait for room.
+    waiting: Vec<Arc<dyn Notify>>,
+}
+
+impl LinkState {
+    pub(crate) fn new(max_bytes: u64, seed: u64) -> Self {
+        Self {
+            hasher: FixedState::with_seed(seed),
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_id: HashTable::new(),
+            schedule: BinaryHeap::new(),
+            scheduled: 0,
+            last_seq: 0,
+            held: Cost::default(),
+            max_bytes,
+            memory: Held::default(),
+            dropped: 0,
+            standing: Standing::Open,
+            told: false,
+            waiting: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.standing == Standing::Open
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(crate) fn held(&self) -> Cost {
+        self.held
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    pub(crate) fn find(&self, id: SubscriptionId) -> Option<u32> {
+        self.by_id.find(self.hasher.hash_one(id), |slot| self.id_in(*slot) == id).copied()
+    }
+
+    pub(crate) fn get(&self, id: SubscriptionId) -> Option<&Subscription> {
+        self.slots[self.find(id)? as usize].subscription.as_ref()
+    }
+
+    fn id_in(&self, slot: u32) -> SubscriptionId {
+        self.slots[slot as usize].subscription.as_ref().expect("ids lead to taken slots").id
+    }
+
+    /// Of a subscription that is there.
+    pub(crate) fn id_at(&self, place: Place) -> SubscriptionId {
+        self.id_in(place.slot)
+    }
+
+    fn at(&mut self, place: Place) -> Option<&mut Subscription> {
+        at(&mut self.slots, place)
+    }
+
+    /// Makes room for a subscription whose id is not taken; `make` gets its tag.
+    pub(crate) fn insert(
+        &mut self,
+        id: SubscriptionId,
+        policy: Policy,
+        make: impl FnOnce(Tag) -> Subscription,
+    ) -> Place {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { life: 0, subscription: None });
+            u32::try_from(self.slots.len() - 1).expect("bounded")
+        });
+        let entry = &mut self.slots[slot as usize];
+        entry.life = entry.life.wrapping_add(1);
+        let tag = Tag::new(entry.life, policy);
+        entry.subscription = Some(make(tag));
+        let Self { by_id, slots, hasher, .. } = self;
+        let hash_of = |slot: &u32| hasher.hash_one(slots[*slot as usize].subscription.as_ref().expect("taken").id);
+        by_id.insert_unique(hasher.hash_one(id), slot, hash_of);
+        Place { slot, tag }
+    }
+
+    /// Takes a subscription away with all that waits for it.
+    pub(crate) fn remove(&mut self, id: SubscriptionId, memory: &Memory) -> Option<(Place, Subscription)> {
+        let slot = self.find(id)?;
+        let found = self.by_id.find_entry(self.hasher.hash_one(id), |found| *found == slot).expect("just found");
+        found.remove();
+        let subscription = self.slots[slot as usize].subscription.take().expect("ids lead to taken slots");
+        self.free.push(slot);
+        self.held.take(subscription.held());
+        self.memory.shrink(self.held.bytes, memory);
+        if subscription.scheduled {
+            self.scheduled -= 1;
+            self.prune();
+        }
+        let place = Place { slot, tag: subscription.tag };
+        Some((place, subscription))
+    }
+
+    /// Takes all of them.
+    pub(crate) fn close(&mut self, memory: &Memory) -> Vec<(Place, Subscription)> {
+        self.standing = Standing::Closed;
+        self.schedule = BinaryHeap::new();
+        self.scheduled = 0;
+        self.held = Cost::default();
+        self.memory.shrink(0, memory);
+        self.by_id = HashTable::new();
+        self.free = Vec::new();
+        let slots = std::mem::take(&mut self.slots).into_iter().zip(0..);
+        let taken = slots.filter_map(|(slot, number)| Some((number, slot.subscription?)));
+        taken.map(|(slot, subscription)| (Place { slot, tag: subscription.tag }, subscription)).collect()
+    }
+
+    /// The number of one publish, for all of the link's subscriptions that it goes to.
+    pub(crate) fn next_seq(&mut self) -> u64 {
+        self.last_seq += 1;
+        self.last_seq
+    }
+
+    /// Whether the link as a whole may hold so much more. One that holds nothing may hold any one batch.
+    fn covers(&mut self, more: u64, memory: &Memory) -> bool {
+        let bytes = self.held.bytes + more;
+        if self.held.messages == 0 {
+            self.memory.force(bytes, memory);
+            return true;
+        }
+        bytes <= self.max_bytes && self.memory.try_cover(bytes, memory)
+    }
+
+    pub(crate) fn reserve(&mut self, place: Place, cost: Cost, memory: &Memory) -> Reserved {
+        if !self.is_open() {
+            return Reserved::Gone;
+        }
+        match self.at(place) {
+            None => return Reserved::Gone,
+            Some(subscription) if !subscription.has_room(cost) => return Reserved::Full,
+            Some(_) => {}
+        }
+        if !self.covers(cost.bytes, memory) {
+            return Reserved::Full;
+        }
+        self.held.add(cost);
+        self.at(place).expect("just seen").reserve(cost);
+        Reserved::Yes
+    }
+
+    /// Gives up a reservation, if its subscription is still there.
+    pub(crate) fn unreserve(&mut self, place: Place, cost: Cost, memory: &Memory) {
+        if let Some(subscription) = self.at(place) {
+            subscription.unreserve(cost);
+            self.held.take(cost);
+            self.memory.shrink(self.held.bytes, memory);
+        }
+    }
+
+    /// Queues a batch for which room was reserved.
+    pub(crate) fn fulfil(&mut self, place: Place, batch: &Batch, seq: u64, memory: &Memory) -> Offered {
+        if !self.is_open() {
+            self.unreserve(place, batch.cost(), memory);
+            return Offered::Gone;
+        }
+        let Some(subscription) = self.at(place) else { return Offered::Gone };
+        subscription.unreserve(batch.cost());
+        subscription.push(batch, seq);
+        self.schedule(place);
+        Offered::Queued
+    }
+
+    /// Queues a batch, or does what the subscription's policy says when there is no room.
+    pub(crate) fn offer(&mut self, place: Place, batch: &Batch, seq: u64, memory: &Memory) -> Offered {
+        let cost = batch.cost();
+        if !self.is_open() {
+            return Offered::Gone;
+        }
+        let Some(subscription) = at(&mut self.slots, place) else { return Offered::Gone };
+        let mut room = subscription.has_room(cost);
+        while !room && subscription.policy == Policy::DropOld {
+            let Some(dropped) = subscription.drop_oldest() else { break };
+            self.held.take(dropped.cost());
+            self.dropped += dropped.cost().messages;
+            room = subscription.has_room(cost);
+        }
+        room = room && self.covers(cost.bytes, memory);
+        while !room && self.drops_old(place) {
+            room = self.covers(cost.bytes, memory);
+        }
+        if room {
+            self.held.add(cost);
+            self.at(place).expect("just seen").push(batch, seq);
+        } else {
+            self.dropped += cost.messages;
+            let subscription = self.at(place).expect("just seen");
+            subscription.missed(cost.messages, seq);
+            if subscription.policy == Policy::Disconnect {
+                self.doom(place, memory);
+                return Offered::Missed;
+            }
+        }
+        self.schedule(place);
+        if room { Offered::Queued } else { Offered::Missed }
+    }
+
+    /// Drops the oldest batch of a subscription with that policy; false if there is none to drop.
+    fn drops_old(&mut self, place: Place) -> bool {
+        let Some(subscription) = self.at(place) else { return false };
+        if subscription.policy != Policy::DropOld {
+            return false;
+        }
+        let Some(dropped) = subscription.drop_oldest() else { return false };
+        self.held.take(dropped.cost());
+        self.dropped += dropped.cost().messages;
+        true
+    }
+
+    /// The link is given up because of that subscription. Its memory is free at once.
+    fn doom(&mut self, place: Place, memory: &Memory) {
+        let subscription = self.at(place).expect("the one that overflowed");
+        let (id, messages) = (subscription.id, subscription.dropped() + subscription.held().messages);
+        self.standing = Standing::Doomed { subscription: id, messages };
+        for slot in &mut self.slots {
+            if let Some(subscription) = &mut slot.subscription {
+                self.held.take(subscription.clear());
+                subscription.scheduled = false;
+            }
+        }
+        self.schedule = BinaryHeap::new();
+        self.scheduled = 0;
+        self.memory.shrink(self.held.bytes, memory);
+    }
+
+    /// Puts a subscription into the schedule if it may get something and is not there.
+    fn schedule(&mut self, place: Place) {
+        let Some(subscription) = at(&mut self.slots, place) else { return };
+        if subscription.scheduled {
+            return;
+        }
+        if let Some(seq) = subscription.next_seq() {
+            subscription.scheduled = true;
+            self.scheduled += 1;
+            self.schedule.push(Reverse((seq, place)));
+        }
+    }
+
+    /// Entries of subscriptions that are gone don't pile up while the driver is away.
+    fn prune(&mut self) {
+        if self.schedule.len() > 2 * self.scheduled + 64 {
+            let Self { schedule, slots, .. } = self;
+            schedule.retain(|Reverse((_, place))| at(slots, *place).is_some());
+        }
+    }
+
+    pub(crate) fn grant(&mut self, id: SubscriptionId, credit: Credit) -> bool {
+        let Some(slot) = self.find(id) else { return false };
+        let subscription = self.slots[slot as usize].subscription.as_mut().expect("ids lead to taken slots");
+        subscription.grant(credit);
+        let place = Place { slot, tag: subscription.tag };
+        if self.is_open() {
+            self.schedule(place);
+        }
+        true
+    }
+
+    /// Whether the driver must be told that there is something for it. True once until it has looked.
+    pub(crate) fn must_tell(&mut self) -> bool {
+        let something = !self.schedule.is_empty() || matches!(self.standing, Standing::Doomed { .. });
+        something && !std::mem::replace(&mut self.told, true)
+    }
+
+    /// Moves what may be sent to `out`.
+    pub(crate) fn take(&mut self, out: &mut Vec<Outbound>, budget: Budget, memory: &Memory) -> Taken {
+        if let Standing::Doomed { subscription, messages } = self.standing {
+            self.standing = Standing::Closed;
+            self.told = false;
+            out.push(Outbound::Disconnect { subscription, messages });
+            return Taken::All;
+        }
+        let mut left = budget;
+        let mut last_seq = None;
+        let before = self.held;
+        while let Some(mut top) = self.schedule.peek_mut() {
+            let Reverse((seq, place)) = *top;
+            let Some(subscription) = at(&mut self.slots, place) else {
+                PeekMut::pop(top);
+                continue;
+            };
+            match subscription.next_seq() {
+                Some(next) if next == seq => {}
+                Some(next) => {
+                    *top = Reverse((next, place));
+                    continue;
+                }
+                None => {
+                    unschedule(subscription, &mut self.scheduled);
+                    PeekMut::pop(top);
+                    continue;
+                }
+            }
+            let shared = last_seq == Some(seq);
+            if !shared && !left.admits(subscription.next_bytes(), last_seq.is_none()) {
+                break;
+            }
+            let id = subscription.id;
+            match subscription.take() {
+                None => out.push(Outbound::Gap { subscription: id, messages: subscription.take_gap() }),
+                Some(taken) => {
+                    self.held.take(taken.batch.cost());
+                    if !shared {
+                        left.spend(taken.batch.cost().bytes);
+                        last_seq = Some(seq);
+                    }
+                    emit(out, taken, id, shared);
+                }
+            }
+            match subscription.next_seq() {
+                Some(next) => *top = Reverse((next, place)),
+                None => {
+                    unschedule(subscription, &mut self.scheduled);
+                    PeekMut::pop(top);
+                }
+            }
+        }
+        if self.held != before {
+            self.memory.shrink(self.held.bytes, memory);
+        }
+        self.told = !self.schedule.is_empty();
+        if self.told { Taken::More } else { Taken::All }
+    }
+
+    /// Remembers who waits for room, once. Those whose owners have gone are forgotten before the list grows, so it
+    /// is at most twice as long as there are publishers.
+    pub(crate) fn wait(&mut self, waiter: &Arc<dyn Notify>) {
+        if self.waiting.iter().any(|known| Arc::ptr_eq(known, waiter)) {
+            return;
+        }
+        if self.waiting.len() == self.waiting.capacity() {
+            self.waiting.retain(|known| Arc::strong_count(known) > 1);
+        }
+        self.waiting.push(Arc::clone(waiter));
+    }
+
+    pub(crate) fn take_waiting(&mut self) -> Vec<Arc<dyn Notify>> {
+        std::mem::take(&mut self.waiting)
+    }
+}
+
+fn at(slots: &mut [Slot], place: Place) -> Option<&mut Subscription> {
+    slots.get_mut(place.slot as usize)?.subscription.as_mut().filter(|found| found.tag == place.tag)
+}
+
+fn unschedule(subscription: &mut Subscription, scheduled: &mut usize) {
+    subscription.scheduled = false;
+    *scheduled -= 1;
+}
+
+/// Appends a batch for a subscription; one that is `shared` joins the copy that `out` ends with.
+fn emit(out: &mut Vec<Outbound>, taken: super::queue::Taken, subscription: SubscriptionId, shared: bool) {
+    let super::queue::Taken { batch, missed_before, missed_after } = taken;
+    if missed_before > 0 {
+        let gap = Outbound::Gap { subscription, messages: missed_before };
+        let at = if shared { copy_at(out) } else { out.len() };
+        out.insert(at, gap);
+    }
+    if shared {
+        let at = copy_at(out);
+        let Outbound::Batch { subscriptions, .. } = &mut out[at] else { unreachable!("found as a batch") };
+        subscriptions.push(subscription);
+    } else {
+        out.push(Outbound::Batch { batch, subscriptions: smallvec::smallvec![subscription] });
+    }
+    if missed_after > 0 {
+        out.push(Outbound::Gap { subscription, messages: missed_after });
+    }
+}
+
+/// Where the last batch is: gaps after it may have followed.
+fn copy_at(out: &[Outbound]) -> usize {
+    out.iter().rposition(|item| matches!(item, Outbound::Batch { .. })).expect("a shared batch was emitted")
+}

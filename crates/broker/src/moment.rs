@@ -1,0 +1,50 @@
+//! Time as this crate is given it.
+
+use std::{fmt, time::Duration};
+
+/// Nanoseconds of a clock that never goes back, since whatever start its owner chose: what
+/// [`Clock::monotonic`](thalweg_types::Clock::monotonic) says. Moments of different clocks don't compare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Later than any other.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// So many nanoseconds after the start.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The number of nanoseconds since the start.
+    #[must_use]
+    pub const fn nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This moment plus `span`, at most [`NEVER`](Self::NEVER).
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long until this moment, seen from `now`; zero if it has come.
+    #[must_use]
+    pub const fn after(self, now: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(now.0))
+    }
+}
+
+impl From<Duration> for Moment {
+    fn from(since_start: Duration) -> Self {
+        Self(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&Duration::from_nanos(self.0), f)
+    }
+}

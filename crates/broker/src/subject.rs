@@ -1,0 +1,273 @@
+//! Subjects, which messages are published to, and patterns, which are subscribed to.
+//!
+//! ```text
+//!   subject   orders.eu.created        tokens between dots; any bytes but a dot; none empty
+//!   pattern   orders.*.created         `*` stands for exactly one token
+//!             orders.>                 `>`, only at the end, stands for one or more
+//! ```
+//! Binary-safe: a token is any run of bytes without a dot, compared byte for byte; nothing is decoded, folded or
+//! normalised, so NUL, spaces and broken UTF-8 are bytes like others. Only the tokens that are exactly `*` or `>`
+//! mean something, and a subject may not have them; inside a longer token (`a*b`) they are plain bytes. Lengths:
+//! [`MAX_SUBJECT_BYTES`], [`MAX_SUBJECT_TOKENS`]. Whoever shows a subject escapes it: `Display` does.
+
+use std::{fmt, sync::Arc};
+
+use thalweg_types::{
+    Action, Classified,
+    limits::{MAX_SUBJECT_BYTES, MAX_SUBJECT_TOKENS},
+};
+
+/// What is wrong with a subject or a pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubjectError {
+    /// No bytes at all.
+    #[error("a subject has at least one token")]
+    Empty,
+    /// Longer than [`MAX_SUBJECT_BYTES`].
+    #[error("a subject has at most {MAX_SUBJECT_BYTES} bytes, this one has {bytes}")]
+    TooLong {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// More than [`MAX_SUBJECT_TOKENS`].
+    #[error("a subject has at most {MAX_SUBJECT_TOKENS} tokens, separated by dots; this one has more")]
+    TooManyTokens,
+    /// A dot at the start, at the end, or next to another.
+    #[error("token {token} of the subject is empty: give each dot a token on both sides")]
+    EmptyToken {
+        /// Which one, from 0.
+        token: usize,
+    },
+    /// A `*` or `>` where messages are published to.
+    #[error("token {token} is a wildcard: publish to a subject without `*` and `>`, they are for subscriptions")]
+    Wildcard {
+        /// Which one, from 0.
+        token: usize,
+    },
+    /// A `>` with tokens after it.
+    #[error("token {token} is `>`, which stands for all that follows: nothing may come after it")]
+    TailNotLast {
+        /// Which one, from 0.
+        token: usize,
+    },
+}
+
+impl Classified for SubjectError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Empty => "subject_empty",
+            Self::TooLong { .. } => "subject_too_long",
+            Self::TooManyTokens => "subject_too_many_tokens",
+            Self::EmptyToken { .. } => "subject_empty_token",
+            Self::Wildcard { .. } => "subject_wildcard",
+            Self::TailNotLast { .. } => "pattern_tail_not_last",
+        }
+    }
+
+    fn action(&self) -> Action {
+        Action::Fix
+    }
+}
+
+/// The tokens of what is known to be a subject or a pattern.
+pub(crate) fn tokens(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split(|byte| *byte == b'.')
+}
+
+/// Checks what both have in common; `each` sees every token with its number and whether it is the last.
+fn check(
+    bytes: &[u8],
+    mut each: impl FnMut(usize, &[u8], bool) -> Result<(), SubjectError>,
+) -> Result<(), SubjectError> {
+    if bytes.is_empty() {
+        return Err(SubjectError::Empty);
+    }
+    if bytes.len() > MAX_SUBJECT_BYTES {
+        return Err(SubjectError::TooLong { bytes: bytes.len() });
+    }
+    let mut split = tokens(bytes).enumerate().peekable();
+    while let Some((number, token)) = split.next() {
+        if number >= MAX_SUBJECT_TOKENS {
+            return Err(SubjectError::TooManyTokens);
+        }
+        if token.is_empty() {
+            return Err(SubjectError::EmptyToken { token: number });
+        }
+        each(number, token, split.peek().is_none())?;
+    }
+    Ok(())
+}
+
+/// An address that messages are published to. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subject(Arc<[u8]>);
+
+impl Subject {
+    /// Checks and copies.
+    ///
+    /// # Errors
+    /// Not a subject: see [`SubjectError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, SubjectError> {
+        check(bytes, |token, text, _| match text {
+            b"*" | b">" => Err(SubjectError::Wildcard { token }),
+            _ => Ok(()),
+        })?;
+        Ok(Self(bytes.into()))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Its tokens, in order.
+    pub fn tokens(&self) -> impl Iterator<Item = &[u8]> {
+        tokens(&self.0)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<[u8]> {
+        &self.0
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0.escape_ascii(), f)
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Subject({self})")
+    }
+}
+
+/// What a subscription asks for: a subject, or a set of them. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pattern {
+    bytes: Arc<[u8]>,
+    literal: bool,
+}
+
+impl Pattern {
+    /// Checks and copies.
+    ///
+    /// # Errors
+    /// Not a pattern: see [`SubjectError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, SubjectError> {
+        let mut literal = true;
+        check(bytes, |token, text, last| {
+            literal &= !matches!(text, b"*" | b">");
+            if text == b">" && !last { Err(SubjectError::TailNotLast { token }) } else { Ok(()) }
+        })?;
+        Ok(Self { bytes: bytes.into(), literal })
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Its tokens, in order.
+    pub fn tokens(&self) -> impl Iterator<Item = &[u8]> {
+        tokens(&self.bytes)
+    }
+
+    /// Whether it has no wildcard, and so matches one subject only.
+    #[must_use]
+    pub fn is_literal(&self) -> bool {
+        self.literal
+    }
+
+    /// Whether messages to `subject` are asked for. Goes through both: for one pattern; the broker has an index.
+    #[must_use]
+    pub fn matches(&self, subject: &Subject) -> bool {
+        let mut wanted = self.tokens();
+        let mut given = subject.tokens();
+        loop {
+            match (wanted.next(), given.next()) {
+                (Some(b">"), Some(_)) | (None, None) => return true,
+                (Some(b"*"), Some(_)) => {}
+                (Some(wanted), Some(given)) if wanted == given => {}
+                _ => return false,
+            }
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<[u8]> {
+        &self.bytes
+    }
+}
+
+impl From<Subject> for Pattern {
+    fn from(subject: Subject) -> Self {
+        Self { bytes: subject.0, literal: true }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.bytes.escape_ascii(), f)
+    }
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pattern({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(text: &str) -> Subject {
+        Subject::parse(text.as_bytes()).unwrap()
+    }
+
+    fn matches(pattern: &str, text: &str) -> bool {
+        Pattern::parse(pattern.as_bytes()).unwrap().matches(&subject(text))
+    }
+
+    #[test]
+    fn wildcards_stand_for_tokens() {
+        for (pattern, text) in
+            [("a.b", "a.b"), ("a.*", "a.b"), ("*", "a"), ("*.b.*", "a.b.c"), (">", "a"), (">", "a.b.c"), ("a.>", "a.b.c")]
+        {
+            assert!(matches(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in
+            [("a.b", "a"), ("a.b", "a.c"), ("a.*", "a"), ("a.*", "a.b.c"), ("*", "a.b"), ("a.>", "a"), ("a.*.>", "a.b")]
+        {
+            assert!(!matches(pattern, text), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_bytes() {
+        assert!(matches("a*b.c>", "a*b.c>"), "a wildcard is a whole token");
+        assert!(!matches("a*b", "axb"));
+        let odd = b"\0\xff ./.\r\n";
+        assert_eq!(Subject::parse(odd).unwrap().to_string(), "\\x00\\xff ./.\\r\\n");
+        assert!(Pattern::parse(odd).unwrap().is_literal());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let error = |text: &[u8]| Subject::parse(text).unwrap_err();
+        assert_eq!(error(b""), SubjectError::Empty);
+        assert_eq!(error(b".a"), SubjectError::EmptyToken { token: 0 });
+        assert_eq!(error(b"a..b"), SubjectError::EmptyToken { token: 1 });
+        assert_eq!(error(b"a."), SubjectError::EmptyToken { token: 1 });
+        assert_eq!(error(b"a.*"), SubjectError::Wildcard { token: 1 });
+        assert_eq!(error(b">"), SubjectError::Wildcard { token: 0 });
+        assert_eq!(Pattern::parse(b"a.>.b").unwrap_err(), SubjectError::TailNotLast { token: 1 });
+        assert_eq!(error(&[b'a'; MAX_SUBJECT_BYTES + 1]), SubjectError::TooLong { bytes: MAX_SUBJECT_BYTES + 1 });
+        assert!(Subject::parse(&[b'a'; MAX_SUBJECT_BYTES]).is_ok());
+        let many = vec!["a"; MAX_SUBJECT_TOKENS].join(".");
+        assert!(Subject::parse(many.as_bytes()).is_ok());
+        assert_eq!(error(format!("{many}.a").as_bytes()), SubjectError::TooManyTokens);
+    }
+}

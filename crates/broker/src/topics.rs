@@ -1,0 +1,192 @@
+//! Subjects, a shard at a time: who subscribed to exactly that, and which patterns are known to match it.
+//!
+//! A shard's mutex is also what makes all subscribers see racing publishes to a subject in one order: see
+//! [`publish`](crate::publish). A subject is kept while it has a subscription of its own; others are remembered, up
+//! to a bound, from the second time that they are published to (so reply subjects, used once, push nothing out), and
+//! the oldest is forgotten first.
+
+use std::{collections::VecDeque, hash::BuildHasher, sync::Arc};
+
+use foldhash::fast::FixedState;
+use hashbrown::{HashTable, hash_table::Entry};
+
+use crate::{
+    Pattern, Subject,
+    interest::{GroupFull, Interest, Target},
+    wild::{First, Generation, Wild},
+};
+
+/// Slots of the table that says which unknown subjects were there before.
+const SEEN: usize = 256;
+
+#[derive(Debug)]
+struct Topic {
+    hash: u64,
+    name: Arc<[u8]>,
+    own: Interest,
+    /// With `own` in it; nothing if no pattern matches.
+    merged: Option<Box<Interest>>,
+    /// When `merged` was true.
+    since: Generation,
+    first: First,
+    /// Stands in the line of those to be forgotten.
+    in_line: bool,
+}
+
+impl Topic {
+    fn new(hash: u64, name: Arc<[u8]>, first: First) -> Self {
+        let (own, since) = (Interest::default(), Generation::UNKNOWN);
+        Self { hash, name, own, merged: None, since, first, in_line: false }
+    }
+
+    /// All that match, as of now.
+    fn interest(&mut self, wild: &Wild) -> &Interest {
+        if self.since != wild.generation(self.first) {
+            let (since, merged) = wild.resolve(&self.name, self.first, &self.own);
+            self.since = since;
+            self.merged = merged.map(Box::new);
+        }
+        self.merged.as_deref().unwrap_or(&self.own)
+    }
+}
+
+/// Counters of a shard, under its mutex.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) batches: u64,
+    pub(crate) messages: u64,
+    pub(crate) unmatched: u64,
+    pub(crate) deliveries: u64,
+    pub(crate) missed: u64,
+    pub(crate) blocked: u64,
+    pub(crate) resolved: u64,
+}
+
+/// Numbers that look random: which members of a group are compared.
+#[derive(Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// Below `count`, which is not zero. (xorshift64; high bits of a product instead of a division.)
+    pub(crate) fn below(&mut self, count: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((u128::from(self.0) * count as u128) >> 64) as usize
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shard {
+    topics: HashTable<Topic>,
+    /// Hashes of the subjects that are remembered only, oldest first.
+    line: VecDeque<u64>,
+    max_remembered: usize,
+    seen: Box<[u32; SEEN]>,
+    pub(crate) dice: Dice,
+    pub(crate) counters: Counters,
+}
+
+impl Shard {
+    pub(crate) fn new(max_remembered: usize, seed: u64) -> Self {
+        Self {
+            topics: HashTable::new(),
+            line: VecDeque::new(),
+            max_remembered,
+            seen: Box::new([0; SEEN]),
+            dice: Dice::new(seed),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Subjects in memory, and how many of them are remembered only.
+    pub(crate) fn len(&self) -> (usize, usize) {
+        (self.topics.len(), self.line.len())
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        hash: u64,
+        pattern: &Pattern,
+        wild: &Wild,
+        group: Option<&Arc<[u8]>>,
+        target: Target,
+    ) -> Result<(), GroupFull> {
+        let name = pattern.shared();
+        let same = |topic: &Topic| topic.name == *name;
+        let topic = match self.topics.entry(hash, same, |topic| topic.hash) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(none) => {
+                none.insert(Topic::new(hash, Arc::clone(name), wild.first(name))).into_mut()
+            }
+        };
+        topic.since = Generation::UNKNOWN;
+        topic.own.insert(group, target)
+    }
+
+    pub(crate) fn remove(&mut self, hash: u64, pattern: &Pattern, group: Option<&Arc<[u8]>>, target: &Target) {
+        let name = pattern.as_bytes();
+        let Ok(mut found) = self.topics.find_entry(hash, |topic| *topic.name == *name) else { return };
+        let topic = found.get_mut();
+        topic.own.remove(group, target);
+        topic.since = Generation::UNKNOWN;
+        topic.merged = None;
+        if topic.own.is_empty() && !topic.in_line {
+            found.remove();
+        }
+    }
+
+    /// Calls `then` with all that match the subject.
+    pub(crate) fn with_interest<R>(
+        &mut self,
+        subject: &Subject,
+        hash: u64,
+        wild: &Wild,
+        then: impl FnOnce(&Interest, &mut Dice) -> R,
+    ) -> R {
+        if let Some(topic) = self.topics.find_mut(hash, |topic| *topic.name == *subject.as_bytes()) {
+            return then(topic.interest(wild), &mut self.dice);
+        }
+        let mut topic = Topic::new(hash, Arc::clone(subject.shared()), wild.first(subject.as_bytes()));
+        self.counters.resolved += 1;
+        let result = then(topic.interest(wild), &mut self.dice);
+        if self.was_seen(hash) {
+            self.remember(topic);
+        }
+        result
+    }
+
+    /// Whether an unknown subject was published to lately. Now it was.
+    fn was_seen(&mut self, hash: u64) -> bool {
+        let mark = (hash >> 32) as u32 | 1;
+        let slot = &mut self.seen[(hash >> 8) as usize % SEEN];
+        std::mem::replace(slot, mark) == mark
+    }
+
+    fn remember(&mut self, mut topic: Topic) {
+        if self.max_remembered == 0 {
+            return;
+        }
+        while self.line.len() >= self.max_remembered {
+            let Some(oldest) = self.line.pop_front() else { break };
+            let in_line = |topic: &Topic| topic.in_line && topic.hash == oldest;
+            let Ok(mut found) = self.topics.find_entry(oldest, in_line) else { continue };
+            found.get_mut().in_line = false;
+            if found.get().own.is_empty() {
+                found.remove();
+            }
+        }
+        topic.in_line = true;
+        self.line.push_back(topic.hash);
+        self.topics.insert_unique(topic.hash, topic, |topic| topic.hash);
+    }
+}
+
+/// The hash of a subject, under the broker's seed.
+pub(crate) fn hash(hasher: &FixedState, subject: &[u8]) -> u64 {
+    hasher.hash_one(subject)
+}

@@ -1,0 +1,35 @@
+//! Whom to notify when all locks are released.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::{link::Shared, notify::Notify};
+
+/// Collected under locks, called without. Dropped unfired it would lose wake-ups: it fires when dropped.
+#[derive(Default)]
+pub(crate) struct Wakes {
+    links: SmallVec<[Arc<Shared>; 8]>,
+    waiters: Vec<Arc<dyn Notify>>,
+}
+
+impl Wakes {
+    pub(crate) fn link(&mut self, link: &Arc<Shared>) {
+        self.links.push(Arc::clone(link));
+    }
+
+    pub(crate) fn waiters(&mut self, waiters: Vec<Arc<dyn Notify>>) {
+        if self.waiters.is_empty() {
+            self.waiters = waiters;
+        } else {
+            self.waiters.extend(waiters);
+        }
+    }
+}
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        self.links.iter().for_each(|link| link.notify());
+        self.waiters.iter().for_each(|waiter| waiter.notify());
+    }
+}
