@@ -11,9 +11,7 @@ use std::{
 use foldhash::fast::FixedState;
 use thalweg_types::{
     Action, Classified,
-    limits::{
-        DEFAULT_BROKER_BYTES, DEFAULT_CACHED_SUBJECTS, DEFAULT_LINK_BYTES, MAX_LINKS, MAX_SUBSCRIPTIONS,
-    },
+    limits::{DEFAULT_BROKER_BYTES, DEFAULT_CACHED_SUBJECTS, DEFAULT_LINK_BYTES, MAX_LINKS, MAX_SUBSCRIPTIONS},
 };
 
 use crate::{
@@ -140,12 +138,7 @@ impl Core {
         (hash, locked(shard.0.lock()))
     }
 
-    pub(crate) fn insert(
-        &self,
-        pattern: &Pattern,
-        group: Option<&Arc<[u8]>>,
-        target: Target,
-    ) -> Result<(), GroupFull> {
+    pub(crate) fn insert(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>, target: Target) -> Result<(), GroupFull> {
         if !pattern.is_literal() {
             return self.wild.insert(pattern, group, target);
         }
@@ -240,8 +233,8 @@ impl Broker {
         let core = &*self.core;
         let (hash, mut shard) = core.shard(batch.subject().as_bytes());
         let mut publish = Publish { batch, memory: &core.memory, waiter, wakes: &mut wakes };
-        let published = shard
-            .with_interest(batch.subject(), hash, &core.wild, |interest, dice| publish.run(interest, dice));
+        let published =
+            shard.with_interest(batch.subject(), hash, &core.wild, |interest, dice| publish.run(interest, dice));
         count(&mut shard.counters, batch, &published);
         drop(shard);
         published

@@ -123,12 +123,15 @@ impl Targets {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupFull;
 
+/// Members by the name of their group, sorted.
+type Groups = BTreeMap<Arc<[u8]>, Vec<Target>>;
+
 /// Subscriptions and groups, of one pattern or of all that match one subject.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     targets: Targets,
-    /// Members by the name of their group, sorted. Boxed: most have none.
-    groups: Option<Box<BTreeMap<Arc<[u8]>, Vec<Target>>>>,
+    /// Boxed: most have none.
+    groups: Option<Box<Groups>>,
 }
 
 impl Interest {
@@ -186,7 +189,7 @@ impl Interest {
             1 => targets.pop().map_or(Targets::None, Targets::One),
             _ => Targets::Few(targets),
         };
-        let mut groups: Option<Box<BTreeMap<Arc<[u8]>, Vec<Target>>>> = None;
+        let mut groups: Option<Box<Groups>> = None;
         for (name, members) in all.filter_map(|one| one.groups.as_ref()).flat_map(|groups| groups.iter()) {
             let merged = groups.get_or_insert_default().entry(Arc::clone(name)).or_default();
             merged.extend_from_slice(members);

@@ -195,7 +195,7 @@ impl Publish<'_> {
             let (mut target, mut reserved) = (target, reserved);
             loop {
                 let offered = if reserved {
-                    link.fulfil(target.place, self.batch, seq, self.memory)
+                    link.fulfil(target.place, self.batch, seq)
                 } else {
                     link.offer(target.place, self.batch, seq, self.memory)
                 };

@@ -233,9 +233,15 @@ mod tests {
 
     #[test]
     fn wildcards_stand_for_tokens() {
-        for (pattern, text) in
-            [("a.b", "a.b"), ("a.*", "a.b"), ("*", "a"), ("*.b.*", "a.b.c"), (">", "a"), (">", "a.b.c"), ("a.>", "a.b.c")]
-        {
+        for (pattern, text) in [
+            ("a.b", "a.b"),
+            ("a.*", "a.b"),
+            ("*", "a"),
+            ("*.b.*", "a.b.c"),
+            (">", "a"),
+            (">", "a.b.c"),
+            ("a.>", "a.b.c"),
+        ] {
             assert!(matches(pattern, text), "{pattern} {text}");
         }
         for (pattern, text) in

@@ -120,9 +120,7 @@ impl Shard {
         let same = |topic: &Topic| topic.name == *name;
         let topic = match self.topics.entry(hash, same, |topic| topic.hash) {
             Entry::Occupied(found) => found.into_mut(),
-            Entry::Vacant(none) => {
-                none.insert(Topic::new(hash, Arc::clone(name), wild.first(name))).into_mut()
-            }
+            Entry::Vacant(none) => none.insert(Topic::new(hash, Arc::clone(name), wild.first(name))).into_mut(),
         };
         topic.since = Generation::UNKNOWN;
         topic.own.insert(group, target)

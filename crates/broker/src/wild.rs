@@ -108,12 +108,7 @@ impl Wild {
         counter.fetch_add(1, Ordering::Release);
     }
 
-    pub(crate) fn insert(
-        &self,
-        pattern: &Pattern,
-        group: Option<&Arc<[u8]>>,
-        target: Target,
-    ) -> Result<(), GroupFull> {
+    pub(crate) fn insert(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>, target: Target) -> Result<(), GroupFull> {
         let mut trie = locked(self.trie.write());
         trie.insert(pattern, group, target)?;
         self.changed(pattern);

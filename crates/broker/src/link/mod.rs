@@ -21,12 +21,12 @@ use thalweg_types::{
     limits::{MAX_LINK_SUBSCRIPTIONS, MAX_QUEUE_GROUP_BYTES, MAX_QUEUE_GROUP_MEMBERS},
 };
 
-use self::{queue::Subscription, state::LinkState};
+pub(crate) use self::state::{Offered, Place, Reserved};
 pub use self::{
     options::{Credit, Policy, SubscribeOptions, SubscriptionId},
     outbound::{Budget, Outbound, Taken},
 };
-pub(crate) use self::state::{Offered, Place, Reserved};
+use self::{queue::Subscription, state::LinkState};
 use crate::{Pattern, broker::Core, interest::Target, locked, notify::Notify, wake::Wakes};
 
 /// A link, as the broker calls it. Never used twice.

@@ -169,13 +169,13 @@ impl Subscription {
         self.dropped
     }
 
-    /// Empties it. Reservations stay: whoever made them gives them up.
-    pub(crate) fn clear(&mut self) -> Cost {
-        let mut freed = Cost::default();
-        while let Some(oldest) = self.drop_oldest() {
-            freed.add(oldest.cost());
-        }
-        freed
+    /// Empties it for good, reservations included.
+    pub(crate) fn clear(&mut self) {
+        self.queue = VecDeque::new();
+        self.dropped += self.held.messages;
+        (self.held, self.reserved) = (Cost::default(), Cost::default());
+        (self.gap_before, self.gap_after) = (0, 0);
+        self.scheduled = false;
     }
 }
 

@@ -251,6 +251,9 @@ impl LinkState {
 
     /// Gives up a reservation, if its subscription is still there.
     pub(crate) fn unreserve(&mut self, place: Place, cost: Cost, memory: &Memory) {
+        if !self.is_open() {
+            return;
+        }
         if let Some(subscription) = self.at(place) {
             subscription.unreserve(cost);
             self.held.take(cost);
@@ -259,9 +262,8 @@ impl LinkState {
     }
 
     /// Queues a batch for which room was reserved.
-    pub(crate) fn fulfil(&mut self, place: Place, batch: &Batch, seq: u64, memory: &Memory) -> Offered {
+    pub(crate) fn fulfil(&mut self, place: Place, batch: &Batch, seq: u64) -> Offered {
         if !self.is_open() {
-            self.unreserve(place, batch.cost(), memory);
             return Offered::Gone;
         }
         let Some(subscription) = self.at(place) else { return Offered::Gone };
@@ -317,20 +319,20 @@ impl LinkState {
         true
     }
 
-    /// The link is given up because of that subscription. Its memory is free at once.
+    /// The link is given up because of that subscription. Its memory is free at once, reservations are void.
     fn doom(&mut self, place: Place, memory: &Memory) {
         let subscription = self.at(place).expect("the one that overflowed");
         let (id, messages) = (subscription.id, subscription.dropped() + subscription.held().messages);
         self.standing = Standing::Doomed { subscription: id, messages };
         for slot in &mut self.slots {
             if let Some(subscription) = &mut slot.subscription {
-                self.held.take(subscription.clear());
-                subscription.scheduled = false;
+                subscription.clear();
             }
         }
+        self.held = Cost::default();
         self.schedule = BinaryHeap::new();
         self.scheduled = 0;
-        self.memory.shrink(self.held.bytes, memory);
+        self.memory.shrink(0, memory);
     }
 
     /// Puts a subscription into the schedule if it may get something and is not there.

@@ -1,0 +1,245 @@
+//! Requests that wait for a reply.
+//!
+//! A request is a message that carries a reply subject. Whoever sends requests on behalf of others (an HTTP handler, a
+//! client library) subscribes once, to [`Requests::inbox`], and keeps this table: which reply subject belongs to whom,
+//! and until when. Clients that keep such a table themselves need nothing of this.
+//!
+//! ```text
+//!   begin ──► reply subject ──► publish ──► published ──► NoResponders, at once
+//!                                  │
+//!                                  ├──► complete(reply's subject)
+//!                                  └──► expire(now) ──► TimedOut
+//! ```
+//! Exactly one of these ends a request. A reply that comes later finds nothing.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use foldhash::fast::FixedState;
+use thalweg_types::{
+    Action, Classified,
+    limits::{MAX_PENDING_REQUESTS, MAX_REQUEST_TIMEOUT},
+};
+
+use crate::{Moment, Pattern, Published, Subject, SubjectError};
+
+/// Why a request has no reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// Nobody subscribed to its subject.
+    #[error("nobody answers requests to this subject now")]
+    NoResponders,
+    /// Those who did have no room in their queues.
+    #[error("those who answer requests to this subject are overloaded: try again later")]
+    Overloaded,
+    /// No reply in time. Whether the request was dealt with is not known.
+    #[error("no reply in time; the request may have been dealt with all the same")]
+    TimedOut,
+    /// The table is full.
+    #[error("{max} requests wait for replies, as many as may: try again later")]
+    TooMany {
+        /// The bound.
+        max: usize,
+    },
+}
+
+impl Classified for RequestError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoResponders => "no_responders",
+            Self::Overloaded => "responders_overloaded",
+            Self::TimedOut => "request_timed_out",
+            Self::TooMany { .. } => "too_many_requests",
+        }
+    }
+
+    fn action(&self) -> Action {
+        Action::Retry
+    }
+}
+
+#[derive(Debug)]
+struct Pending<T> {
+    deadline: Moment,
+    waiting: T,
+}
+
+/// Requests that wait, each with a `T` that says who for.
+#[derive(Debug)]
+pub struct Requests<T> {
+    prefix: Vec<u8>,
+    next: u64,
+    max: usize,
+    pending: HashMap<u64, Pending<T>, FixedState>,
+    /// The same, by deadline.
+    deadlines: BTreeSet<(Moment, u64)>,
+}
+
+impl<T> Requests<T> {
+    /// Replies come to `prefix` and a number. Whoever knows the prefix can answer in another's place: make it one
+    /// that can't be guessed. At most `max` wait, and never more than [`MAX_PENDING_REQUESTS`].
+    ///
+    /// # Errors
+    /// With a token more, the prefix is not a subject.
+    pub fn new(prefix: &Subject, max: usize) -> Result<Self, SubjectError> {
+        let prefix = [prefix.as_bytes(), b"."].concat();
+        Subject::parse(&reply_subject(&prefix, u64::MAX))?;
+        let pending = HashMap::with_hasher(FixedState::default());
+        let max = max.min(MAX_PENDING_REQUESTS);
+        Ok(Self { prefix, next: 0, max, pending, deadlines: BTreeSet::new() })
+    }
+
+    /// What to subscribe to for the replies.
+    #[must_use]
+    pub fn inbox(&self) -> Pattern {
+        Pattern::parse(&[&*self.prefix, b"*"].concat()).expect("shorter than the longest reply subject")
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// A request begins: gives its reply subject. The timeout is cut to [`MAX_REQUEST_TIMEOUT`].
+    ///
+    /// # Errors
+    /// [`RequestError::TooMany`], with what was given.
+    pub fn begin(&mut self, now: Moment, timeout: Duration, waiting: T) -> Result<Subject, (T, RequestError)> {
+        if self.pending.len() >= self.max {
+            return Err((waiting, RequestError::TooMany { max: self.max }));
+        }
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        let deadline = now.plus(timeout.min(MAX_REQUEST_TIMEOUT));
+        self.pending.insert(number, Pending { deadline, waiting });
+        self.deadlines.insert((deadline, number));
+        Ok(Subject::parse(&reply_subject(&self.prefix, number)).expect("checked when the table was made"))
+    }
+
+    /// The request was published. If that reached nobody it ends here, at once.
+    pub fn published(&mut self, reply_to: &Subject, published: Published) -> Option<(T, RequestError)> {
+        let error = match published {
+            Published { delivered: 0, missed: 0 } => RequestError::NoResponders,
+            Published { delivered: 0, .. } => RequestError::Overloaded,
+            _ => return None,
+        };
+        self.complete(reply_to).map(|waiting| (waiting, error))
+    }
+
+    /// A reply has come to that subject, or nobody waits any more: gives who waited, if it still did.
+    pub fn complete(&mut self, reply_to: &Subject) -> Option<T> {
+        let number = number_of(reply_to.as_bytes().strip_prefix(&*self.prefix)?)?;
+        let Pending { deadline, waiting } = self.pending.remove(&number)?;
+        self.deadlines.remove(&(deadline, number));
+        Some(waiting)
+    }
+
+    /// Ends what has waited long enough ([`RequestError::TimedOut`]), the oldest first.
+    pub fn expire(&mut self, now: Moment, mut ended: impl FnMut(T)) {
+        while let Some((deadline, number)) = self.deadlines.first().copied() {
+            if deadline > now {
+                return;
+            }
+            self.deadlines.pop_first();
+            let pending = self.pending.remove(&number).expect("each deadline has its request");
+            ended(pending.waiting);
+        }
+    }
+
+    /// When the next one ends.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+}
+
+fn reply_subject(prefix: &[u8], number: u64) -> Vec<u8> {
+    [prefix, format!("{number:x}").as_bytes()].concat()
+}
+
+/// The number in a reply subject, if it is written as [`reply_subject`] writes it.
+fn number_of(token: &[u8]) -> Option<u64> {
+    let number = u64::from_str_radix(std::str::from_utf8(token).ok()?, 16).ok()?;
+    (format!("{number:x}").as_bytes() == token).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_types::limits::MAX_SUBJECT_BYTES;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from(SECOND * u32::try_from(seconds).unwrap())
+    }
+
+    fn table(max: usize) -> Requests<u32> {
+        Requests::new(&Subject::parse(b"_INBOX.7f3a").unwrap(), max).unwrap()
+    }
+
+    #[test]
+    fn a_reply_ends_it_once() {
+        let mut requests = table(10);
+        let one = requests.begin(at(0), SECOND, 1).unwrap();
+        let two = requests.begin(at(0), SECOND, 2).unwrap();
+        assert!(requests.inbox().matches(&one) && one != two);
+        assert_eq!(requests.complete(&two), Some(2));
+        assert_eq!(requests.complete(&two), None);
+        for foreign in ["_INBOX.7f3a.+0", "_INBOX.7f3a.00", "_INBOX.7f3a.zz", "_INBOX.8.0", "x"] {
+            assert_eq!(requests.complete(&Subject::parse(foreign.as_bytes()).unwrap()), None, "{foreign}");
+        }
+        assert_eq!((requests.len(), requests.complete(&one)), (1, Some(1)));
+        assert!(requests.is_empty() && requests.next_deadline().is_none());
+    }
+
+    #[test]
+    fn deadlines_end_the_rest_in_order() {
+        let mut requests = table(10);
+        for (seconds, who) in [(3, 30), (1, 10), (2, 20)] {
+            requests.begin(at(0), SECOND * seconds, who).unwrap();
+        }
+        assert_eq!(requests.next_deadline(), Some(at(1)));
+        let mut ended = Vec::new();
+        requests.expire(Moment::from_nanos(at(1).nanos() - 1), |who| ended.push(who));
+        assert_eq!(ended, []);
+        requests.expire(at(2), |who| ended.push(who));
+        assert_eq!((ended, requests.len()), (vec![10, 20], 1));
+        requests.begin(at(2), Duration::MAX, 40).unwrap();
+        requests.expire(at(2).plus(MAX_REQUEST_TIMEOUT), |_| {});
+        assert!(requests.is_empty());
+    }
+
+    #[test]
+    fn nobody_to_answer_is_said_at_once() {
+        let mut requests = table(10);
+        let one = requests.begin(at(0), SECOND, 1).unwrap();
+        assert_eq!(requests.published(&one, Published { delivered: 1, missed: 3 }), None);
+        assert_eq!(requests.published(&one, Published::default()), Some((1, RequestError::NoResponders)));
+        let two = requests.begin(at(0), SECOND, 2).unwrap();
+        let full = Published { delivered: 0, missed: 1 };
+        assert_eq!(requests.published(&two, full), Some((2, RequestError::Overloaded)));
+        assert!(requests.is_empty());
+    }
+
+    #[test]
+    fn bounds() {
+        let mut requests = table(2);
+        let first = requests.begin(at(0), SECOND, 1).unwrap();
+        requests.begin(at(0), SECOND, 2).unwrap();
+        assert_eq!(requests.begin(at(0), SECOND, 3), Err((3, RequestError::TooMany { max: 2 })));
+        requests.complete(&first);
+        assert!(requests.begin(at(0), SECOND, 3).is_ok());
+        let long = Subject::parse(&[b'a'; MAX_SUBJECT_BYTES - 10]).unwrap();
+        assert!(Requests::<()>::new(&long, 1).is_err());
+    }
+}
