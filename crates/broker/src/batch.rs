@@ -76,6 +76,12 @@ impl Batch {
         Ok(Self(Arc::new(Inner { subject, encoded, messages })))
     }
 
+    /// As [`new`](Self::new) of what a coalescer made, whose bounds are tighter.
+    pub(crate) fn coalesced(subject: Subject, encoded: Bytes, messages: u32) -> Self {
+        debug_assert!(messages > 0);
+        Self(Arc::new(Inner { subject, encoded, messages }))
+    }
+
     /// Where it was published.
     #[must_use]
     pub fn subject(&self) -> &Subject {

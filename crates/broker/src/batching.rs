@@ -63,77 +63,95 @@ impl Default for Batching {
     }
 }
 
+/// A batch that is being encoded, as the caller's codec does it.
+pub trait BatchEncoder {
+    /// Bytes of it so far.
+    fn byte_len(&self) -> usize;
+    /// The encoded batch. It should own little more memory than that: its room in a queue is counted by its length.
+    fn finish(self) -> Bytes;
+}
+
+/// Messages one after the other, with nothing around them.
+impl BatchEncoder for Vec<u8> {
+    fn byte_len(&self) -> usize {
+        self.len()
+    }
+
+    fn finish(mut self) -> Bytes {
+        if self.capacity() > 2 * self.len() {
+            self.shrink_to_fit();
+        }
+        Bytes::from(self)
+    }
+}
+
 #[derive(Debug)]
-struct Open {
+struct Open<E> {
     subject: Subject,
-    encoded: Vec<u8>,
+    encoder: E,
     messages: u32,
     due: Moment,
 }
 
 /// One publisher's open batch.
 #[derive(Debug)]
-pub struct Coalescer {
+pub struct Coalescer<E> {
     batching: Batching,
-    open: Option<Open>,
-    /// How large the last batch became: what the next is given at first.
+    open: Option<Open<E>>,
+    /// How large the last batch became.
     last_bytes: usize,
 }
 
-impl Coalescer {
+impl<E: BatchEncoder> Coalescer<E> {
     /// With nothing in it.
     #[must_use]
     pub fn new(batching: Batching) -> Self {
         Self { batching, open: None, last_bytes: 0 }
     }
 
-    /// Adds one message, which `encode` appends to what it is given. Batches that are complete by that go to the end
-    /// of `complete`, in order: publish them in that order.
+    /// Adds one message of about `bytes` encoded bytes. `begin` makes the encoder of a new batch, and is given a guess of
+    /// how large it will be; `add` appends the message to it. Batches that are complete by that go to the end of
+    /// `complete`, in order: publish them in that order.
     ///
     /// # Errors
-    /// The message alone is larger than a batch may be. It is not added; `complete` may have got what was before it.
-    pub fn push(
+    /// What `begin` or `add` say, which must leave the encoder as it was; or the message alone is larger than a batch may
+    /// be. It is not added; `complete` may have got what was before it.
+    pub fn push<X: From<BatchError>>(
         &mut self,
         now: Moment,
         subject: &Subject,
-        encode: impl FnOnce(&mut Vec<u8>),
+        bytes: usize,
+        begin: impl FnOnce(usize) -> Result<E, X>,
+        add: impl FnOnce(&mut E) -> Result<(), X>,
         complete: &mut Vec<Batch>,
-    ) -> Result<(), BatchError> {
-        if self.open.as_ref().is_some_and(|open| open.subject != *subject) {
-            self.flush(complete);
+    ) -> Result<(), X> {
+        if bytes > MAX_PUBLISH_BYTES {
+            return Err(BatchError::TooLarge { bytes }.into());
         }
         let Batching { max_messages, max_bytes, max_delay, .. } = self.batching;
-        let last_bytes = self.last_bytes;
-        let open = self.open.get_or_insert_with(|| Open {
-            subject: subject.clone(),
-            encoded: Vec::with_capacity(last_bytes),
-            messages: 0,
-            due: now.plus(max_delay),
-        });
-        let before = open.encoded.len();
-        encode(&mut open.encoded);
-        let bytes = open.encoded.len() - before;
-        if bytes > MAX_PUBLISH_BYTES {
-            open.encoded.truncate(before);
-            if open.messages == 0 {
-                self.open = None;
+        let fits = |open: &Open<E>| open.subject == *subject && open.encoder.byte_len() + bytes <= max_bytes;
+        if !self.open.as_ref().is_some_and(fits) {
+            self.flush(complete);
+        }
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let encoder = begin(self.last_bytes.max(bytes))?;
+                Open { subject: subject.clone(), encoder, messages: 0, due: now.plus(max_delay) }
             }
-            return Err(BatchError::TooLarge { bytes });
-        }
-        if open.messages > 0 && open.encoded.len() > max_bytes {
-            let encoded = open.encoded.split_off(before);
-            self.flush(complete);
-            self.open = Some(Open { subject: subject.clone(), encoded, messages: 0, due: now.plus(max_delay) });
-        }
-        let open = self.open.as_mut().expect("just opened");
-        open.messages += 1;
-        if open.messages >= max_messages.min(MAX_PUBLISH_MESSAGES) || open.encoded.len() >= max_bytes {
+        };
+        let added = add(&mut open.encoder);
+        open.messages += u32::from(added.is_ok());
+        let full = open.messages >= max_messages.min(MAX_PUBLISH_MESSAGES) || open.encoder.byte_len() >= max_bytes;
+        self.open = (open.messages > 0).then_some(open);
+        if full {
             self.flush(complete);
         }
-        Ok(())
+        added
     }
 
-    /// A batch that the publisher made itself goes after what is open, as it is.
+    /// A batch that the publisher made itself goes after what is open, as it is. So does a message that can't share
+    /// a batch with others, such as one with a reply subject of its own.
     pub fn pass(&mut self, batch: Batch, complete: &mut Vec<Batch>) {
         self.flush(complete);
         complete.push(batch);
@@ -161,14 +179,10 @@ impl Coalescer {
 
     /// Completes what is open.
     pub fn flush(&mut self, complete: &mut Vec<Batch>) {
-        let Some(Open { subject, mut encoded, messages, .. }) = self.open.take() else { return };
+        let Some(Open { subject, encoder, messages, .. }) = self.open.take() else { return };
+        let encoded = encoder.finish();
         self.last_bytes = encoded.len();
-        // A batch owns about what its bytes come to: its room in a queue is counted by them.
-        if encoded.capacity() > 2 * encoded.len() {
-            encoded.shrink_to_fit();
-        }
-        let batch = Batch::new(subject, Bytes::from(encoded), messages);
-        complete.push(batch.expect("bounds of batching are within those of batches"));
+        complete.push(Batch::coalesced(subject, encoded, messages));
     }
 }
 
@@ -186,10 +200,22 @@ mod tests {
         batches.iter().map(|batch| (batch.subject().to_string(), batch.messages(), batch.encoded().len())).collect()
     }
 
-    fn push(coalescer: &mut Coalescer, to: &str, bytes: usize) -> Vec<(String, u32, usize)> {
+    fn push_into(
+        coalescer: &mut Coalescer<Vec<u8>>,
+        to: &str,
+        bytes: usize,
+        out: &mut Vec<Batch>,
+    ) -> Result<(), BatchError> {
+        let add = |into: &mut Vec<u8>| {
+            into.resize(into.len() + bytes, 7);
+            Ok(())
+        };
+        coalescer.push(AT, &subject(to), bytes, |guess| Ok(Vec::with_capacity(guess)), add, out)
+    }
+
+    fn push(coalescer: &mut Coalescer<Vec<u8>>, to: &str, bytes: usize) -> Vec<(String, u32, usize)> {
         let mut out = Vec::new();
-        let encode = |into: &mut Vec<u8>| into.resize(into.len() + bytes, 7);
-        coalescer.push(AT, &subject(to), encode, &mut out).unwrap();
+        push_into(coalescer, to, bytes, &mut out).unwrap();
         shape(&out)
     }
 
@@ -237,13 +263,16 @@ mod tests {
 
     #[test]
     fn a_message_that_is_too_large_leaves_no_trace() {
-        let mut coalescer = Coalescer::new(Batching::BALANCED);
+        let mut coalescer = Coalescer::<Vec<u8>>::new(Batching::BALANCED);
         let mut out = Vec::new();
         for already in [0, 1] {
             (0..already).for_each(|_| drop(push(&mut coalescer, "a", 1)));
             let bytes = MAX_PUBLISH_BYTES + 1;
-            let refused = coalescer.push(AT, &subject("a"), |into| into.resize(into.len() + bytes, 0), &mut out);
-            assert_eq!(refused, Err(BatchError::TooLarge { bytes }));
+            assert_eq!(push_into(&mut coalescer, "a", bytes, &mut out), Err(BatchError::TooLarge { bytes }));
+            let begin = |_| Ok(Vec::new());
+            let failed = |_: &mut Vec<u8>| Err(BatchError::NoMessages);
+            let refused = coalescer.push(AT, &subject("a"), 5, begin, failed, &mut out);
+            assert_eq!(refused, Err(BatchError::NoMessages), "the codec's own");
             assert_eq!(coalescer.due().is_some(), already == 1);
         }
         coalescer.flush(&mut out);

@@ -103,7 +103,7 @@ use std::sync::{LockResult, PoisonError};
 
 pub use self::{
     batch::{Batch, BatchError},
-    batching::{Batching, Coalescer, WhenIdle},
+    batching::{BatchEncoder, Batching, Coalescer, WhenIdle},
     broker::{Broker, BrokerConfig, BrokerStats, TooManyLinks},
     link::{
         Budget, Credit, Link, LinkId, Outbound, Policy, QueueStats, SubscribeError, SubscribeOptions, SubscriptionId,

@@ -24,10 +24,13 @@ fn random_pattern(rng: &mut Rng) -> String {
     tokens.join(".")
 }
 
+/// Pattern and group.
+type Wanted = (Pattern, Option<Vec<u8>>);
+
 struct Model {
     links: Vec<Link>,
     /// By link and id.
-    subscriptions: BTreeMap<(usize, u64), (Pattern, Option<Vec<u8>>)>,
+    subscriptions: BTreeMap<(usize, u64), Wanted>,
     next_id: u64,
 }
 

@@ -189,7 +189,7 @@ pub const DEFAULT_BROKER_BYTES: u64 = 1024 * 1024 * 1024;
 /// more forgets the oldest.
 pub const DEFAULT_CACHED_SUBJECTS: usize = 65_536;
 /// Largest batch of messages that is published at once. Larger: typed error.
-pub const MAX_PUBLISH_BYTES: usize = MAX_RECORD_BYTES + 1024 * 1024;
+pub const MAX_PUBLISH_BYTES: usize = MAX_COMMAND_BYTES;
 /// Most messages of a batch that is published at once. More: typed error.
 pub const MAX_PUBLISH_MESSAGES: u32 = 65_536;
 /// Requests of one table that wait for a reply. More: typed error, retry.
