@@ -17,7 +17,7 @@ use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::machine::{MachineError, StaleCursor};
 use thalweg_types::{
-    Durability, Lsn, StreamId,
+    Durability, KeyspaceId, Lsn, StreamId,
     command::{
         CommandError, HistoryFloor, Outcome, encode_expire, encode_forget_rows, encode_prune_versions,
         encode_raise_history_floor, encode_reclaim_stream, encode_sweep, encode_trim_stream,
@@ -108,6 +108,8 @@ pub(crate) struct Rounds {
     swept: Option<StreamId>,
     /// The last stream of which index entries were reclaimed.
     reclaimed: Option<StreamId>,
+    /// The last keyspace of which versions were forgotten.
+    pruned: Option<KeyspaceId>,
     /// Where the search for stale rows goes on.
     stale: StaleCursor,
 }
@@ -120,7 +122,7 @@ impl Inner {
         done.trimmed_streams = self.enforce_retention(&mut rounds.swept)?;
         done.reclaimed_entries = self.reclaim(&mut rounds.reclaimed)?;
         done.swept_rows = self.sweep()?;
-        done.pruned_versions = self.prune_versions()?;
+        done.pruned_versions = self.prune_versions(&mut rounds.pruned)?;
         done.dead_letters = self.bury_dead()?;
         let compacted = rounds.compactor.round(self, &mut done);
         // A full disk may refuse the flush; what can be freed all the same is what it needs.
@@ -276,16 +278,17 @@ impl Inner {
         Ok(swept)
     }
 
-    /// Forgets versions of keys past their keyspace's bounds.
-    fn prune_versions(&self) -> Result<u64, WriteError> {
+    /// Forgets versions of keys past their keyspace's bounds, some of one keyspace after the other: where a round ends,
+    /// the next one goes on, so that one with much to forget does not hold up the others.
+    fn prune_versions(&self, last: &mut Option<KeyspaceId>) -> Result<u64, WriteError> {
         let mut pruned = 0;
         for _ in 0..PRUNES_PER_ROUND {
-            let due = self.open.machine.prune_due(self.open.solo.now());
-            if !due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })? {
-                break;
-            }
+            let due = self.open.machine.prune_due(*last, self.open.solo.now());
+            let due = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
+            let Some(keyspace) = due else { break };
+            *last = Some(keyspace);
             let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
-                encode_prune_versions(out, PRUNED_PER_COMMAND);
+                encode_prune_versions(out, keyspace, PRUNED_PER_COMMAND);
                 Ok::<_, CommandError>(())
             })?;
             match committed.outcome.map(refusal) {

@@ -9,6 +9,10 @@
 //! revision, and until after it. What had ended is hidden by the time that the reader names: a page of a scan names
 //! the time of the first one. Who names a revision only, names no time: then what ends is there up to the revision
 //! of the entry that removed it.
+//!
+//! If none covers it, the key was not there, unless what it was has been forgotten: then the answer is
+//! [`PastError::Compacted`]. Of keys that were deleted long ago nothing is left that could say so, so where the history
+//! has no age, a key of which nothing is known that early, and a scan, reach back no further than to the last of them.
 
 mod scan;
 
@@ -84,6 +88,8 @@ pub struct Past<'s> {
     snapshot: &'s Snapshot,
     keyspace: KeyspaceId,
     revision: Revision,
+    /// The oldest revision at which a key of which nothing is known was not there.
+    gone: Revision,
     /// What had ended by then is hidden.
     time: SpaceTime,
 }
@@ -173,7 +179,7 @@ impl Snapshot {
     /// The keyspace as it was at a revision that its history reaches back to. What had ended at `time` is
     /// hidden; [`SpaceTime`] 0 hides nothing.
     pub fn past(&self, keyspace: KeyspaceId, revision: Revision, time: SpaceTime) -> Result<Past<'_>, PastError> {
-        let oldest = self.history_floor(keyspace)?;
+        let HistoryRow { floor: oldest, gone, .. } = self.history(keyspace)?;
         let newest = self.applied().revision;
         if revision > newest {
             return Err(PastError::NotYet { requested: revision, newest });
@@ -181,15 +187,17 @@ impl Snapshot {
         if revision < oldest {
             return Err(PastError::Compacted { requested: revision, oldest });
         }
-        Ok(Past { snapshot: self, keyspace, revision, time })
+        Ok(Past { snapshot: self, keyspace, revision, gone, time })
     }
 
     /// The oldest revision that a keyspace's history reaches back to.
     pub fn history_floor(&self, keyspace: KeyspaceId) -> Result<Revision, PastError> {
-        match HistoryRow::in_view(self.view(), keyspace)? {
-            Some(HistoryRow { floor, work: Work::Settled | Work::Conform { .. } }) => Ok(floor),
-            _ => Err(PastError::NoHistory),
-        }
+        Ok(self.history(keyspace)?.floor)
+    }
+
+    fn history(&self, keyspace: KeyspaceId) -> Result<HistoryRow, PastError> {
+        let found = HistoryRow::in_view(self.view(), keyspace)?;
+        found.filter(|found| found.work != Work::Remove).ok_or(PastError::NoHistory)
     }
 
     /// The versions of a key, newest first: at most `limit`, and only those from before a revision.
@@ -200,7 +208,7 @@ impl Snapshot {
         before: Option<Revision>,
         limit: usize,
     ) -> Result<Versions, PastError> {
-        let floor = self.history_floor(keyspace)?;
+        let HistoryRow { floor, gone, .. } = self.history(keyspace)?;
         let forgotten = forgotten_row(keyspace, key);
         let forgotten = self.view().get(&forgotten)?.map(|row| Until::of_forgotten(&forgotten, &row)).transpose()?;
         let oldest = floor.max(forgotten.unwrap_or_default().revision);
@@ -235,7 +243,23 @@ impl Snapshot {
         }
         found.more = more || found.versions.len() > limit;
         found.versions.truncate(limit);
+        found.oldest = oldest.max(gone.min(self.first_known(keyspace, key)?));
         Ok(found)
+    }
+
+    /// The oldest revision of a key that there is something of: from then on all of it is there.
+    fn first_known(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Revision, MachineError> {
+        let (prefix, end) = (key_prefix(keyspace, key), forgotten_row(keyspace, key));
+        let mut found = Ok(None);
+        self.view().scan(Bound::Included(&prefix), Bound::Excluded(&end), Direction::Reverse, &mut |full, _| {
+            found = PastKey::of_version(full).map(|of| of.revision);
+            ControlFlow::Break(())
+        })?;
+        if let Some(first) = found? {
+            return Ok(first);
+        }
+        let own = with_data_key(keyspace, key, |full| decode_owned(full, self.view().get(full)?))?;
+        Ok(own.map_or(Revision::MAX, |own| own.revision))
     }
 
     /// What a key's own row says.
@@ -289,18 +313,23 @@ impl<'s> Past<'s> {
         let mut found = Ok(None);
         view.scan(Bound::Included(&lower), Bound::Excluded(&upper), Direction::Forward, &mut |full, row| {
             found = VersionRow::decode(full, row).and_then(|row| match row.until.revision > self.revision {
-                true => Ok(Some((owned_row(full, &row)?, row.end))),
-                false => Ok(None),
+                true => Ok(Some(Some((owned_row(full, &row)?, row.end)))),
+                false => Ok(Some(None)),
             });
             ControlFlow::Break(())
         })?;
         match found? {
-            Some((stored, end)) => Ok((end > self.time).then_some(stored)),
-            None => {
-                let forgotten = view.get(&upper)?.map(|row| Until::of_forgotten(&upper, &row)).transpose()?;
-                self.check_known(forgotten.unwrap_or_default().revision).map(|()| None)
-            }
+            Some(Some((stored, end))) => Ok((end > self.time).then_some(stored)),
+            // Between two versions, or before what was forgotten of the key.
+            Some(None) => self.check_known(self.forgotten(&upper)?).map(|()| None),
+            None => self.check_known(self.forgotten(&upper)?.max(self.gone)).map(|()| None),
         }
+    }
+
+    /// Up to when versions of a key have been forgotten, by that row of its.
+    fn forgotten(&self, row: &[u8]) -> Result<Revision, MachineError> {
+        let found = self.snapshot.view().get(row)?.map(|found| Until::of_forgotten(row, &found)).transpose()?;
+        Ok(found.unwrap_or_default().revision)
     }
 
     /// Nothing is known of a key for below `oldest`.

@@ -9,14 +9,15 @@
 //! 12 | 1 | keyspace u32 BE | escaped key | 2^64-1                 what of a key has been forgotten
 //! 12 | 2 | keyspace u32 BE | time u64 BE | rest of a row of 12|1  nothing: when it was superseded
 //!
-//! history   := floor u64 | 0                                      settled
-//!            | floor u64 | 1 | kept u32 | rest of a row of 12|1   being made to conform, up to and with that row
-//!            | floor u64 | 2                                      being removed
+//! history   := floor u64 | gone u64 | work
+//! work      := 0                                      settled
+//!            | 1 | kept u32 | rest of a row of 12|1   being made to conform, up to and with that row
+//!            | 2                                      being removed
 //! version   := until revision u64 | until time u64 | end u64 | ending u8 | value
 //! forgotten := until revision u64 | until time u64
 //! ```
-//! Values little-endian. `value` is the row that the key had (see `keyspaces`). The rows `12|2` are there where
-//! the keyspace's history is bounded by age.
+//! Values little-endian. `value` is the row that the key had (see `keyspaces`). Where the keyspace's history is
+//! bounded by age there is a row `12|2` of each row `12|1`, else only of versions that a deletion or a deadline ended.
 //!
 //! A version tells what the key was from its revision on until, and without, `until revision`: so a deletion
 //! needs no row of its own, it is the gap to the next version. The newest value is not in here but in the key's
@@ -27,7 +28,8 @@
 //! follows).
 //!
 //! Invariants: versions of a key do not overlap. Of each key all versions are there whose `until` is above
-//! both the keyspace's floor and the key's `forgotten`.
+//! the keyspace's floor, the key's `forgotten`, and the lower of the keyspace's `gone` and the oldest revision that is
+//! known of the key: a key of which nothing is known back to a revision below `gone` may have had a value there.
 
 use thalweg_types::{
     BlobRef, KeyspaceId, Revision, SpaceTime,
@@ -308,12 +310,15 @@ pub(crate) enum Work {
 pub(crate) struct HistoryRow {
     /// The oldest revision of which all keys may be known.
     pub(crate) floor: Revision,
+    /// The oldest revision at which a key of which nothing is known was not there: versions of keys that were gone for
+    /// long are forgotten without a row that says so.
+    pub(crate) gone: Revision,
     pub(crate) work: Work,
 }
 
 impl HistoryRow {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut row = self.floor.0.to_le_bytes().to_vec();
+        let mut row = [self.floor.0.to_le_bytes(), self.gone.0.to_le_bytes()].concat();
         match &self.work {
             Work::Settled => row.push(0),
             Work::Conform { kept, last } => {
@@ -328,17 +333,17 @@ impl HistoryRow {
 
     fn read(row: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::at(row, 0);
-        let floor = Revision(reader.u64("floor")?);
+        let (floor, gone) = (Revision(reader.u64("floor")?), Revision(reader.u64("gone")?));
         let work = match reader.u8("work")? {
             0 => Work::Settled,
             1 => Work::Conform { kept: reader.u32("versions")?, last: reader.rest().to_vec() },
             2 => Work::Remove,
-            _ => return Err(Malformed { at: 8, expected: "known work" }),
+            _ => return Err(Malformed { at: 16, expected: "known work" }),
         };
         if !reader.is_empty() {
             return Err(Malformed { at: reader.position(), expected: "end of the row" });
         }
-        Ok(Self { floor, work })
+        Ok(Self { floor, gone, work })
     }
 
     pub(crate) fn decode(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
@@ -390,8 +395,8 @@ mod tests {
             (Work::Conform { kept: 258, last: b"rest".to_vec() }, b"\x01\x02\x01\0\0rest"),
             (Work::Remove, b"\x02"),
         ] {
-            let history = HistoryRow { floor: Revision(6), work };
-            assert_eq!(history.encode(), [b"\x06\0\0\0\0\0\0\0", tail].concat());
+            let history = HistoryRow { floor: Revision(6), gone: Revision(259), work };
+            assert_eq!(history.encode(), [b"\x06\0\0\0\0\0\0\0\x03\x01\0\0\0\0\0\0", tail].concat());
             assert_eq!(HistoryRow::read(&history.encode()), Ok(history));
         }
     }
@@ -428,7 +433,7 @@ mod tests {
             assert!(VersionRow::decode(b"", &[0; VERSION_HEAD_LEN][..cut]).is_err());
         }
         assert!(VersionRow::decode(b"", &[3; VERSION_HEAD_LEN]).is_err());
-        for bad in [b"".as_slice(), &[0; 8], &[0; 10], &[3; 9], &[1; 12]] {
+        for bad in [b"".as_slice(), &[0; 16], &[0; 18], &[3; 17], &[1; 20]] {
             assert!(HistoryRow::decode(b"", bad).is_err(), "{bad:?}");
         }
     }

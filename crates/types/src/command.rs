@@ -377,6 +377,8 @@ pub enum Command<'a> {
     },
     /// Forget versions of keys that are past their keyspace's bounds.
     PruneVersions {
+        /// Begin with this keyspace, and go on with those of higher ids, then with the rest.
+        from: KeyspaceId,
         /// Look at so many rows at most.
         max: u32,
     },
@@ -442,7 +444,10 @@ impl<'a> Command<'a> {
                 let floor = HistoryFloor::decode(reader)?;
                 Ok(Self::RaiseHistoryFloor { floor, max: reader.u32("row count")? })
             }
-            PRUNE_VERSIONS => Ok(Self::PruneVersions { max: reader.u32("row count")? }),
+            PRUNE_VERSIONS => {
+                let max = reader.u32("row count")?;
+                Ok(Self::PruneVersions { max, from: KeyspaceId(reader.u32("keyspace id")?) })
+            }
             OPEN_PRODUCER => Ok(Self::OpenProducer {
                 stream: StreamId(reader.u32("stream id")?),
                 id: append::decode_producer_id(reader)?,

@@ -127,6 +127,9 @@ pub const MAX_EXPIRED_ROWS: u32 = 10_000;
 pub const MAX_HISTORY_REVISIONS: u32 = 256;
 /// Longest time for which a keyspace with history may be asked to keep what was overwritten. Longer: typed error.
 pub const MAX_HISTORY_AGE: Duration = MAX_TTL;
+/// In a keyspace with history that has no age, what a key was before it was deleted or had ended is kept for so long:
+/// else keys that come and go would leave their versions for good.
+pub const DELETED_HISTORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Rows of versions that one entry may look at to forget those past their keyspace's bounds, over all its
 /// commands. What is left over goes with a later entry.
 pub const MAX_PRUNED_VERSIONS: u32 = 10_000;

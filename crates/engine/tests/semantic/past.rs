@@ -7,7 +7,7 @@ use thalweg_engine::{
     types::{
         Revision,
         command::{KeyspaceConfig, KeyspaceHistory, TransactionBuilder},
-        limits::{MAX_HISTORY_REVISIONS, MAX_VERSIONS_PAGE_BYTES},
+        limits::{DELETED_HISTORY_AGE, MAX_HISTORY_REVISIONS, MAX_VERSIONS_PAGE, MAX_VERSIONS_PAGE_BYTES},
     },
 };
 
@@ -186,6 +186,78 @@ fn what_was_overwritten_long_ago_is_forgotten(node: &mut Node) {
     });
 }
 
+/// Without an age nothing else would ever take away the versions of keys that come and go.
+fn what_was_deleted_long_ago_is_forgotten_though_the_history_has_no_age(node: &mut Node) {
+    let keyspace = node.db().create_keyspace("k", &history(Some(3), None)).unwrap().0;
+    let quiet = keyspace.put(b"quiet", b"1").unwrap().revision.unwrap();
+    keyspace.put(b"quiet", b"2").unwrap();
+    for number in 0..100_u32 {
+        let key = format!("session {number:03}");
+        keyspace.put(key.as_bytes(), &[1; 300]).unwrap();
+        keyspace.put(key.as_bytes(), &[2; 300]).unwrap();
+        if number % 2 == 0 {
+            keyspace.delete(key.as_bytes()).unwrap();
+        } else {
+            keyspace.put_for(key.as_bytes(), b"ends", SECOND).unwrap();
+        }
+    }
+    let before = keyspace.put(b"back", b"before").unwrap().revision.unwrap();
+    keyspace.delete(b"back").unwrap();
+    node.pass(2 * SECOND);
+    node.db().maintain().unwrap();
+    let gone = keyspace.put(b"back", b"again").unwrap().revision.unwrap();
+    keyspace.put(b"back", b"and again").unwrap();
+    let last = |keyspace: &Keyspace| at(keyspace, b"session 007", Revision(gone.0 - 2));
+    assert_eq!(last(&keyspace), Some(b"ends".to_vec()));
+    node.pass(DELETED_HISTORY_AGE - 3 * SECOND);
+    assert_eq!(node.db().maintain().unwrap().pruned_versions, 0, "it is kept until then");
+    assert_eq!(last(&keyspace), Some(b"ends".to_vec()));
+    node.pass(4 * SECOND);
+    assert!(node.db().maintain().unwrap().pruned_versions >= 200);
+    assert_eq!(node.db().maintain().unwrap().pruned_versions, 0);
+    drop(keyspace);
+    node.through_restarts(|db| {
+        let keyspace = of(db);
+        for number in 0..100 {
+            let key = format!("session {number:03}").into_bytes();
+            let versions = keyspace.versions(&key, None, 9).unwrap();
+            assert_eq!((versions.versions.len(), versions.oldest), (0, gone_by(&keyspace, &key, quiet)));
+        }
+        assert_eq!(at(&keyspace, b"quiet", quiet), Some(b"1".to_vec()), "a key that stays reaches back by itself");
+        assert_eq!(keyspace.versions(b"quiet", None, 9).unwrap().versions.len(), 2);
+        assert!(matches!(keyspace.get_at(b"back", before), Err(ReadError::Compacted { .. })));
+        assert_eq!(at(&keyspace, b"back", gone), Some(b"again".to_vec()));
+        assert_eq!(keyspace.versions(b"back", None, 9).unwrap().versions.len(), 2);
+        let all = ScanRange::default();
+        assert!(matches!(scan_at(&keyspace, &all, before), Err(ReadError::Compacted { .. })), "some are not known");
+        assert_eq!(scan_at(&keyspace, &all, gone).unwrap().len(), 2);
+    });
+}
+
+/// From when on a key is known not to have been there.
+fn gone_by(keyspace: &Keyspace, key: &[u8], early: Revision) -> Revision {
+    match keyspace.get_at(key, early).unwrap_err() {
+        ReadError::Compacted { oldest, .. } => oldest,
+        error => panic!("{error}"),
+    }
+}
+
+fn pages_and_keys_have_so_many_versions(node: &mut Node) {
+    let few = node.db().create_keyspace("k", &history(Some(MAX_HISTORY_REVISIONS), None)).unwrap().0;
+    let many = node.db().create_keyspace("many", &history(None, Some(1000 * SECOND))).unwrap().0;
+    for number in 0..=MAX_VERSIONS_PAGE as u32 {
+        many.put(b"a", &number.to_le_bytes()).unwrap();
+        if number < MAX_HISTORY_REVISIONS + 10 {
+            few.put(b"a", &number.to_le_bytes()).unwrap();
+        }
+    }
+    assert_eq!(few.versions(b"a", None, usize::MAX).unwrap().versions.len(), MAX_HISTORY_REVISIONS as usize);
+    let page = many.versions(b"a", None, usize::MAX).unwrap();
+    assert_eq!(page.versions.len(), MAX_VERSIONS_PAGE);
+    let rest = many.versions(b"a", page.next, usize::MAX).unwrap();
+    assert_eq!((rest.versions.len(), &rest.versions[0].entry.value[..], rest.next), (1, [0; 4].as_slice(), None));
+}
+
 fn a_deleted_prefix_is_there_before(node: &mut Node) {
     let keyspace = kept(node.db());
     for number in 0..200_u32 {
@@ -323,6 +395,19 @@ fn a_cursor_that_history_has_left_behind_says_so(node: &mut Node) {
     assert_eq!(rest(&keyspace).unwrap()[1].1.value[..], *b"1");
     keyspace.put(b"c", b"3").unwrap();
     assert!(matches!(rest(&keyspace), Err(ReadError::Compacted { .. })), "of c only two are kept");
+    // A cursor holds on to nothing: what it shows is pruned beneath it, and it says so.
+    let whole = keyspace.iter(ScanRange { limit: Some(1), ..ScanRange::default() });
+    let cursor = ScanCursor::decode(&whole.cursor(b"a").unwrap().encode()).unwrap();
+    let revision = keyspace.put(b"b", b"2").unwrap().revision.unwrap();
+    drop((keyspace, whole));
+    let resumed = |db: &Database| of(db).resume(ScanRange::default(), &cursor).map(Iterator::count);
+    assert_eq!(resumed(node.db()).unwrap(), 2);
+    node.pass(11 * SECOND);
+    node.db().maintain().unwrap();
+    node.through_restarts(|db| {
+        let error = resumed(db).unwrap_err();
+        assert_eq!(error, ReadError::Compacted { requested: cursor.revision().unwrap(), oldest: revision });
+    });
 }
 
 /// Large values stay in the log: versions of them keep their bytes alive, and let go of them.
@@ -428,6 +513,8 @@ on_every_backend!(
     a_keyspace_without_history_says_so,
     so_many_revisions_of_a_key_are_kept,
     what_was_overwritten_long_ago_is_forgotten,
+    what_was_deleted_long_ago_is_forgotten_though_the_history_has_no_age,
+    pages_and_keys_have_so_many_versions,
     a_deleted_prefix_is_there_before,
     what_ended_was_there_until_it_was_removed,
     pages_of_a_cursor_are_one_view,

@@ -361,7 +361,7 @@ fn run<'a>(
         Ok(Command::TrimStream { stream, before }) => admin::trim_stream(applying, stream, before),
         Ok(Command::ReclaimStream { stream, max }) => admin::reclaim_stream(applying, stream, max),
         Ok(Command::RaiseHistoryFloor { floor, max }) => history::raise_floor(applying, floor, max),
-        Ok(Command::PruneVersions { max }) => prune::prune(applying, max),
+        Ok(Command::PruneVersions { from, max }) => prune::prune(applying, from, max),
         Ok(Command::OpenProducer { stream, id }) => producers::open(applying, stream, id),
         Ok(Command::Group(command)) => consumers::apply(applying, command),
         Ok(Command::Time(command)) => run_about_time(applying, &command, overlay),

@@ -5,6 +5,11 @@
 //! finds out that there is something to do. Does not own the bound on the number of versions: the write that adds
 //! one keeps that (see `versions`).
 //!
+//! Where a history has no age, what a key was before it was deleted or had ended goes after a while all the same
+//! ([`DELETED_HISTORY_AGE`]), oldest first, so that what is left of a key has no holes. Then there is nothing that could
+//! say so of the key: `gone` of the keyspace rises instead, up to which nobody knows what a key was of which nothing is
+//! known.
+//!
 //! Why no promised revision becomes unreadable: a version is removed for its age only if the entry that superseded
 //! it lies `age` or more before this one. The floor rises to that entry's revision, and each revision that was
 //! current within `age` is not below it.
@@ -14,7 +19,7 @@ use std::ops::{Bound, ControlFlow};
 use thalweg_types::{
     KeyspaceId, Revision, SpaceTime,
     command::{KeyspaceConfig, KeyspaceHistory, Outcome},
-    limits::MAX_PRUNED_VERSIONS,
+    limits::{DELETED_HISTORY_AGE, MAX_PRUNED_VERSIONS},
 };
 
 use crate::{
@@ -28,8 +33,8 @@ use crate::{
         versions::{FullRow, Kept, rows_after},
     },
     versions::{
-        HistoryRow, PREFIX_LEN, PastKey, Until, Work, history_rows, keyspace_of_history, time_row, times_prefix,
-        versions_prefix,
+        HistoryRow, PREFIX_LEN, PastKey, Until, Work, forgotten_row, history_rows, keyspace_of_history, time_row,
+        times_prefix, versions_prefix,
     },
 };
 
@@ -53,7 +58,8 @@ impl Applying<'_> {
             (Some(_), true) => Work::Conform { kept: 0, last: Vec::new() },
             (_, false) => Work::Remove,
         };
-        self.set_history(id, Some(HistoryRow { floor, work }));
+        let gone = known.map_or(floor, |known| known.gone);
+        self.set_history(id, Some(HistoryRow { floor, gone, work }));
         self.applier.pending.versions.reconfigured.insert(id);
     }
 
@@ -67,13 +73,14 @@ impl Applying<'_> {
     }
 }
 
-/// Looks at up to `max` rows of versions, and forgets those past their bounds.
-pub(crate) fn prune(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
+/// Looks at up to `max` rows of versions, those of the keyspace `from` first, and forgets those past their bounds.
+pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_PRUNED_VERSIONS.saturating_sub(applying.applier.pending.versions.pruned_rows));
     let view = applying.machine.backend.view();
     let mut round = Round { view: &*view, left: max, bytes: 0 };
     let mut more = false;
-    for id in applying.applier.histories.keys().copied().collect::<Vec<_>>() {
+    let histories = &applying.applier.histories;
+    for id in histories.range(from..).chain(histories.range(..from)).map(|(id, _)| *id).collect::<Vec<_>>() {
         // Rows of before the change were written by other bounds, and the backend does not show them all yet.
         if applying.applier.pending.versions.reconfigured.contains(&id) {
             more = true;
@@ -110,16 +117,25 @@ impl Round<'_> {
             Work::Conform { kept, ref last } => self.conform(applying, id, &history, kept, last)?,
             Work::Settled => {}
         }
-        match applying.history_of(id).age {
-            Some(age) if !self.is_done() => self.forget_old(applying, id, SpaceTime(sub(applying.applied.time, age))),
-            _ => Ok(()),
+        if self.is_done() {
+            return Ok(());
+        }
+        let bounds = applying.history_of(id);
+        let Some(time) = forgotten_by(bounds, applying.applied.time) else { return Ok(()) };
+        match bounds.age {
+            Some(_) => self.forget_old(applying, id, time),
+            None => self.forget_gone(applying, id, time),
         }
     }
 
     /// The next rows of a range, as many as may still be looked at, and whether they are all.
     fn rows(&mut self, range: &KeyRange) -> Result<(Vec<FullRow>, bool), MachineError> {
+        self.rows_towards(range, Direction::Forward)
+    }
+
+    fn rows_towards(&mut self, range: &KeyRange, to: Direction) -> Result<(Vec<FullRow>, bool), MachineError> {
         let (mut rows, mut all) = (Vec::new(), true);
-        self.view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, row| {
+        self.view.scan(range.lower(), range.upper(), to, &mut |key, row| {
             if self.is_done() {
                 all = false;
                 return ControlFlow::Break(());
@@ -176,6 +192,7 @@ impl Round<'_> {
                 kept = touched.map_or(0, |touched| touched.added.len() as u32);
                 current = Some(of.key.clone());
             }
+            let mut is_gone = false;
             let until = match of.revision {
                 None => Until::of_forgotten(key, row)?,
                 Some(revision) => {
@@ -193,17 +210,18 @@ impl Round<'_> {
                         continue;
                     }
                     kept += 1;
+                    is_gone = version.is_gone;
                     version.until
                 }
             };
-            self.set_time(applying, id, key, &of, until, history.floor, bounds);
+            self.set_time(applying, id, key, &of, until, history.floor, bounds.age.is_some() || is_gone);
         }
         let work = match rows.last() {
             Some((key, _)) if !all => Work::Conform { kept, last: key[PREFIX_LEN..].to_vec() },
             _ if all => Work::Settled,
             _ => Work::Conform { kept, last: last.to_vec() },
         };
-        applying.set_history(id, Some(HistoryRow { floor: history.floor, work }));
+        applying.set_history(id, Some(HistoryRow { work, ..history.clone() }));
         Ok(())
     }
 
@@ -217,7 +235,7 @@ impl Round<'_> {
         of: &PastKey,
         until: Until,
         floor: Revision,
-        bounds: KeyspaceHistory,
+        is_bounded: bool,
     ) {
         let batch = &mut applying.applier.batch;
         let time = time_row(id, until.time, key);
@@ -232,10 +250,75 @@ impl Round<'_> {
                 return;
             }
         }
-        match bounds.age {
-            Some(_) => batch.put(&[&time], &[]),
-            None => batch.delete(&[&time]),
+        if is_bounded {
+            batch.put(&[&time], &[]);
+        } else {
+            batch.delete(&[&time]);
         }
+    }
+
+    /// Forgets what keys were before they were deleted or had ended, if that was at `time` or before.
+    fn forget_gone(
+        &mut self,
+        applying: &mut Applying<'_>,
+        id: KeyspaceId,
+        time: SpaceTime,
+    ) -> Result<(), MachineError> {
+        // What is done about each counts, not the look at which there are.
+        let left = self.left;
+        let (rows, _) = self.rows(&superseded_by(id, time))?;
+        self.left = left;
+        for (key, _) in &rows {
+            if self.is_done() {
+                break;
+            }
+            let (_, of) = PastKey::of_time(key)?;
+            let row = of.row(id);
+            let found = self.view.get(&row)?;
+            let (Some(revision), Some(found)) = (of.revision, found) else {
+                self.left -= 1;
+                applying.applier.batch.delete(&[key]);
+                continue;
+            };
+            match applying.applier.pending.versions.touched.get(&(id, of.key.clone())) {
+                Some(touched) if touched.pruned.contains(&revision) => continue,
+                // What the entry has just forgotten of it, the backend does not show yet: another entry's turn.
+                Some(touched) if touched.forgotten.is_some() => continue,
+                _ => {}
+            }
+            let gone = Kept::decode(revision, &row, &found)?.until.revision;
+            self.forget_before(applying, id, &of, gone)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a version and all older ones of its key, the oldest first.
+    fn forget_before(
+        &mut self,
+        applying: &mut Applying<'_>,
+        id: KeyspaceId,
+        of: &PastKey,
+        gone: Revision,
+    ) -> Result<(), MachineError> {
+        let forgotten = forgotten_row(id, &of.key);
+        let mut range = KeyRange::with_prefix(&versions_prefix(id));
+        range.set_lower(Bound::Included(of.row(id)));
+        range.set_upper(Bound::Excluded(forgotten.clone()));
+        let (rows, all) = self.rows_towards(&range, Direction::Reverse)?;
+        for (key, row) in &rows {
+            let Some(revision) = PastKey::of_version(key)?.revision else { continue };
+            // Forgotten by this entry already, which the backend does not show yet.
+            let touched = applying.applier.pending.versions.touched.get(&(id, of.key.clone()));
+            if touched.is_none_or(|touched| !touched.pruned.contains(&revision)) {
+                applying.remove_version(id, &of.key, &Kept::decode(revision, key, row)?);
+            }
+        }
+        if all {
+            applying.applier.batch.delete(&[&forgotten]);
+        }
+        let history = applying.applier.histories[&id].clone();
+        applying.set_history(id, Some(HistoryRow { gone: history.gone.max(gone), ..history }));
+        Ok(())
     }
 
     /// Forgets what was superseded at `time` or before, and raises the floor to it.
@@ -284,8 +367,10 @@ impl Round<'_> {
     }
 }
 
-fn sub(time: SpaceTime, age: std::time::Duration) -> u64 {
-    time.0.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))
+/// What was superseded by then, and has a row by time, is not kept any more; `None` if nothing goes with age.
+fn forgotten_by(bounds: KeyspaceHistory, now: SpaceTime) -> Option<SpaceTime> {
+    let age = bounds.age.or(bounds.revisions.map(|_| DELETED_HISTORY_AGE))?;
+    Some(SpaceTime(now.0.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))))
 }
 
 /// The rows by time of what was superseded at `time` or before.
@@ -297,21 +382,22 @@ fn superseded_by(id: KeyspaceId, time: SpaceTime) -> KeyRange {
 }
 
 impl Machine {
-    /// Whether there are versions to be forgotten at `now`.
-    pub fn prune_due(&self, now: SpaceTime) -> Result<bool, MachineError> {
+    /// The next keyspace behind `after`, or else the first, with versions to be forgotten at `now`.
+    pub fn prune_due(&self, after: Option<KeyspaceId>, now: SpaceTime) -> Result<Option<KeyspaceId>, MachineError> {
         let view = self.backend.view();
         let mut histories = Vec::new();
         crate::machine::load_rows(&*view, &history_rows(), |key, row| {
             histories.push((keyspace_of_history(key), HistoryRow::decode(key, row)?.work));
             Ok(())
         })?;
-        for (id, work) in histories {
+        let (before, behind): (Vec<_>, Vec<_>) = histories.into_iter().partition(|(id, _)| *id <= after);
+        for (id, work) in behind.into_iter().chain(before) {
             let Some(id) = id else { continue };
             if work != Work::Settled || has_old(&*view, id, self.keyspace_config(id), now)? {
-                return Ok(true);
+                return Ok(Some(id));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn keyspace_config(&self, id: KeyspaceId) -> KeyspaceConfig {
@@ -321,8 +407,8 @@ impl Machine {
 }
 
 fn has_old(view: &dyn View, id: KeyspaceId, config: KeyspaceConfig, now: SpaceTime) -> Result<bool, MachineError> {
-    let Some(age) = config.history.age else { return Ok(false) };
-    let range = superseded_by(id, SpaceTime(sub(now, age)));
+    let Some(time) = forgotten_by(config.history, now) else { return Ok(false) };
+    let range = superseded_by(id, time);
     let mut found = false;
     view.scan(range.lower(), range.upper(), Direction::Forward, &mut |_, _| {
         found = true;

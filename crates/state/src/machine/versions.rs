@@ -79,14 +79,20 @@ pub(super) struct Touched {
 pub(super) struct Kept {
     pub(super) revision: Revision,
     pub(super) until: Until,
+    /// Whether the key was not there from then on.
+    pub(super) is_gone: bool,
     pub(super) blob: Option<BlobRef>,
 }
 
 impl Kept {
     pub(super) fn decode(revision: Revision, key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
         let row = VersionRow::decode(key, row)?;
-        Ok(Self { revision, until: row.until, blob: row.blob(key)? })
+        Ok(Self { revision, until: row.until, is_gone: is_gone(row.ending), blob: row.blob(key)? })
     }
+}
+
+fn is_gone(ending: Ending) -> bool {
+    ending != Ending::Overwritten
 }
 
 /// A value that is about to become a version.
@@ -231,7 +237,8 @@ impl Applying<'_> {
         let end = self.end_of(&found.expiry)?;
         let time = self.applied.time;
         let ending = if ending == Ending::Overwritten && end <= time { Ending::Expired } else { ending };
-        let kept = Kept { revision: found.revision, until: Until { revision: until, time }, blob };
+        let until = Until { revision: until, time };
+        let kept = Kept { revision: found.revision, until, is_gone: is_gone(ending), blob };
         Ok(Some(Superseded { keyspace, key: key.to_vec(), kept, end, ending, value: value.into_owned() }))
     }
 
@@ -270,7 +277,7 @@ impl Applying<'_> {
         let row = version_row(keyspace, &key, kept.revision);
         let head = VersionRow { until: kept.until, end, ending, value: &value }.head();
         self.applier.batch.put(&[&row], &[&head, &value]);
-        if history.age.is_some() {
+        if history.age.is_some() || kept.is_gone {
             self.applier.batch.put(&[&time_row(keyspace, kept.until.time, &row)], &[]);
         }
         let touched = self.applier.pending.versions.touched.entry((keyspace, key.clone())).or_default();

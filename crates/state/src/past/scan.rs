@@ -37,6 +37,7 @@ impl Past<'_> {
         if full.is_empty() {
             return Ok(());
         }
+        self.check_known(self.gone)?;
         let mut versions = VersionSource::new(self, &full, range.direction);
         let mut own =
             OwnSource { past: self, range: full, direction: range.direction, page: VecDeque::new(), all: false };

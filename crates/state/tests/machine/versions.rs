@@ -1,7 +1,7 @@
 //! Keyspaces with history against a model that keeps every revision of everything.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::{Bound, ControlFlow},
     time::Duration,
 };
@@ -17,6 +17,7 @@ use thalweg_types::{
     command::{
         self, CommitBuilder, Deadline, KeyspaceConfig, KeyspaceHistory, MoveTarget, Outcome, TransactionBuilder,
     },
+    limits::DELETED_HISTORY_AGE,
 };
 
 use crate::{
@@ -25,8 +26,10 @@ use crate::{
 };
 
 const OPTIONS: MachineOptions = MachineOptions { inline_value_bytes: 24 };
-const LEASE_TTL: u64 = 1_000_000;
+const LEASE_TTL: u64 = 1000 * GONE_AGE;
 const AGE: u64 = 3000;
+/// What goes with this age also where the history has none.
+const GONE_AGE: u64 = DELETED_HISTORY_AGE.as_micros() as u64;
 
 const HISTORIES: [KeyspaceHistory; 3] = [
     KeyspaceHistory { revisions: Some(3), age: None },
@@ -51,6 +54,8 @@ struct Model {
     now: BTreeMap<u32, Keys>,
     /// By revision: the keyspaces after it, and when it was.
     past: Vec<(BTreeMap<u32, Keys>, u64)>,
+    /// By revision: the keyspaces of which it made keys go.
+    gone: Vec<BTreeSet<u32>>,
     revision: u64,
     time: u64,
     lease: bool,
@@ -74,6 +79,7 @@ fn bench() -> (Bench, Model) {
         model.now.insert(keyspace, Keys::new());
     }
     model.past.push((model.now.clone(), 1));
+    model.gone.push(BTreeSet::new());
     (bench, model)
 }
 
@@ -95,6 +101,11 @@ impl Model {
 
     fn used(&mut self) {
         self.revision += 1;
+        let (before, _) = self.past.last().unwrap();
+        let goes = |(keyspace, keys): (&u32, &Keys)| {
+            keys.iter().any(|(key, old)| is_gone(old, self.now[keyspace].get(key), self.time)).then_some(*keyspace)
+        };
+        self.gone.push(before.iter().filter_map(goes).collect());
         self.past.push((self.now.clone(), self.time));
     }
 
@@ -204,7 +215,8 @@ impl Model {
 
     /// Commands of one entry. Those that look at what has ended come alone.
     fn entry(&mut self, rng: &mut Rng) -> Vec<Vec<u8>> {
-        self.time += rng.below(60);
+        // Now and then nothing happens for long.
+        self.time += if rng.below(60) == 0 { GONE_AGE } else { rng.below(60) };
         let is_ended = |model: &Self, value: &Value| !model.is_live(value);
         match rng.below(30) {
             0 if !self.lease => {
@@ -248,7 +260,9 @@ impl Model {
     fn command(&mut self, rng: &mut Rng) -> Vec<u8> {
         match rng.below(24) {
             0 | 1 => command(|out| command::encode_sweep(out, 1 + rng.below(50) as u32)),
-            2..5 => command(|out| command::encode_prune_versions(out, 1 + rng.below(60) as u32)),
+            2..5 => command(|out| {
+                command::encode_prune_versions(out, KeyspaceId(rng.below(5) as u32), 1 + rng.below(60) as u32);
+            }),
             5 => self.bulk(rng),
             6..11 => self.transaction(rng),
             _ => self.commit(rng),
@@ -270,8 +284,31 @@ impl Model {
         }
         gone.pop();
         let superseded = gone.into_iter().flatten().count() as u32;
-        by_age && history.revisions.is_none_or(|revisions| superseded < revisions)
+        let is_there = self.past[revision as usize].0[&keyspace].contains_key(key);
+        let is_kept = history.age.is_some()
+            || if is_there { !self.was_gone(keyspace, key, revision) } else { !self.any_was_gone(keyspace, revision) };
+        by_age && is_kept && history.revisions.is_none_or(|revisions| superseded < revisions)
     }
+
+    /// Whether a key was deleted or had ended after a revision, long ago.
+    fn was_gone(&self, keyspace: u32, key: &[u8], revision: u64) -> bool {
+        self.past[revision as usize..].windows(2).any(|pair| {
+            let [old, new] = [&pair[0].0[&keyspace], &pair[1].0[&keyspace]].map(|keys| keys.get(key));
+            old.is_some_and(|old| is_gone(old, new, pair[1].1)) && pair[1].1 + GONE_AGE <= self.time
+        })
+    }
+
+    /// The same of any key.
+    fn any_was_gone(&self, keyspace: u32, revision: u64) -> bool {
+        let later = self.gone.iter().zip(&self.past).skip(revision as usize + 1);
+        later.into_iter().any(|(gone, (_, time))| gone.contains(&keyspace) && time + GONE_AGE <= self.time)
+    }
+}
+
+/// Whether a value went, and was not just overwritten.
+fn is_gone(old: &Value, new: Option<&Value>, time: u64) -> bool {
+    let ended = old.lease || old.deadline.is_some_and(|deadline| deadline <= time);
+    new.is_none_or(|new| new.revision != old.revision && ended)
 }
 
 fn resolve(bench: &Bench, value: StoredRef<'_>) -> Vec<u8> {
@@ -357,7 +394,9 @@ fn check_scan(bench: &Bench, model: &Model, rng: &mut Rng, keyspace: u32, revisi
             assert!(expected.starts_with(&found));
             let everything = model.past.iter().flat_map(|(keyspaces, _)| keyspaces[&keyspace].keys());
             let unknown = |key: &&Vec<u8>| within(key) && !model.is_promised(keyspace, key, revision);
-            assert!(everything.into_iter().any(|key| unknown(&key)), "{range:?} of {keyspace} at {revision}");
+            let is_unknown = everything.into_iter().any(|key| unknown(&key));
+            let may_be = HISTORIES[keyspace as usize - 1].age.is_none() && model.any_was_gone(keyspace, revision);
+            assert!(is_unknown || may_be, "{range:?} of {keyspace} at {revision}");
         }
         Err(error) => panic!("{error}"),
     }
@@ -469,8 +508,10 @@ fn check(bench: &Bench, model: &Model, rng: &mut Rng) {
 
 /// Prunes until nothing is due; then no keyspace holds more than its bounds.
 fn prune_all(bench: &mut Bench, model: &mut Model) {
-    while bench.machine.prune_due(SpaceTime(model.time)).unwrap() {
-        bench.run(model.time, &[command(|out| command::encode_prune_versions(out, 100))]);
+    let mut last = None;
+    while let Some(keyspace) = bench.machine.prune_due(last, SpaceTime(model.time)).unwrap() {
+        last = Some(keyspace);
+        bench.run(model.time, &[command(|out| command::encode_prune_versions(out, keyspace, 100))]);
     }
     let map = bench.backend.dump();
     for (number, history) in HISTORIES.iter().enumerate() {
@@ -481,6 +522,8 @@ fn prune_all(bench: &mut Bench, model: &mut Model) {
             *counts.entry(key[..key.len() - 8].to_vec()).or_default() += 1;
             let time = u64::from_le_bytes(row[8..16].try_into().unwrap());
             assert!(history.age.is_none() || time + AGE > model.time, "{history:?} keeps what is too old");
+            let is_gone = row[24] != 0;
+            assert!(!is_gone || time + GONE_AGE > model.time, "{history:?} keeps what was gone too long ago");
         }
         let most = counts.values().max().copied().unwrap_or_default();
         assert!(history.revisions.is_none_or(|revisions| most < revisions), "{history:?} keeps {most}");
@@ -550,14 +593,14 @@ fn use_damaged(map: Map, applied: Option<Applied>, log: &Log) -> Result<(), Mach
             }
         }
     }
-    machine.prune_due(SpaceTime(u64::MAX))?;
+    machine.prune_due(None, SpaceTime(u64::MAX))?;
     for prune in [
         vec![command(|out| command::encode_put(out, KeyspaceId(1), b"a", b"1").unwrap())],
-        vec![command(|out| command::encode_prune_versions(out, 1000))],
+        vec![command(|out| command::encode_prune_versions(out, KeyspaceId(2), 1000))],
         vec![command(|out| command::encode_configure_keyspace(out, KeyspaceId(3), &config(HISTORIES[0])).unwrap())],
-        vec![command(|out| command::encode_prune_versions(out, 1000))],
+        vec![command(|out| command::encode_prune_versions(out, KeyspaceId(2), 1000))],
         vec![command(|out| command::encode_drop_keyspace(out, KeyspaceId(2)))],
-        vec![command(|out| command::encode_prune_versions(out, 1000))],
+        vec![command(|out| command::encode_prune_versions(out, KeyspaceId(2), 1000))],
     ] {
         let record = log.entry(&frame(&prune), SpaceTime(1 << 40));
         let Kind::Entry { index, time } = record.kind else { unreachable!("an entry") };
@@ -618,13 +661,13 @@ fn a_history_that_is_switched_off_leaves_nothing_behind() {
             |id: u32, to| command(|out| command::encode_configure_keyspace(out, KeyspaceId(id), &config(to)).unwrap());
         // With writes and prunes in the same entries: none of these may slip through.
         let put = command(|out| command::encode_put(out, KeyspaceId(1), b"a", &[7; 50]).unwrap());
-        let prune = || command(|out| command::encode_prune_versions(out, 40));
+        let prune = || command(|out| command::encode_prune_versions(out, KeyspaceId(2), 40));
         let off = KeyspaceHistory::default();
         bench.run(model.time, &[put.clone(), configure(1, HISTORIES[1]), put.clone(), prune()]);
         bench.run(model.time, &[prune(), put.clone(), prune(), configure(1, HISTORIES[2]), put.clone(), prune()]);
         bench.run(model.time, &[put.clone(), configure(1, off), configure(2, off), prune(), put, prune()]);
         bench.run(model.time, &[command(|out| command::encode_drop_keyspace(out, KeyspaceId(3))), prune()]);
-        while bench.machine.prune_due(SpaceTime(model.time)).unwrap() {
+        while bench.machine.prune_due(None, SpaceTime(model.time)).unwrap().is_some() {
             bench.run(model.time, &[prune()]);
         }
         let left: Vec<_> = bench.backend.dump().into_keys().filter(|key| key[0] == 0x12).collect();

@@ -275,7 +275,9 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
             Command::ReclaimStream { stream, max } => others.push(format!("reclaim {max} entries of stream {stream}")),
             Command::OpenProducer { stream, id } => others.push(format!("open producer {id} of stream {stream}")),
             Command::Group(command) => others.push(group_summary(&command)),
-            Command::PruneVersions { max } => others.push(format!("prune {max} rows of versions")),
+            Command::PruneVersions { max, from } => {
+                others.push(format!("prune {max} rows of versions, from keyspace {from} on"));
+            }
             Command::RaiseHistoryFloor { floor, .. } => {
                 others.push(format!("raise the history floor to revision {}", floor.revision));
             }

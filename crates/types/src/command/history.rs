@@ -2,7 +2,7 @@
 
 use crate::{
     command::{PRUNE_VERSIONS, RAISE_HISTORY_FLOOR},
-    ids::{Index, Revision},
+    ids::{Index, KeyspaceId, Revision},
     record::{Malformed, Reader},
 };
 
@@ -41,8 +41,11 @@ pub fn encode_raise_history_floor(out: &mut Vec<u8>, floor: HistoryFloor, max: u
     out.extend_from_slice(&max.to_le_bytes());
 }
 
-/// Appends the command that forgets versions of keys past their keyspace's bounds, looking at up to `max` rows.
-pub fn encode_prune_versions(out: &mut Vec<u8>, max: u32) {
+/// Appends the command that forgets versions of keys past their keyspace's bounds, looking at up to `max` rows: those
+/// of the keyspace `from` first, then of those with higher ids, then of the rest. Whoever begins with another each time
+/// lets none wait for ever.
+pub fn encode_prune_versions(out: &mut Vec<u8>, from: KeyspaceId, max: u32) {
     out.push(PRUNE_VERSIONS);
     out.extend_from_slice(&max.to_le_bytes());
+    out.extend_from_slice(&from.0.to_le_bytes());
 }

@@ -27,7 +27,8 @@ const HISTORY_AGE: u8 = 25;
 /// as soon as it is past either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceHistory {
-    /// So many revisions of each key, the newest included. Alone, those of a deleted key stay for good.
+    /// So many revisions of each key, the newest included. Alone, what a key was before it was deleted is kept for
+    /// [`DELETED_HISTORY_AGE`](crate::limits::DELETED_HISTORY_AGE).
     pub revisions: Option<u32>,
     /// What was overwritten or deleted no longer ago than this.
     pub age: Option<Duration>,

@@ -127,7 +127,7 @@ fn layouts_of_the_other_commands_are_pinned() {
     assert_eq!(configure, [b"\x04\x07\0\0\0", config_bytes].concat());
     assert_eq!(encoded(|out| encode_drop_keyspace(out, KS)), b"\x0a\x02\x01\0\0");
     assert_eq!(encoded(|out| encode_sweep(out, 258)), b"\x0b\x02\x01\0\0");
-    assert_eq!(encoded(|out| encode_prune_versions(out, 258)), b"\x19\x02\x01\0\0");
+    assert_eq!(encoded(|out| encode_prune_versions(out, KeyspaceId(7), 258)), b"\x19\x02\x01\0\0\x07\0\0\0");
     assert_eq!(encoded(|out| encode_delete_stream(out, STREAM)), b"\x05\x07\0\0\0");
     assert_eq!(encoded(|out| encode_trim_stream(out, STREAM, Offset(258))), b"\x06\x07\0\0\0\x02\x01\0\0\0\0\0\0");
     assert_eq!(encoded(|out| encode_reclaim_stream(out, STREAM, 258)), b"\x07\x07\0\0\0\x02\x01\0\0");
@@ -290,7 +290,7 @@ fn a_command_that_is_cut_or_goes_on_is_malformed() {
         encoded(|out| encode_trim_stream(out, STREAM, Offset(1))),
         encoded(|out| encode_reclaim_stream(out, STREAM, 1)),
         encoded(|out| encode_raise_history_floor(out, HistoryFloor::default(), 1)),
-        encoded(|out| encode_prune_versions(out, 1)),
+        encoded(|out| encode_prune_versions(out, KeyspaceId(7), 1)),
         encoded(|out| encode_open_producer(out, STREAM, "p").unwrap()),
         encoded(|out| encode_append_with(out, STREAM, &produced(), &batch()).unwrap()),
     ];
