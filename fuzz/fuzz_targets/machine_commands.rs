@@ -14,11 +14,12 @@ use thalweg_types::{
     Attempt, GroupId, Index, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId,
     command::{
         AppendTerms, CommandError, CommitBuilder, Compaction, Deadline, Expect, ExpectedOffset, Framed, HistoryFloor,
-        KeyspaceConfig, Operations, ProducerStamp, ScanOperation, StreamConfig, TransactionBuilder, UnchangedRange, encode_append_with,
-        encode_configure_keyspace, encode_configure_stream, encode_create_keyspace, encode_create_stream,
-        encode_delete, encode_delete_stream, encode_drop_keyspace, encode_expire, encode_forget_rows,
-        encode_grant_lease, encode_keep_lease, encode_open_producer, encode_put, encode_put_until,
-        encode_raise_history_floor, encode_reclaim_stream, encode_revoke_lease, encode_sweep, encode_trim_stream,
+        KeyspaceConfig, KeyspaceHistory, Operations, ProducerStamp, ScanOperation, StreamConfig, TransactionBuilder,
+        UnchangedRange, encode_append_with, encode_configure_keyspace, encode_configure_stream, encode_create_keyspace,
+        encode_create_stream, encode_delete, encode_delete_stream, encode_drop_keyspace, encode_expire,
+        encode_forget_rows, encode_grant_lease, encode_keep_lease, encode_open_producer, encode_prune_versions,
+        encode_put, encode_put_until, encode_raise_history_floor, encode_reclaim_stream, encode_revoke_lease,
+        encode_sweep, encode_trim_stream,
         groups::{
             Again, GroupConfig, GroupOrder, OffsetRun, Settlement, encode_ack, encode_configure_group,
             encode_create_group, encode_delete_group, encode_extend, encode_fetch, encode_nack, encode_seek,
@@ -144,7 +145,9 @@ fn again(input: &mut Input<'_>) -> Again {
 fn keyspace_config(input: &mut Input<'_>) -> KeyspaceConfig {
     let flags = input.byte();
     let default_ttl = (flags & 2 != 0).then(|| Duration::from_millis(1 + u64::from(input.byte())));
-    KeyspaceConfig { exact_counts: flags & 1 != 0, default_ttl, ..KeyspaceConfig::default() }
+    let revisions = (flags & 4 != 0).then(|| u32::from(input.byte() % 5));
+    let age = (flags & 8 != 0).then(|| Duration::from_millis(u64::from(input.byte())));
+    KeyspaceConfig { exact_counts: flags & 1 != 0, default_ttl, history: KeyspaceHistory { revisions, age } }
 }
 
 fn stream_config(input: &mut Input<'_>) -> StreamConfig {
@@ -230,9 +233,9 @@ fn fetch(input: &mut Input<'_>, out: &mut Vec<u8>) -> Encoded {
 }
 
 fn encode(input: &mut Input<'_>, out: &mut Vec<u8>) -> Encoded {
-    match input.byte() % 34 {
+    match input.byte() % 35 {
         0 => return encode_create_keyspace(out, name(input), &keyspace_config(input)),
-        1 => encode_configure_keyspace(out, keyspace(input), &keyspace_config(input)),
+        1 => return encode_configure_keyspace(out, keyspace(input), &keyspace_config(input)),
         2 => encode_drop_keyspace(out, keyspace(input)),
         3 => encode_sweep(out, u32::from(input.byte())),
         4 => return encode_create_stream(out, name(input), &stream_config(input)),
@@ -271,7 +274,8 @@ fn encode(input: &mut Input<'_>, out: &mut Vec<u8>) -> Encoded {
         26 => return encode_put_until(out, keyspace(input), key(input), value(input), deadline(input), lease(input)),
         27 => return encode_delete(out, keyspace(input), key(input)),
         28 | 29 => return encode_append_with(out, stream(input), &terms(input), &batch(input)),
-        30 | 31 => return transaction(input, out),
+        30 => encode_prune_versions(out, keyspace(input), u32::from(input.byte())),
+        31 | 32 => return transaction(input, out),
         _ => return commit(input, out),
     }
     Ok(())

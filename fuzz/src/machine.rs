@@ -10,12 +10,13 @@ use bytes::Bytes;
 use thalweg_state::{
     backend::{Backend, Direction},
     blobs::{BlobUnreadable, Blobs},
-    keyspaces::ScanRange,
+    keyspaces::{ScanRange, Snapshot},
     machine::{Entry, Machine, MachineOptions, Moved, StaleCursor},
     memory::{MemoryBackend, MemoryOptions},
+    past::PastError,
 };
 use thalweg_types::{
-    BlobRef, Generation, Index, LogPosition, Lsn, Offset, SpaceTime, Term,
+    BlobRef, Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, Term,
     command::{CommandError, Commands, Framed, Outcome},
 };
 
@@ -151,11 +152,14 @@ impl Bench {
         let snapshot = machine.snapshot();
         for (id, row) in machine.keyspaces() {
             seen.push(format!("{row:?} {:?}", machine.keyspace_counts(id)));
-            let scanned = snapshot.scan(id, &ScanRange::default(), &mut |pair| {
+            let scanned = snapshot.scan(id, &ScanRange::default(), |pair| {
                 seen.push(format!("{pair:?}"));
                 ControlFlow::Continue(())
             });
             scanned.expect("pairs");
+            for back in 0..4 {
+                seen.push(read_past(&snapshot, id, Revision(machine.applied().revision.0.saturating_sub(back))));
+            }
         }
         for lease in snapshot.leases(None, 1000).expect("leases") {
             seen.push(format!("{lease:?} {:?}", snapshot.lease_keys(lease.id, None, 1000).expect("keys of a lease")));
@@ -180,4 +184,35 @@ impl Bench {
         seen.push(format!("{verdicts:?} {:?}", machine.liveness()));
         seen
     }
+}
+
+/// What a keyspace held at a revision, and what its keys were, in words.
+fn read_past(snapshot: &Snapshot, keyspace: KeyspaceId, revision: Revision) -> String {
+    let mut seen = String::new();
+    let mut keys = vec![b"a".to_vec()];
+    let past = match snapshot.past(keyspace, revision, SpaceTime(0)) {
+        Ok(past) => past,
+        Err(PastError::Machine(error)) => panic!("{error}"),
+        Err(error) => return error.to_string(),
+    };
+    let scanned = past.scan(&ScanRange::default(), &mut |pair| {
+        seen.push_str(&format!("{pair:?}"));
+        keys.push(pair.key.to_vec());
+        ControlFlow::Continue(())
+    });
+    let scanned = is_past(scanned);
+    for key in keys {
+        let got = is_past(past.get(&key));
+        let versions = snapshot.versions(keyspace, &key, None, 9).expect("versions");
+        seen.push_str(&format!("{got:?} {versions:?}"));
+    }
+    format!("{seen} {scanned:?}")
+}
+
+/// What is not kept is an answer; what can't be read is none.
+fn is_past<T>(read: Result<T, PastError>) -> Result<T, String> {
+    read.map_err(|error| match error {
+        PastError::Machine(error) => panic!("{error}"),
+        error => error.to_string(),
+    })
 }

@@ -110,6 +110,10 @@ impl ScanCursor {
         if range.order != self.order || fingerprint(range) != self.bounds {
             return Err(ReadError::BadCursor { what: "it is of a scan with another prefix, bounds or order" });
         }
+        // A key that no page can have ended with leads nowhere outside of the range.
+        if !range.may_hold(&self.last) {
+            return Err(NOT_A_CURSOR);
+        }
         let mut rest = range.clone();
         let behind = Bound::Excluded(self.last.clone());
         match range.order {
@@ -182,6 +186,8 @@ mod tests {
         let rest = cursor.rest_of(KeyspaceId(7), &range).unwrap();
         assert_eq!(rest, ScanRange { start: Bound::Excluded(b"pk".to_vec()), ..range.clone() });
         assert!(cursor.rest_of(KeyspaceId(8), &range).is_err());
+        let outside = ScanCursor { last: b"other".to_vec(), ..cursor.clone() };
+        assert_eq!(outside.rest_of(KeyspaceId(7), &range), Err(NOT_A_CURSOR), "no page ends there");
         for other in [
             ScanRange::with_prefix("q"),
             ScanRange { order: Order::Descending, ..range.clone() },

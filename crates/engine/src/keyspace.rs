@@ -1,6 +1,6 @@
 //! Keyspaces: puts, gets, deletes, scans.
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, RangeBounds};
 
 use bytes::Bytes;
 use thalweg_log::Purpose;
@@ -124,6 +124,12 @@ impl ScanRange {
     #[must_use]
     pub fn with_prefix(prefix: impl Into<Vec<u8>>) -> Self {
         Self { prefix: prefix.into(), ..Self::default() }
+    }
+
+    /// Whether a key lies in it.
+    pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
+        let bounds = (as_slice(&self.start), as_slice(&self.end));
+        key.starts_with(&self.prefix) && RangeBounds::<[u8]>::contains(&bounds, key)
     }
 
     pub(crate) fn stored(&self) -> StoredRange<'_> {
