@@ -39,6 +39,8 @@ pub struct ApiError {
     pub action: Action,
     /// A figure that helps to go on, such as the stream's next offset.
     pub detail: Option<(&'static str, u64)>,
+    /// What of the request it is about: the condition of a commit that did not hold.
+    pub culprit: Option<Box<Map<String, Value>>>,
     /// The level of what the error reveals of the data, for errors that do.
     pub shown: Option<Durability>,
 }
@@ -47,7 +49,7 @@ impl ApiError {
     /// An error without details.
     #[must_use]
     pub fn new(status: StatusCode, code: &'static str, action: Action, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code, message: message.into(), action, detail: None, shown: None }
+        Self { status, code, message: message.into(), action, detail: None, culprit: None, shown: None }
     }
 
     /// 400: the request as such is wrong.
@@ -78,6 +80,7 @@ impl ApiError {
         if let Some((name, value)) = self.detail {
             object.insert(name.into(), value.into());
         }
+        object.extend(self.culprit.iter().flat_map(|culprit| (**culprit).clone()));
         if let Some(id) = request_id {
             object.insert("request_id".into(), id.into());
         }

@@ -9,22 +9,19 @@ use serde_json::{Map, Value, json};
 use thalweg_engine::{Database, TransactionAck};
 use thalweg_types::{
     Durability, Revision,
-    command::{OperationResult, Operations, ScanOperation, ScannedItem, TransactionBuilder},
-    limits::MAX_TRANSACTION_SCAN_ITEMS,
-    record::RecordBatch,
+    command::{OperationResult, ScannedItem, TransactionBuilder},
 };
 
 use crate::{
     app::{Answer, App, Call},
-    batch::{JsonRecord, push_records},
     body,
-    commit::{JsonCondition, JsonExpected, Names, expected_offset, require_json},
+    commit::require_json,
     error::ApiError,
-    groups::{self, JsonSettlement},
-    json::{self, bytes_of, required_bytes},
+    json,
+    names::Names,
+    operations::{JsonCondition, JsonOperation, level_of},
     parse::{Params, ParseError, kv_path},
     reply, streams,
-    ttl::{JsonTtl, json_terms},
 };
 
 #[derive(Debug, Deserialize)]
@@ -39,83 +36,6 @@ struct JsonTransaction {
     durability: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
-enum JsonOperation {
-    Put {
-        keyspace: String,
-        key: Option<String>,
-        key_base64: Option<String>,
-        value: Option<String>,
-        value_base64: Option<String>,
-        ttl_seconds: Option<JsonTtl>,
-        lease: Option<u64>,
-    },
-    Touch {
-        keyspace: String,
-        key: Option<String>,
-        key_base64: Option<String>,
-        ttl_seconds: JsonTtl,
-    },
-    Delete {
-        keyspace: String,
-        key: Option<String>,
-        key_base64: Option<String>,
-    },
-    Append {
-        stream: String,
-        expected: Option<JsonExpected>,
-        records: Vec<JsonRecord>,
-    },
-    Add {
-        keyspace: String,
-        key: Option<String>,
-        key_base64: Option<String>,
-        delta: i64,
-    },
-    DeletePrefix {
-        keyspace: String,
-        prefix: Option<String>,
-        prefix_base64: Option<String>,
-    },
-    Get {
-        keyspace: String,
-        key: Option<String>,
-        key_base64: Option<String>,
-    },
-    Ack {
-        stream: String,
-        group: String,
-        attempts: Vec<JsonSettlement>,
-    },
-    Nack {
-        stream: String,
-        group: String,
-        attempts: Vec<JsonSettlement>,
-        delay_seconds: Option<f64>,
-        #[serde(default)]
-        reject: bool,
-        #[serde(default)]
-        uncounted: bool,
-        #[serde(default)]
-        reason: String,
-    },
-    Scan {
-        keyspace: String,
-        prefix: Option<String>,
-        prefix_base64: Option<String>,
-        start: Option<String>,
-        start_base64: Option<String>,
-        end: Option<String>,
-        end_base64: Option<String>,
-        #[serde(default)]
-        reverse: bool,
-        #[serde(default)]
-        keys_only: bool,
-        limit: Option<u32>,
-    },
-}
-
 impl JsonTransaction {
     fn operations(&self) -> impl Iterator<Item = &JsonOperation> {
         self.then.iter().chain(&self.otherwise)
@@ -125,7 +45,7 @@ impl JsonTransaction {
     fn build(&self, names: &Names) -> Result<TransactionBuilder, ApiError> {
         let mut builder = TransactionBuilder::new();
         for condition in &self.conditions {
-            let id = names.known_keyspace(&condition.keyspace)?;
+            let id = names.keyspace(&condition.keyspace)?;
             condition.with(|key, expect| Ok(builder.expect(id, key, expect).map(|_| ())?))?;
         }
         self.then.iter().try_for_each(|operation| operation.add(builder.then(), names))?;
@@ -133,13 +53,24 @@ impl JsonTransaction {
         Ok(builder)
     }
 
-    fn level(&self, asked: Durability) -> Result<Durability, ApiError> {
-        let Some(name) = &self.durability else { return Ok(asked) };
-        name.parse::<Durability>().map_err(|error| ApiError::bad_request("bad_json", error.to_string()))
-    }
-
     fn answer(&self, ack: &TransactionAck) -> Value {
-        answer(ack, if ack.succeeded() { &self.then } else { &self.otherwise })
+        let operations = if ack.succeeded() { &self.then } else { &self.otherwise };
+        let failed = ack.outcome.failed.map(|failed| {
+            let condition = self.conditions.get(failed.condition as usize);
+            let mut object = condition.map(JsonCondition::named).unwrap_or_default();
+            object.insert("condition".to_owned(), failed.condition.into());
+            object.insert("revision".to_owned(), json!(failed.actual.map(Revision::get)));
+            object
+        });
+        json!({
+            "succeeded": ack.succeeded(),
+            "failed": failed,
+            "wrote": ack.outcome.wrote,
+            "revision": ack.outcome.revision.0,
+            "durability": ack.durability.name(),
+            "results": operations.iter().zip(&ack.outcome.results)
+                .map(|(operation, result)| result_json(operation, result)).collect::<Vec<_>>(),
+        })
     }
 }
 
@@ -150,20 +81,8 @@ pub async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     let asked = app.level(call)?;
     let body = body::read(app, call.body.get_mut()).await?;
     let sent: JsonTransaction = json::parse(&body)?;
-    let level = sent.level(asked)?;
-    let mut names = Names::default();
-    for condition in &sent.conditions {
-        names.keyspace(app, &condition.keyspace).await?;
-    }
-    for operation in sent.operations() {
-        match operation.target() {
-            Target::Keyspace(name) => drop(names.keyspace(app, name).await?),
-            Target::Stream(name) => drop(names.stream(app, name).await?),
-            Target::Group(stream, name) => {
-                names.add_group(stream, name, groups::find_named(app.db.blocking(), stream, name)?.id());
-            }
-        }
-    }
+    let level = level_of(sent.durability.as_ref(), asked)?;
+    let names = Names::of(app, &sent.conditions, sent.operations()).await?;
     let transacted = app.db.transact(&sent.build(&names)?, level);
     drop(body);
     let ack = transacted.await?;
@@ -174,136 +93,10 @@ pub async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
 /// whoever has the database open in his own process.
 pub fn transact_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
     let sent: JsonTransaction = json::parse(body)?;
-    let db = db.with_durability(sent.level(db.durability())?);
-    let mut names = Names::default();
-    for condition in &sent.conditions {
-        names.add_keyspace(&condition.keyspace, db.keyspace(&condition.keyspace)?.id());
-    }
-    for operation in sent.operations() {
-        match operation.target() {
-            Target::Keyspace(name) => names.add_keyspace(name, db.keyspace(name)?.id()),
-            Target::Stream(name) => names.add_stream(name, db.stream(name)?.id()),
-            Target::Group(stream, name) => names.add_group(stream, name, groups::find_named(&db, stream, name)?.id()),
-        }
-    }
+    let db = db.with_durability(level_of(sent.durability.as_ref(), db.durability())?);
+    let names = Names::of_database(&db, &sent.conditions, sent.operations())?;
     let ack = db.transact(&sent.build(&names)?)?;
     Ok(sent.answer(&ack))
-}
-
-/// What an operation is about.
-enum Target<'a> {
-    Keyspace(&'a str),
-    Stream(&'a str),
-    /// Of a stream.
-    Group(&'a str, &'a str),
-}
-
-impl JsonOperation {
-    fn target(&self) -> Target<'_> {
-        match self {
-            Self::Append { stream, .. } => Target::Stream(stream),
-            Self::Ack { stream, group, .. } | Self::Nack { stream, group, .. } => Target::Group(stream, group),
-            Self::Put { keyspace, .. }
-            | Self::Touch { keyspace, .. }
-            | Self::Delete { keyspace, .. }
-            | Self::Add { keyspace, .. }
-            | Self::DeletePrefix { keyspace, .. }
-            | Self::Get { keyspace, .. }
-            | Self::Scan { keyspace, .. } => Target::Keyspace(keyspace),
-        }
-    }
-
-    fn add(&self, list: &mut Operations, names: &Names) -> Result<(), ApiError> {
-        match self {
-            Self::Put { keyspace, key, key_base64, value, value_base64, ttl_seconds, lease } => {
-                let id = names.known_keyspace(keyspace)?;
-                let key = required_bytes("key", key.as_ref(), key_base64.as_ref())?;
-                let value = required_bytes("value", value.as_ref(), value_base64.as_ref())?;
-                let terms = json_terms(ttl_seconds.as_ref(), *lease)?;
-                if terms.is_plain() {
-                    list.put(id, &key, &value)?;
-                } else {
-                    list.put_until(id, &key, &value, terms.deadline, terms.lease)?;
-                }
-            }
-            Self::Touch { keyspace, key, key_base64, ttl_seconds } => {
-                let id = names.known_keyspace(keyspace)?;
-                let deadline = ttl_seconds.deadline()?;
-                list.touch(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?, deadline)?;
-            }
-            Self::Delete { keyspace, key, key_base64 } => {
-                let id = names.known_keyspace(keyspace)?;
-                list.delete(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
-            }
-            Self::Append { stream, expected, records } => {
-                let id = names.known_stream(stream)?;
-                let mut batch = RecordBatch::new();
-                push_records(&mut batch, records)?;
-                if batch.is_empty() {
-                    return Err(ApiError::bad_request("no_records", "an append has at least one record"));
-                }
-                list.append(id, expected_offset(expected.as_ref())?, &batch)?;
-            }
-            Self::Add { keyspace, key, key_base64, delta } => {
-                let id = names.known_keyspace(keyspace)?;
-                list.add(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?, *delta)?;
-            }
-            Self::DeletePrefix { keyspace, prefix, prefix_base64 } => {
-                let id = names.known_keyspace(keyspace)?;
-                list.delete_prefix(id, &required_bytes("prefix", prefix.as_ref(), prefix_base64.as_ref())?)?;
-            }
-            Self::Get { keyspace, key, key_base64 } => {
-                let id = names.known_keyspace(keyspace)?;
-                list.get(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
-            }
-            Self::Ack { stream, group, attempts } => {
-                list.ack(names.known_group(stream, group)?, &groups::settlements(attempts)?)?;
-            }
-            Self::Nack { stream, group, attempts, delay_seconds, reject, uncounted, reason } => {
-                let again = groups::again(*delay_seconds, *reject, *uncounted)?;
-                list.nack(names.known_group(stream, group)?, again, reason, &groups::settlements(attempts)?)?;
-            }
-            Self::Scan {
-                keyspace,
-                prefix,
-                prefix_base64,
-                start,
-                start_base64,
-                end,
-                end_base64,
-                reverse,
-                keys_only,
-                limit,
-            } => {
-                let id = names.known_keyspace(keyspace)?;
-                let prefix = bytes_of("prefix", prefix.as_ref(), prefix_base64.as_ref())?.unwrap_or_default();
-                let start = bytes_of("start", start.as_ref(), start_base64.as_ref())?;
-                let end = bytes_of("end", end.as_ref(), end_base64.as_ref())?;
-                let limit = limit.unwrap_or(MAX_TRANSACTION_SCAN_ITEMS as u32);
-                let (start, end) = (start.as_deref(), end.as_deref());
-                let scan =
-                    ScanOperation { prefix: &prefix, start, end, reverse: *reverse, keys_only: *keys_only, limit };
-                list.scan(id, &scan)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn answer(ack: &TransactionAck, operations: &[JsonOperation]) -> Value {
-    let results = operations.iter().zip(&ack.outcome.results);
-    let failed = ack
-        .outcome
-        .failed
-        .map(|failed| json!({ "condition": failed.condition, "revision": failed.actual.map(Revision::get) }));
-    json!({
-        "succeeded": ack.succeeded(),
-        "failed": failed,
-        "wrote": ack.outcome.wrote,
-        "revision": ack.outcome.revision.0,
-        "durability": ack.durability.name(),
-        "results": results.map(|(operation, result)| result_json(operation, result)).collect::<Vec<_>>(),
-    })
 }
 
 fn done(durability: Durability, revision: Revision, object: &Value) -> axum::http::Response<axum::body::Body> {

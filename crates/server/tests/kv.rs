@@ -245,6 +245,10 @@ async fn a_commit_spans_keyspaces_and_streams_or_does_nothing() {
     assert_eq!(node.get("/v1/kv/a/k").await.header("thalweg-revision"), done["revision"].to_string());
     let again = node.post_json("/v1/commit", &commit).await.refused(412, "condition_failed", "fix");
     assert_eq!(again["revision"], done["revision"]);
+    let named = (again["condition"].as_u64(), again["keyspace"].as_str(), again["key"].as_str());
+    assert_eq!(named, (Some(0), Some("a"), Some("k")), "the key in conflict is named");
+    let read = json!({ "writes": [{ "op": "get", "keyspace": "a", "key": "k" }] });
+    node.post_json("/v1/commit", &read).await.refused(400, "bad_json", "fix");
     let conflict = json!({ "writes": [
         { "op": "delete", "keyspace": "a", "key": "k" },
         { "op": "append", "stream": "s", "expected": 7, "records": [{ "payload": "z" }] },

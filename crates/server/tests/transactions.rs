@@ -41,7 +41,7 @@ async fn a_transaction_answers_for_the_list_it_carried_out() {
     assert_eq!(first.json(), expected);
     let second = txn(&node, &body).await.is(200).json();
     let expected = json!({
-        "succeeded": false, "failed": {"condition": 0, "revision": 1}, "wrote": false, "revision": 1,
+        "succeeded": false, "failed": {"condition": 0, "keyspace": "a", "key": "lock", "revision": 1}, "wrote": false, "revision": 1,
         "durability": "disk",
         "results": [
             {"op": "get", "found": true, "value": "me", "revision": 1}, {"op": "get", "found": false},
@@ -67,7 +67,10 @@ async fn a_condition_can_be_that_a_range_is_as_it_was_scanned() {
         })
     };
     assert_eq!(txn(&node, &if_unchanged(1)).await.is(200).json()["succeeded"], json!(true));
-    assert_eq!(txn(&node, &if_unchanged(2)).await.is(200).json()["failed"], json!({"condition": 0, "revision": null}));
+    assert_eq!(
+        txn(&node, &if_unchanged(2)).await.is(200).json()["failed"],
+        json!({"condition": 0, "keyspace": "a", "key": "k", "revision": null})
+    );
     node.put("/v1/kv/a/k2", b"two").await.is(204);
     let failed = txn(&node, &if_unchanged(1)).await.is(200).json()["failed"].clone();
     assert_eq!(failed, json!({"condition": 0, "revision": 3}));
