@@ -272,7 +272,8 @@ pub struct Incr {
 #[derive(Args, Debug)]
 #[command(
     after_help = "The transaction is JSON, as POST /v1/txn takes it. Operations: put, touch, delete, append, add,\n\
-                        delete_prefix, get, scan, ack, nack. Conditions expect absent, present, or a revision, before, after, value.\n\n\
+                        delete_prefix, get, scan, ack, nack. Conditions expect absent, present, or a revision, before,\n\
+                        after, value, unchanged.\n\n\
                         Example:\n  thalweg txn '{\"conditions\": [{\"keyspace\": \"locks\", \"key\": \"job\", \"expect\": \"absent\"}],\n    \
                         \"then\": [{\"op\": \"put\", \"keyspace\": \"locks\", \"key\": \"job\", \"value\": \"me\"}],\n    \
                         \"else\": [{\"op\": \"get\", \"keyspace\": \"locks\", \"key\": \"job\"}]}'\n\n\
@@ -393,7 +394,9 @@ impl Keyspaces {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Prints key, tab, value; bytes that are no text are escaped (--json keeps them exactly).\n\n\
+#[command(after_help = "Prints key, tab, value; bytes that are no text are escaped (--json keeps them exactly).\n\
+                        If --limit leaves something out, a cursor is printed: on stderr, with --json as the last \
+                        line. In a keyspace with history all pages show what was there at the first.\n\n\
                         Examples:\n  thalweg scan users --prefix a --limit 10\n  \
                         thalweg scan zips --start 10001 --end 10100 --keys-only\n  thalweg scan users --reverse --json")]
 pub struct Scan {
@@ -420,6 +423,9 @@ pub struct Scan {
     /// What the keyspace held at this revision; only with history
     #[arg(long, value_name = "N")]
     pub revision: Option<u64>,
+    /// Go on behind an earlier scan, which had a --limit and otherwise the same options
+    #[arg(long)]
+    pub cursor: Option<String>,
     /// How keys are typed and shown
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub key_format: KeyFormat,
@@ -513,6 +519,9 @@ pub struct Tail {
     /// Begin with the last N records
     #[arg(long, value_name = "N")]
     pub last: Option<u64>,
+    /// From this time on: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = parse_since, conflicts_with_all = ["from", "last"])]
+    pub since: Option<Since>,
     /// End after so many records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
@@ -608,6 +617,15 @@ pub enum StreamAction {
         #[command(flatten)]
         place: Place,
     },
+    /// Give a producer a new epoch, and print it: whoever still uses an earlier one is fenced off
+    OpenProducer {
+        /// The stream; created if it is not there
+        stream: String,
+        /// The producer
+        producer: String,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Drop the records below an offset
     Trim {
         /// The stream
@@ -638,6 +656,7 @@ impl Streams {
                 | StreamAction::Create { place, .. }
                 | StreamAction::Configure { place, .. }
                 | StreamAction::Producers { place, .. }
+                | StreamAction::OpenProducer { place, .. }
                 | StreamAction::Trim { place, .. }
                 | StreamAction::Delete { place, .. },
             ) => place,

@@ -112,6 +112,61 @@ fn scans_cover_what_is_asked() {
 }
 
 #[test]
+fn a_scan_goes_on_behind_its_cursor() {
+    each_place(|place| {
+        place.cli(&["keyspaces", "create", "kept", "--history", "1h"]).ok();
+        for keyspace in ["kept", "plain"] {
+            for key in ["a", "b", "c", "d", "e"] {
+                place.cli(&["put", keyspace, key, "old"]).ok();
+            }
+            let (mut found, mut cursor) = (Vec::new(), None::<String>);
+            loop {
+                let more = cursor.iter().flat_map(|cursor| ["--cursor", cursor]).collect::<Vec<_>>();
+                let page = place.cli(&[&["scan", keyspace, "--limit", "2", "--json"], &more[..]].concat()).ok();
+                let lines: Vec<_> = page.lines().map(json).collect();
+                found.extend(
+                    lines.iter().filter_map(|line| Some((line["key"].clone(), line["value"].as_str()?.to_owned()))),
+                );
+                cursor = lines.last().and_then(|line| line["cursor"].as_str()).map(str::to_owned);
+                if cursor.is_none() {
+                    break;
+                }
+                place.cli(&["put", keyspace, "d", "new"]).ok();
+            }
+            let of_d = if keyspace == "kept" { "old" } else { "new" };
+            let expected = [("a", "old"), ("b", "old"), ("c", "old"), ("d", of_d), ("e", "old")];
+            assert_eq!(found, expected.map(|(key, value)| (key.into(), value.to_owned())), "{keyspace}");
+        }
+        let first = place.cli(&["scan", "plain", "--limit", "4", "--keys-only", "--reverse"]);
+        let note = first.err;
+        let cursor = note.split("--cursor ").nth(1).unwrap().trim();
+        let rest = |more: &[&str]| place.cli(&[&["scan", "plain", "--cursor", cursor], more].concat());
+        assert_eq!(rest(&["--keys-only", "--reverse"]).ok(), "a\n");
+        assert!(rest(&["--reverse", "--prefix", "a"]).fails(2).contains("another prefix"));
+        place.cli(&["scan", "plain", "--cursor", "no cursor"]).fails(2);
+    });
+}
+
+#[test]
+fn a_producer_that_is_opened_again_fences_the_one_before() {
+    each_place(|place| {
+        let open = || place.cli(&["streams", "open-producer", "pay", "till-3"]).ok().trim().to_owned();
+        let send = |epoch: &str| {
+            place.cli(&["append", "pay", "x", "--producer", "till-3", "--epoch", epoch, "--sequence", "0"])
+        };
+        let first = open();
+        send(&first).ok();
+        let second = open();
+        assert_ne!(first, second);
+        send(&first).fails(4);
+        send(&second).ok();
+        let opened = json(&place.cli(&["streams", "open-producer", "pay", "till-3", "--json"]).ok());
+        assert_eq!((opened["id"].as_str(), opened["next_sequence"].as_u64()), (Some("till-3"), Some(0)));
+        assert_eq!(place.cli(&["read", "pay", "--payload-only"]).ok(), "x\nx\n");
+    });
+}
+
+#[test]
 fn a_scan_of_many_pages_is_whole_and_in_order() {
     each_place(|place| {
         let pairs: String = (0..12_345).map(|n| format!("{n:08}\tvalue of {n} {}\n", "x".repeat(n % 200))).collect();

@@ -94,15 +94,23 @@ pub fn scan(args: &Scan) -> Result<(), Failure> {
         reverse: args.reverse,
         keys_only: args.keys_only,
         revision: args.revision,
+        cursor: args.cursor.clone(),
     };
     with_target(&args.place, Access::Read, |target| {
         let mut lines = render::Lines::new();
-        target.scan(&args.keyspace, &query, &mut |pair| {
+        let more = target.scan(&args.keyspace, &query, &mut |pair| {
             let text = if args.place.json { pair_json(pair) } else { pair_text(pair, args.key_format) };
             lines.line(&text)?;
             Ok(ControlFlow::Continue(()))
         })?;
-        lines.flush()
+        if let Some(cursor) = more.as_ref().filter(|_| args.place.json) {
+            lines.line(&json!({ "cursor": cursor }).to_string())?;
+        }
+        lines.flush()?;
+        if let Some(cursor) = more.filter(|_| !args.place.json) {
+            render::note(&format!("there is more: the same with --cursor {cursor}"));
+        }
+        Ok(())
     })
 }
 

@@ -40,6 +40,14 @@ pub fn streams(args: &Streams) -> Result<(), Failure> {
             let rows = with_target(place, Access::Read, |target| target.producers(stream))?;
             show_producers(stream, &rows, place.json)
         }
+        Some(StreamAction::OpenProducer { stream, producer, .. }) => {
+            let epoch = with_target(place, Access::Write, |target| target.open_producer(stream, producer))?;
+            render::line(&if place.json {
+                json!({"id": producer, "epoch": epoch, "next_sequence": 0}).to_string()
+            } else {
+                epoch.to_string()
+            })
+        }
         Some(StreamAction::Trim { stream, before, .. }) => {
             let row = with_target(place, Access::Read, |target| target.trim_stream(stream, *before))?;
             show_streams(&[row], place.json)

@@ -112,9 +112,10 @@ pub fn tail(args: &Tail) -> Result<(), Failure> {
         return Ok(());
     }
     with_target(&args.place, Access::Read, |target| {
-        let from = match (args.from, args.last) {
-            (Some(from), _) => from,
-            (None, last) => {
+        let from = match (args.from, args.since, args.last) {
+            (Some(from), ..) => from,
+            (None, Some(since), _) => target.offset_at(&args.stream, since.time(now()).micros())?,
+            (None, None, last) => {
                 let stream = target.stream(&args.stream)?;
                 stream.next.saturating_sub(last.unwrap_or(0)).max(stream.start)
             }

@@ -7,19 +7,19 @@ use std::{
 
 use serde_json::Value;
 use thalweg_engine::{
-    Create, DEFAULT_STATS_KEYS, Database, Keyspace, Options, Order, ProducerInfo, ReadError, ScanItem, ScanRange,
-    Stream, StreamInfo, Values, WriteError,
+    Create, DEFAULT_STATS_KEYS, Database, Keyspace, Options, Order, ProducerInfo, ReadError, ScanRange, Stream,
+    StreamInfo, Values, WriteError,
 };
 use thalweg_server::{GroupCall, group_json, info_json, node_status, stats_json, transact_json};
 use thalweg_types::{
-    Durability, Offset, Revision, SpaceTime,
+    Durability, Offset, SpaceTime,
     command::{AppendTerms, CommandError, CommitBuilder, Expect, KeyspaceConfig, StreamConfig},
     record::{Record, RecordBatch},
 };
 
 use super::{
-    Access, Appended, Found, KeyspaceChange, NewRecord, Pair, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target,
-    VisitPairs, VisitRecords, Written, groups, holds_for_absent, no_such_stream,
+    Access, Appended, Found, KeyspaceChange, NewRecord, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target,
+    VisitPairs, VisitRecords, Written, groups, holds_for_absent, no_such_stream, past,
     snapshot::{PartialFile, SnapshotAsk},
     watch::{self, VisitChanges, WatchQuery},
 };
@@ -108,18 +108,9 @@ impl Target for Local {
         written(ack)
     }
 
-    fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<(), Failure> {
-        let Some(keyspace) = self.database.find_keyspace(keyspace) else { return Ok(()) };
-        let mut outcome = Ok(());
-        let visit = &mut |item: ScanItem<'_>| {
-            let value = (!query.keys_only).then_some(item.value);
-            flow(&mut outcome, visit(Pair { key: item.key, value, revision: item.revision.get() }))
-        };
-        let scanned = match query.revision {
-            Some(revision) => keyspace.scan_at(&scan_range(query), Revision(revision), visit),
-            None => keyspace.scan(&scan_range(query), visit),
-        };
-        outcome.and(scanned.map_err(of_read))
+    fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<Option<String>, Failure> {
+        let Some(keyspace) = self.database.find_keyspace(keyspace) else { return Ok(None) };
+        past::scan(&keyspace, &scan_range(query), query, visit)
     }
 
     fn watch(&self, keyspace: &str, query: &WatchQuery, visit: VisitChanges<'_>) -> Result<(), Failure> {
@@ -187,6 +178,11 @@ impl Target for Local {
             last_time: info.last_time.micros(),
         };
         Ok(self.find_stream(stream)?.producers().map_err(of_read)?.into_iter().map(row).collect())
+    }
+
+    fn open_producer(&self, stream: &str, id: &str) -> Result<u64, Failure> {
+        let stream = self.database.stream(stream).map_err(of_write)?;
+        Ok(stream.producer(id).map_err(of_write)?.epoch().into())
     }
 
     fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
@@ -302,7 +298,8 @@ fn scan_range(query: &ScanQuery) -> ScanRange {
         start: query.start.clone().map_or(Bound::Unbounded, Bound::Included),
         end: query.end.clone().map_or(Bound::Unbounded, Bound::Excluded),
         order: if query.reverse { Order::Descending } else { Order::Ascending },
-        limit: query.limit,
+        // One more than asked for tells whether there is more.
+        limit: query.limit.map(|limit| limit.saturating_add(1)),
         values: if query.keys_only { Values::Omit } else { Values::Include },
     }
 }

@@ -122,6 +122,8 @@ pub struct ScanQuery {
     pub keys_only: bool,
     /// What the keyspace held then.
     pub revision: Option<u64>,
+    /// Goes on behind an earlier page.
+    pub cursor: Option<String>,
 }
 
 /// A pair as scanned; `value` is `None` if only keys were asked for.
@@ -190,8 +192,8 @@ pub trait Target: time::TimeTarget + past::PastTarget {
     fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Found>, Failure>;
     /// Deleting what is not there succeeds, unless a condition says otherwise.
     fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure>;
-    /// A keyspace that does not exist holds nothing.
-    fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<(), Failure>;
+    /// A keyspace that does not exist holds nothing. Answers with a cursor if the limit left something out.
+    fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<Option<String>, Failure>;
     fn keyspaces(&self) -> Result<Vec<String>, Failure>;
     /// Changes from a revision on, and then as they happen, until told to stop.
     fn watch(&self, keyspace: &str, query: &watch::WatchQuery, visit: watch::VisitChanges<'_>) -> Result<(), Failure>;
@@ -216,6 +218,8 @@ pub trait Target: time::TimeTarget + past::PastTarget {
     fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure>;
     /// What the stream remembers of its producers.
     fn producers(&self, stream: &str) -> Result<Vec<ProducerRow>, Failure>;
+    /// Gives a producer a new epoch; creates the stream if needed. Answers with the epoch.
+    fn open_producer(&self, stream: &str, id: &str) -> Result<u64, Failure>;
     /// The first offset whose record is not older than `micros`.
     fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure>;
     fn streams(&self) -> Result<Vec<StreamRow>, Failure>;

@@ -1,16 +1,63 @@
 //! What keys of keyspaces with history were, of a directory or a server.
 
+use bytes::Bytes;
 use serde_json::Value;
-use thalweg_server::versions_json;
+use thalweg_engine::{Keyspace, ScanRange};
+use thalweg_server::{cursor_of, cursor_text, error::ApiError, versions_json};
 use thalweg_types::Revision;
 
 use super::{
-    Found,
+    Found, Pair, ScanQuery, VisitPairs,
     http::Ask,
     local::{Local, of_read},
     remote::{self, Remote},
 };
-use crate::failure::Failure;
+use crate::failure::{Failure, exit_of};
+
+/// Pairs and bytes that a scan of an open database holds at a time.
+const PAGE_ITEMS: usize = 1000;
+const PAGE_BYTES: usize = 1024 * 1024;
+
+/// Pairs of an open database, page by page, and a cursor if the limit left something out: `range` has room for one
+/// pair more than was asked for.
+pub(super) fn scan(
+    keyspace: &Keyspace,
+    range: &ScanRange,
+    query: &ScanQuery,
+    visit: VisitPairs<'_>,
+) -> Result<Option<String>, Failure> {
+    let of_api = |error: ApiError| Failure::new(exit_of(error.code, error.action), error.code, error.message);
+    let mut iter = match (&query.cursor, query.revision) {
+        (Some(text), revision) => {
+            let cursor = cursor_of(text.as_bytes()).map_err(of_api)?;
+            if revision.is_some() && revision != cursor.revision().map(Revision::get) {
+                return Err(Failure::usage("--revision is not that of the cursor: leave it out"));
+            }
+            keyspace.resume(range.clone(), &cursor).map_err(of_read)?
+        }
+        (None, Some(revision)) => keyspace.iter_at(range.clone(), Revision(revision)).map_err(of_read)?,
+        (None, None) => keyspace.iter(range.clone()),
+    };
+    let (mut left, mut last) = (query.limit.unwrap_or(u64::MAX), None);
+    loop {
+        let page = iter.next_page(PAGE_ITEMS, PAGE_BYTES).map_err(of_read)?;
+        if page.is_empty() {
+            return Ok(None);
+        }
+        for (key, entry) in page {
+            if left == 0 {
+                let cursor = last.map(|last: Bytes| iter.cursor(&last)).transpose().map_err(of_read)?;
+                return Ok(cursor.as_ref().map(cursor_text));
+            }
+            left -= 1;
+            let value = (!query.keys_only).then_some(&entry.value[..]);
+            if visit(Pair { key: &key, value, revision: entry.revision.get() })?.is_break() {
+                return Ok(None);
+            }
+            last = Some(key);
+        }
+    }
+}
 
 /// What of a node is about the past. Versions are shown as the API shows them.
 pub trait PastTarget {

@@ -189,14 +189,15 @@ impl Target for Remote {
         }
     }
 
-    fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<(), Failure> {
+    fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<Option<String>, Failure> {
         if query.limit == Some(0) {
-            return Ok(());
+            return Ok(None);
         }
-        let mut whole = false;
+        let (mut whole, mut cursor) = (false, None);
         let scanned = self.lines(Ask::get(scan_path(keyspace, query)), |object| {
             let Some(key) = take_bytes(&object, "key") else {
                 whole = object.contains_key("count");
+                cursor = object.get("cursor").and_then(Value::as_str).map(str::to_owned);
                 return Ok(ControlFlow::Continue(()));
             };
             let value = take_bytes(&object, "value");
@@ -206,9 +207,9 @@ impl Target for Remote {
             Ok(step)
         });
         match scanned {
-            Err(failure) if failure.code == "no_such_keyspace" => Ok(()),
+            Err(failure) if failure.code == "no_such_keyspace" => Ok(None),
             Ok(()) if !whole => Err(self.http.not_ours("the reply broke off before its last line")),
-            scanned => scanned,
+            scanned => scanned.map(|()| cursor),
         }
     }
 
@@ -300,6 +301,12 @@ impl Target for Remote {
             })
         };
         items.iter().map(|item| row(item).ok_or_else(|| self.http.not_ours("a producer without its figures"))).collect()
+    }
+
+    fn open_producer(&self, stream: &str, id: &str) -> Result<u64, Failure> {
+        let path = format!("{}/producers/{}", stream_path(stream), encode(id.as_bytes()));
+        let reply = self.write(Ask::send(Method::POST, path, b""), None)?;
+        self.json_of(&reply)?["epoch"].as_u64().ok_or_else(|| self.http.not_ours("a producer without its epoch"))
     }
 
     fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
@@ -537,6 +544,9 @@ fn scan_path(keyspace: &str, query: &ScanQuery) -> String {
     }
     if let Some(revision) = query.revision {
         path.push_str(&format!("&revision={revision}"));
+    }
+    if let Some(cursor) = &query.cursor {
+        path.push_str(&format!("&cursor={}", encode(cursor.as_bytes())));
     }
     for (name, set) in [("reverse", query.reverse), ("keys_only", query.keys_only)] {
         if set {
