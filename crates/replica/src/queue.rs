@@ -149,3 +149,51 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::{KeyspaceId, command::encode_put};
+
+    use super::*;
+
+    fn pending(value_bytes: usize) -> Pending {
+        let mut command = Framed::new();
+        command.encode(|out| encode_put(out, KeyspaceId(1), b"k", &vec![0; value_bytes])).unwrap();
+        Pending { command, level: Durability::Os, purpose: Purpose::Data, slot: None }
+    }
+
+    /// How many commands each entry of these has.
+    fn entries(commands: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        let queue = Queue::new(usize::MAX);
+        commands.into_iter().for_each(|bytes| queue.push(pending(bytes), WhenFull::Refuse).unwrap());
+        let mut found = Vec::new();
+        while !queue.is_empty() {
+            let mut entry = Vec::new();
+            queue.take_entry(&mut entry);
+            found.push(entry.len());
+        }
+        assert_eq!(queue.bytes_and_len(), (0, 0));
+        found
+    }
+
+    #[test]
+    fn an_entry_takes_so_many_commands_and_bytes() {
+        assert_eq!(entries(vec![0; MAX_ENTRY_COMMANDS + 1]), [MAX_ENTRY_COMMANDS, 1]);
+        let head = pending(0).command.bytes().len();
+        assert_eq!(entries([MAX_ENTRY_BYTES / 2 - head; 3]), [2, 1], "just as many bytes as it takes");
+        assert_eq!(entries([MAX_ENTRY_BYTES / 2 - head, MAX_ENTRY_BYTES / 2 - head + 1]), [1, 1]);
+        assert_eq!(entries([0, MAX_ENTRY_BYTES * 2, 0]), [1, 1, 1], "a larger command goes alone");
+    }
+
+    #[test]
+    fn a_full_queue_refuses_but_takes_what_is_larger_than_itself_when_empty() {
+        let queue = Queue::new(100);
+        queue.push(pending(1000), WhenFull::Refuse).unwrap();
+        assert!(matches!(queue.push(pending(0), WhenFull::Refuse), Err(ProposeError::Overloaded { .. })));
+        queue.take_entry(&mut Vec::new());
+        let each = pending(0).command.bytes().len();
+        (0..100 / each).for_each(|_| queue.push(pending(0), WhenFull::Refuse).unwrap());
+        let full = queue.push(pending(0), WhenFull::Refuse);
+        assert!(matches!(full, Err(ProposeError::Overloaded { queued_bytes }) if queued_bytes == 100 / each * each));
+    }
+}

@@ -423,6 +423,15 @@ mod tests {
     }
 
     #[test]
+    fn a_record_has_so_many_headers_and_no_more() {
+        let with = |count| Record { headers: vec![("h", b"".as_slice()); count], ..Record::default() };
+        let mut batch = RecordBatch::new();
+        assert_eq!(batch.push(&with(MAX_HEADERS + 1)), Err(RecordError::Headers));
+        batch.push(&with(MAX_HEADERS)).unwrap();
+        assert_eq!(Records::new(batch.bytes()).next().unwrap().unwrap().headers.len(), MAX_HEADERS);
+    }
+
+    #[test]
     fn a_record_above_the_limit_leaves_the_batch_as_it_was() {
         let mut batch = RecordBatch::new();
         batch.push_payload(b"first").unwrap();

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use thalweg_state::machine::MachineOptions;
+use thalweg_state::{backend::Backend, machine::MachineOptions};
 use thalweg_types::{
-    GroupId, KeyspaceId, LeaseId, StreamId,
+    GroupId, KeyspaceId, LeaseId, SpaceTime, StreamId,
     command::{
-        self, CommitBuilder, Deadline, KeyspaceConfig, Outcome, StreamConfig,
+        self, CommitBuilder, Deadline, KeyspaceConfig, KeyspaceHistory, OperationResult, Outcome, ScanOperation,
+        StreamConfig, TransactionBuilder,
         groups::{GroupConfig, GroupOutcome, encode_create_group, encode_delete_group},
     },
-    limits::{MAX_GROUPS, MAX_LEASES},
+    limits::{MAX_GROUPS, MAX_LEASE_KEYS, MAX_LEASES, MAX_PRUNED_VERSIONS, MAX_TRANSACTION_SCAN_ROWS},
 };
 
-use crate::support::{Bench, command};
+use crate::support::{Bench, MapBackend, command};
 
 const KS: KeyspaceId = KeyspaceId(1);
 
@@ -67,4 +68,113 @@ fn consumer_groups_have_a_limit() {
     let outcomes = bench.run(5, &[delete, create(MAX_GROUPS), create(MAX_GROUPS + 1)]);
     assert_eq!(outcomes[2], full, "{outcomes:?}");
     assert_ne!(outcomes[1], full);
+}
+
+#[test]
+fn a_lease_has_so_many_keys_and_no_more() {
+    let mut bench = bench();
+    let grant = command(|out| command::encode_grant_lease(out, Some(LeaseId(7)), Duration::from_secs(10)).unwrap());
+    let put = |key: &[u8]| {
+        command(|out| command::encode_put_until(out, KS, key, b"", Deadline::Never, Some(LeaseId(7))).unwrap())
+    };
+    bench.run(2, &[grant, put(b"a")]);
+    // As if it had all but one: its row counts them in the last four bytes.
+    let (mut map, applied) = (bench.backend.dump(), bench.backend.applied());
+    let (_, row) = map.iter_mut().find(|(_, row)| row.len() == 20 && row.ends_with(&1_u32.to_le_bytes())).unwrap();
+    row[16..].copy_from_slice(&(MAX_LEASE_KEYS - 1).to_le_bytes());
+    bench.backend = MapBackend::of(map, applied);
+    bench.reopen();
+    let full = Outcome::TooMany { what: "keys of the lease", limit: MAX_LEASE_KEYS as usize };
+    let outcomes = bench.run(3, &[put(b"b"), put(b"c")]);
+    assert!(matches!(outcomes[0], Outcome::Committed { .. }), "{outcomes:?}");
+    assert_eq!(outcomes[1], full);
+    assert_eq!(bench.machine.snapshot().lease(LeaseId(7)).unwrap().unwrap().keys, MAX_LEASE_KEYS);
+    assert_eq!(bench.machine.get(KS, b"c").unwrap(), None, "nothing happened");
+    let plain = command(|out| command::encode_put(out, KS, b"c", b"").unwrap());
+    assert!(matches!(bench.run(4, &[plain])[0], Outcome::Committed { .. }));
+}
+
+#[test]
+fn a_scan_of_a_transaction_looks_at_so_many_rows_and_says_where_it_was() {
+    let mut bench = bench();
+    let key = |number: usize| format!("{number:06}").into_bytes();
+    let mut fill = CommitBuilder::new();
+    (0..=MAX_TRANSACTION_SCAN_ROWS).for_each(|number| _ = fill.put(KS, &key(number), b"").unwrap());
+    let mut clear = TransactionBuilder::new();
+    clear.then().delete_prefix(KS, b"0").unwrap();
+    let scan = |start: &[u8]| {
+        let mut scan = TransactionBuilder::new();
+        let range = ScanOperation { start: Some(start), limit: 9, ..ScanOperation::default() };
+        scan.then().scan(KS, &range).unwrap();
+        command(|out| scan.encode(out).unwrap())
+    };
+    bench.run(2, &[command(|out| fill.encode(out))]);
+    bench.run(3, &[command(|out| clear.encode(out).unwrap())]);
+    let mut page = |start: &[u8]| match &bench.run(4, &[scan(start)])[0] {
+        Outcome::Transacted(done) => match &done.results[0] {
+            OperationResult::Scanned(page) => (page.items.len(), page.after.as_deref().map(<[u8]>::to_vec)),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let (items, after) = page(b"");
+    assert_eq!((items, after), (0, Some(key(MAX_TRANSACTION_SCAN_ROWS - 1))), "they are hidden, but looked at");
+    assert_eq!(page(&[&key(MAX_TRANSACTION_SCAN_ROWS - 1)[..], b"\0"].concat()), (0, None));
+}
+
+/// Keyspaces with a history of an age, and so many versions that are too old.
+fn aged(keyspaces: u32, versions: usize) -> Bench {
+    let mut bench = bench();
+    let history = KeyspaceHistory { revisions: None, age: Some(Duration::from_secs(1)) };
+    for number in 0..keyspaces {
+        let config = KeyspaceConfig { history, ..KeyspaceConfig::default() };
+        let create = command(|out| command::encode_create_keyspace(out, &format!("h{number}"), &config).unwrap());
+        bench.run(2, &[create]);
+        for round in 0..2 {
+            let mut commit = CommitBuilder::new();
+            for key in 0..versions {
+                commit.put(KeyspaceId(2 + number), &key.to_be_bytes(), &[round]).unwrap();
+            }
+            bench.run(3, &[command(|out| commit.encode(out))]);
+        }
+    }
+    bench
+}
+
+fn prune(from: u32, max: u32) -> Vec<u8> {
+    command(|out| command::encode_prune_versions(out, KeyspaceId(from), max))
+}
+
+#[test]
+fn one_entry_forgets_so_many_versions_and_no_more() {
+    let over = 500;
+    let mut bench = aged(1, MAX_PRUNED_VERSIONS as usize + over as usize);
+    let later = 10_000_000;
+    let commands = [prune(2, MAX_PRUNED_VERSIONS - 1), prune(2, u32::MAX), prune(2, 1)];
+    let done = |entries, more| Outcome::Reclaimed { entries, more };
+    let all = [done(MAX_PRUNED_VERSIONS - 1, true), done(1, true), done(0, true)];
+    assert_eq!(bench.run(later, &commands), all);
+    bench.reopen();
+    // The second command looked once more at a row that the first had forgotten.
+    assert_eq!(bench.run(later, &[prune(2, u32::MAX)]), [done(over + 1, false)]);
+    assert_eq!(bench.machine.prune_due(None, SpaceTime(later)).unwrap(), None);
+}
+
+#[test]
+fn keyspaces_take_turns_in_forgetting() {
+    let mut bench = aged(3, 20);
+    let later = SpaceTime(10_000_000);
+    let due = |bench: &Bench, after| bench.machine.prune_due(after, later).unwrap().map(|id| id.0);
+    let after = |id| Some(KeyspaceId(id));
+    assert_eq!([due(&bench, None), due(&bench, after(2)), due(&bench, after(4))], [Some(2), Some(3), Some(2)]);
+    let left = |bench: &Bench, id: u8| {
+        bench.backend.dump().keys().filter(|key| key.starts_with(&[0x12, 1, 0, 0, 0, id])).count()
+    };
+    bench.run(later.0, &[prune(3, 5)]);
+    assert_eq!([2, 3, 4].map(|id| left(&bench, id)), [20, 15, 20], "it begins where it was told to");
+    bench.run(later.0, &[prune(4, 30)]);
+    assert_eq!([2, 3, 4].map(|id| left(&bench, id)), [10, 15, 0], "and goes on with the first ones");
+    assert_eq!([due(&bench, after(3)), due(&bench, after(2))], [Some(2), Some(3)]);
+    bench.run(later.0, &[prune(9, 1000)]);
+    assert_eq!((due(&bench, None), [2, 3, 4].map(|id| left(&bench, id))), (None, [0; 3]));
 }

@@ -76,7 +76,28 @@ fn what_breaks_a_limit_is_not_encoded() {
     assert_eq!(encode_ack(out, GroupId(1), &many), Err(CommandError::TooManyRanges));
     let empty = Settlement { attempt: Attempt(1), runs: vec![OffsetRun { first: Offset(1), count: 0 }] };
     assert!(encode_ack(&mut Vec::new(), GroupId(1), &[empty]).is_err());
-    assert!(encode_fetch(out, GroupId(1), 1, Offset(0), &[], &"m".repeat(256)).is_err());
+    let name = |len| encode_fetch(&mut Vec::new(), GroupId(1), 1, Offset(0), &[], &"m".repeat(len));
+    assert_eq!((name(MAX_MEMBER_NAME_BYTES).is_ok(), name(MAX_MEMBER_NAME_BYTES + 1).is_ok()), (true, false));
+}
+
+#[test]
+fn wishes_above_a_limit_are_cut_to_it_and_foreign_ones_are_malformed() {
+    let keys = vec![7; MAX_FETCH_KEYS + 1];
+    let bytes = encoded(|out| encode_fetch(out, GroupId(1), u32::MAX, Offset(4), &keys, "m"));
+    let Ok(Command::Group(GroupCommand::Fetch(fetch))) = Command::decode(&bytes) else { panic!() };
+    assert_eq!(fetch.max, MAX_FETCH_RECORDS);
+    let last = Offset(4 + MAX_FETCH_KEYS as u64 - 1);
+    assert_eq!((fetch.key_at(last), fetch.key_at(last.plus(1))), (Some(7), None));
+    // Behind the kind and the group's id stands how many are wanted.
+    let mut foreign = bytes;
+    foreign[5..9].copy_from_slice(&(MAX_FETCH_RECORDS + 1).to_le_bytes());
+    assert!(Command::decode(&foreign).is_err());
+
+    let reason = "\u{fc}".repeat(MAX_NACK_REASON_BYTES);
+    let bytes = encoded(|out| encode_nack(out, GroupId(1), Again::Never, &reason, &settlements()));
+    let Ok(Command::Group(GroupCommand::Settle(settle))) = Command::decode(&bytes) else { panic!() };
+    let cut = &reason[..MAX_NACK_REASON_BYTES];
+    assert_eq!(settle.how, How::Nack { again: Again::Never, reason: cut }, "at a whole character");
 }
 
 #[test]
