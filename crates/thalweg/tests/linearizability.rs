@@ -273,6 +273,11 @@ fn kill_and_check(backend: &str) {
 }
 
 #[test]
+fn each_key_is_linearizable_over_kills_on_memory() {
+    kill_and_check("memory");
+}
+
+#[test]
 fn each_key_is_linearizable_over_kills_on_lsm() {
     kill_and_check("lsm");
 }

@@ -244,6 +244,11 @@ fn about<'a>(wrong: &Wrong, history: &'a [Timed]) -> Vec<&'a Timed> {
 }
 
 #[test]
+fn transfers_are_serializable_over_kills_on_memory() {
+    transfer_and_check("memory");
+}
+
+#[test]
 fn transfers_are_serializable_over_kills_on_lsm() {
     transfer_and_check("lsm");
 }
