@@ -36,8 +36,12 @@ const MAX_LIVE_PERCENT: u64 = 50;
 const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
 /// The same of a batch, with what the move says of it.
 const BATCH_COPY_BYTES: u64 = COPY_BYTES + 40;
-/// Segments that one round walks: bounds how long a round reads.
+/// Segments that one round walks at most.
 const WALKS_PER_ROUND: usize = 4;
+/// Records after which a round begins no further walk: each may need a look at the state, so a segment of small ones
+/// takes much longer than one of large ones. Bounds how long a round keeps the rest of maintenance waiting, to this and
+/// what one segment holds.
+const RECORDS_PER_ROUND: u64 = 100_000;
 /// How often a segment is walked at once if something in it was overwritten just before it was moved.
 const WALKS_PER_SEGMENT: usize = 3;
 
@@ -79,7 +83,7 @@ impl Mover {
         }
         let liveness = current_liveness(inner);
         self.seen.retain(|generation, _| freeable.iter().any(|segment| segment.generation == *generation));
-        let mut walks = 0;
+        let (mut walks, mut records) = (0, 0);
         let mut free = Vec::new();
         for segment in freeable {
             let live = liveness.get(&segment.generation).copied().unwrap_or_default();
@@ -87,8 +91,10 @@ impl Mover {
                 free.push(segment);
                 continue;
             }
-            if walks < WALKS_PER_ROUND && self.worth_a_walk(inner, &segment, live) {
+            let may_walk = walks < WALKS_PER_ROUND && records < RECORDS_PER_ROUND;
+            if may_walk && self.worth_a_walk(inner, &segment, live) {
                 walks += 1;
+                records += segment.next.0 - segment.first.0;
                 self.walk(inner, &segment, live, done)?;
             }
             if let Some(seen) = self.seen.get_mut(&segment.generation) {
