@@ -19,6 +19,10 @@
 //! it really holds; any other resource gets the token, and refuses one that is lower than what it has seen. That is
 //! why there is no lock without a token here.
 //!
+//! All of it blocks: waiting for a lock is waiting. From async code it belongs on a thread that may block (such as one of
+//! a runtime's pool for that); [`Hold::keep`] keeps what is held alive on a thread of its own, and then
+//! [`Kept::is_lost`] is a look at a clock, which may be asked anywhere.
+//!
 //! Invariants: a contender never rewrites its key; who holds goes on holding until its key is gone; a key is gone,
 //! for all conditions and reads, from the moment at which its lease ends, whoever has noticed it.
 
