@@ -64,6 +64,10 @@
 //! **Requests.** A reply subject travels in the encoded message. [`Published::matched`] tells at once whether
 //! anybody could answer; [`Requests`] keeps who waits for which reply until when.
 //!
+//! **Caches.** [`Caches`] holds a node's caches by name; a [`Cache`] is used from any thread. Every call is given the
+//! time. A timer of the driver calls [`Caches::reclaim`] about when [`Caches::next_deadline`] says; nothing is late for readers if
+//! it does not, only memory comes back later. Read-and-write commands of a protocol are made of [`Cache::update`].
+//!
 //! # What holds
 //!
 //! * All subscribers of a subject see racing publishes to it in one order; each sees a publisher's messages in the
@@ -87,6 +91,7 @@
 mod batch;
 mod batching;
 mod broker;
+mod cache;
 mod interest;
 mod link;
 mod memory;
@@ -105,6 +110,10 @@ pub use self::{
     batch::{Batch, BatchError},
     batching::{BatchEncoder, Batching, Coalescer, WhenIdle},
     broker::{Broker, BrokerConfig, BrokerStats, TooManyLinks},
+    cache::{
+        Cache, CacheConfig, CacheEntry, CacheError, CacheStats, Caches, Condition, CreateCacheError, ENTRY_BYTES,
+        Expiry, ScanCursor, ScanPage, Update, Version,
+    },
     link::{
         Budget, Credit, Link, LinkId, Outbound, Policy, QueueStats, SubscribeError, SubscribeOptions, SubscriptionId,
         Taken, UnknownSubscription,

@@ -1,0 +1,309 @@
+//! A part of a cache: entries and their timers, under one mutex.
+//!
+//! Everything that happens to a key happens here, with the shard to itself: reads, writes, eviction, expiry. So a
+//! change that depends on what is there is atomic against all of them.
+//!
+//! Invariants: an entry with a deadline has exactly one timer, and a timer has its entry; what is past its deadline
+//! is given to nobody.
+
+use std::{
+    hash::{BuildHasher, Hash, Hasher},
+    sync::Arc,
+};
+
+use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter, unsync};
+use smallvec::SmallVec;
+
+use super::{
+    CacheEntry, CacheStats, ENTRY_BYTES, Expiry, Update, Version,
+    wheel::{TimerId, Wheel},
+};
+use crate::Moment;
+
+/// Of a shard's capacity, what its most used entries may take; also the largest entry.
+const HOT: f64 = 0.97;
+/// One remembered key of an evicted entry (which makes it come back as a used one) for so many bytes of capacity, at
+/// about 100 bytes each: five percent.
+const BYTES_PER_GHOST: u64 = 2048;
+
+/// A key with its hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) hash: u64,
+    pub(crate) bytes: Arc<[u8]>,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// A key that is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lookup<'k> {
+    pub(crate) hash: u64,
+    pub(crate) bytes: &'k [u8],
+}
+
+impl Hash for Lookup<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl Equivalent<Key> for Lookup<'_> {
+    fn equivalent(&self, key: &Key) -> bool {
+        self.hash == key.hash && *self.bytes == *key.bytes
+    }
+}
+
+/// Takes the hash that the key brings.
+#[derive(Clone, Debug)]
+struct Brought;
+
+#[derive(Default)]
+struct BroughtHash(u64);
+
+impl BuildHasher for Brought {
+    type Hasher = BroughtHash;
+
+    fn build_hasher(&self) -> BroughtHash {
+        BroughtHash(0)
+    }
+}
+
+impl Hasher for BroughtHash {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys write their hash");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Stored {
+    entry: CacheEntry,
+    timer: TimerId,
+}
+
+/// What left, to be freed when the mutex is released.
+pub(crate) type Gone = SmallVec<[(Key, Stored); 2]>;
+
+#[derive(Clone, Debug)]
+struct Weigh;
+
+impl Weighter<Key, Stored> for Weigh {
+    fn weight(&self, key: &Key, stored: &Stored) -> u64 {
+        weight(key.bytes.len(), stored.entry.value.len())
+    }
+}
+
+pub(crate) fn weight(key: usize, value: usize) -> u64 {
+    (key + value) as u64 + ENTRY_BYTES
+}
+
+#[derive(Clone, Debug)]
+struct Collect;
+
+impl Lifecycle<Key, Stored> for Collect {
+    type RequestState = Gone;
+
+    fn on_evict(&self, gone: &mut Gone, key: Key, stored: Stored) {
+        gone.push((key, stored));
+    }
+}
+
+type Entries = unsync::Cache<Key, Stored, Weigh, Brought, Collect>;
+
+#[derive(Debug)]
+pub(crate) struct Shard {
+    max_bytes: u64,
+    entries: Entries,
+    timers: Wheel<Key>,
+    last_version: u64,
+    stats: CacheStats,
+}
+
+impl Shard {
+    pub(crate) fn new(max_bytes: u64) -> Self {
+        let stats = CacheStats::default();
+        Self { max_bytes, entries: entries(max_bytes), timers: Wheel::new(), last_version: 0, stats }
+    }
+
+    /// The largest entry that a shard takes.
+    pub(crate) fn max_entry(max_bytes: u64) -> u64 {
+        (max_bytes as f64 * HOT) as u64
+    }
+
+    pub(crate) fn stats(&self) -> CacheStats {
+        let (entries, bytes) = (self.entries.len() as u64, self.entries.weight());
+        CacheStats { entries, bytes, max_bytes: self.max_bytes, ..self.stats }
+    }
+
+    /// What is there at that time. Counts as a use.
+    pub(crate) fn read(&mut self, now: Moment, key: Lookup<'_>, gone: &mut Gone) -> Option<&CacheEntry> {
+        // Looked up twice in the rare case only: a borrow that is returned can't be given up in another branch.
+        if self.entries.get(&key).is_some_and(|stored| stored.entry.deadline <= now) {
+            self.expire(key, gone);
+        }
+        let found = self.entries.peek(&key);
+        match found {
+            Some(_) => self.stats.hits += 1,
+            None => self.stats.misses += 1,
+        }
+        found.map(|stored| &stored.entry)
+    }
+
+    /// What is there at that time, without a use being counted.
+    fn live(&mut self, now: Moment, key: Lookup<'_>, gone: &mut Gone) -> Option<&CacheEntry> {
+        if self.entries.peek(&key).is_some_and(|stored| stored.entry.deadline <= now) {
+            self.expire(key, gone);
+        }
+        self.entries.peek(&key).map(|stored| &stored.entry)
+    }
+
+    fn expire(&mut self, key: Lookup<'_>, gone: &mut Gone) {
+        if self.remove(key, gone) {
+            self.stats.expired += 1;
+        }
+    }
+
+    fn remove(&mut self, key: Lookup<'_>, gone: &mut Gone) -> bool {
+        let Some((key, stored)) = self.entries.remove(&key) else { return false };
+        self.timers.cancel(stored.timer);
+        gone.push((key, stored));
+        true
+    }
+
+    /// Asks `decide` what becomes of what is there, and does it. The version is that of the entry afterwards.
+    pub(crate) fn update<R>(
+        &mut self,
+        now: Moment,
+        key: Lookup<'_>,
+        gone: &mut Gone,
+        decide: impl FnOnce(Option<&CacheEntry>) -> (Update, R),
+    ) -> (Option<Version>, R) {
+        let live = self.live(now, key, gone);
+        let (version, deadline) = live.map_or((None, Moment::NEVER), |live| (Some(live.version), live.deadline));
+        let (update, told) = decide(live);
+        let after = match update {
+            Update::Keep => version,
+            Update::Put { value, expiry } => Some(self.put(key, value, expiry.moment(deadline), gone)),
+            Update::Touch(expiry) => {
+                if version.is_some() {
+                    self.touch(key, expiry.moment(deadline));
+                }
+                version
+            }
+            Update::Delete => {
+                self.stats.deletes += u64::from(self.remove(key, gone));
+                None
+            }
+        };
+        (after, told)
+    }
+
+    fn put(&mut self, key: Lookup<'_>, value: Arc<[u8]>, deadline: Moment, gone: &mut Gone) -> Version {
+        self.last_version += 1;
+        let version = Version(self.last_version);
+        let key = Key { hash: key.hash, bytes: key.bytes.into() };
+        let timer = self.timer(&key, deadline);
+        let from = gone.len();
+        let stored = Stored { entry: CacheEntry { value, version, deadline }, timer };
+        self.entries.insert_with_lifecycle(key.clone(), stored, gone);
+        for (left, stored) in &gone[from..] {
+            self.timers.cancel(stored.timer);
+            self.stats.evictions += u64::from(*left != key);
+        }
+        self.stats.puts += 1;
+        version
+    }
+
+    fn timer(&mut self, key: &Key, deadline: Moment) -> TimerId {
+        if deadline == Moment::NEVER { TimerId::NONE } else { self.timers.set(deadline, key.clone()) }
+    }
+
+    /// Of an entry that is there.
+    fn touch(&mut self, lookup: Lookup<'_>, deadline: Moment) {
+        let Self { entries, timers, .. } = self;
+        let Some(mut stored) = entries.peek_mut(&lookup) else { return };
+        let key = match timers.cancel(stored.timer) {
+            Some(key) => key,
+            None => Key { hash: lookup.hash, bytes: lookup.bytes.into() },
+        };
+        stored.timer = if deadline == Moment::NEVER { TimerId::NONE } else { timers.set(deadline, key) };
+        stored.entry.deadline = deadline;
+    }
+
+    /// Frees up to so many entries that are past their deadline; says how many.
+    pub(crate) fn reclaim(&mut self, now: Moment, at_most: usize, gone: &mut Gone) -> usize {
+        let mut freed = 0;
+        while freed < at_most {
+            let Some(key) = self.timers.pop_due(now) else { break };
+            let lookup = Lookup { hash: key.hash, bytes: &key.bytes };
+            if let Some(left) = self.entries.remove(&lookup) {
+                gone.push(left);
+            }
+            self.stats.expired += 1;
+            freed += 1;
+        }
+        freed
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Moment> {
+        self.timers.next_due()
+    }
+
+    /// Forgets all; gives what is to be freed when the mutex is released.
+    pub(crate) fn clear(&mut self) -> impl Sized + use<> {
+        let entries = std::mem::replace(&mut self.entries, entries(self.max_bytes));
+        (entries, std::mem::replace(&mut self.timers, Wheel::new()))
+    }
+
+    /// The keys whose places in the order come next after one, up to so many; all those of the last place.
+    pub(crate) fn keys_after(
+        &self,
+        now: Moment,
+        after: Option<u64>,
+        at_most: usize,
+        place: impl Fn(u64) -> u64,
+    ) -> Vec<(u64, Arc<[u8]>)> {
+        let live = || {
+            let live = self.entries.iter().filter(|(_, stored)| stored.entry.deadline > now);
+            let placed = live.map(|(key, _)| (place(key.hash), key));
+            placed.filter(|(place, _)| after.is_none_or(|after| *place > after))
+        };
+        let mut places: Vec<u64> = live().map(|(place, _)| place).collect();
+        let last = if places.len() > at_most { *places.select_nth_unstable(at_most - 1).1 } else { u64::MAX };
+        let mut keys: Vec<_> =
+            live().filter(|(place, _)| *place <= last).map(|(place, key)| (place, Arc::clone(&key.bytes))).collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
+fn entries(max_bytes: u64) -> Entries {
+    let mut options = OptionsBuilder::new();
+    options.weight_capacity(max_bytes).hot_allocation(HOT).ghost_allocation(1.0);
+    options.estimated_items_capacity((max_bytes / BYTES_PER_GHOST) as usize);
+    let options = options.build().expect("both capacities are given");
+    Entries::with_options(options, Weigh, Brought, Collect)
+}
+
+impl Expiry {
+    /// The deadline, where the one before is `before`.
+    fn moment(self, before: Moment) -> Moment {
+        match self {
+            Self::Never => Moment::NEVER,
+            Self::At(moment) => moment,
+            Self::Keep => before,
+        }
+    }
+}

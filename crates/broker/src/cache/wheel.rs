@@ -1,0 +1,220 @@
+//! A timer wheel: what is due when, with constant cost to set and to cancel.
+//!
+//! ```text
+//!   a tick is 2^20 ns; a level has 64 slots; a slot of level n spans 64^n ticks
+//!   level 0  ▪▪▪▪…▪   this stretch of 64 ticks, a slot a tick
+//!   level 1  ▪▪▪▪…▪   this stretch of 64 × 64 ticks, ...
+//! ```
+//! A timer lies at the level of the highest base-64 digit in which its tick differs from the current one, in the
+//! slot of that digit. When time comes to a slot above level 0, its timers move down. Eight levels hold every tick
+//! that 64 bits of nanoseconds have.
+//!
+//! A timer fires never before its deadline and up to a tick after it.
+
+use crate::Moment;
+
+const TICK_BITS: u32 = 20;
+const DIGIT_BITS: u32 = 6;
+const SLOTS: usize = 1 << DIGIT_BITS;
+const LEVELS: usize = 8;
+const NONE: u32 = u32::MAX;
+
+const _: () = assert!(LEVELS as u32 * DIGIT_BITS + TICK_BITS >= u64::BITS);
+
+/// A timer that is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimerId(u32);
+
+impl TimerId {
+    /// No timer.
+    pub(crate) const NONE: Self = Self(NONE);
+}
+
+#[derive(Debug)]
+struct Node<T> {
+    item: Option<T>,
+    tick: u64,
+    /// In its slot's list, or in the list of free nodes.
+    next: u32,
+    previous: u32,
+    slot: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct Wheel<T> {
+    nodes: Vec<Node<T>>,
+    free: u32,
+    len: usize,
+    current: u64,
+    occupied: [u64; LEVELS],
+    heads: Box<[u32; LEVELS * SLOTS]>,
+}
+
+impl<T> Wheel<T> {
+    pub(crate) fn new() -> Self {
+        let heads = Box::new([NONE; LEVELS * SLOTS]);
+        Self { nodes: Vec::new(), free: NONE, len: 0, current: 0, occupied: [0; LEVELS], heads }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn set(&mut self, deadline: Moment, item: T) -> TimerId {
+        let tick = deadline.nanos().div_ceil(1 << TICK_BITS);
+        let node = Node { item: Some(item), tick, next: NONE, previous: NONE, slot: 0 };
+        let number = if self.free == NONE {
+            self.nodes.push(node);
+            u32::try_from(self.nodes.len() - 1).expect("as many as entries, which memory bounds")
+        } else {
+            let number = self.free;
+            self.free = self.nodes[number as usize].next;
+            self.nodes[number as usize] = node;
+            number
+        };
+        self.len += 1;
+        self.link(number);
+        TimerId(number)
+    }
+
+    /// Takes away a timer that has not fired.
+    pub(crate) fn cancel(&mut self, timer: TimerId) -> Option<T> {
+        if timer == TimerId::NONE {
+            return None;
+        }
+        self.unlink(timer.0);
+        self.release(timer.0)
+    }
+
+    /// One that is due, if any is. Time does not go back.
+    pub(crate) fn pop_due(&mut self, now: Moment) -> Option<T> {
+        let target = now.nanos() >> TICK_BITS;
+        loop {
+            let next = self.next_slot().filter(|(_, _, start)| *start <= target);
+            let Some((level, slot, start)) = next else {
+                self.current = self.current.max(target);
+                return None;
+            };
+            self.current = self.current.max(start);
+            let mut at = self.heads[slot];
+            if level == 0 {
+                self.unlink(at);
+                return self.release(at);
+            }
+            self.heads[slot] = NONE;
+            self.occupied[level] &= !(1 << (slot % SLOTS));
+            while at != NONE {
+                let next = self.nodes[at as usize].next;
+                self.link(at);
+                at = next;
+            }
+        }
+    }
+
+    /// Nothing is due before that.
+    pub(crate) fn next_due(&self) -> Option<Moment> {
+        self.next_slot().map(|(_, _, start)| Moment::from_nanos(start.saturating_mul(1 << TICK_BITS)))
+    }
+
+    /// The first slot in time that has timers: its level, its number and its first tick. Those of a lower level are
+    /// before those of a higher one.
+    fn next_slot(&self) -> Option<(usize, usize, u64)> {
+        let level = self.occupied.iter().position(|occupied| *occupied != 0)?;
+        let digit = u64::from(self.occupied[level].trailing_zeros());
+        let shift = level as u32 * DIGIT_BITS;
+        let above = self.current.checked_shr(shift + DIGIT_BITS).unwrap_or(0).checked_shl(shift + DIGIT_BITS);
+        Some((level, level * SLOTS + digit as usize, above.unwrap_or(0) | digit << shift))
+    }
+
+    fn link(&mut self, number: u32) {
+        let node = &mut self.nodes[number as usize];
+        node.tick = node.tick.max(self.current);
+        let differs = node.tick ^ self.current;
+        let level = (63 - (differs | 1).leading_zeros()) / DIGIT_BITS;
+        let digit = (node.tick >> (level * DIGIT_BITS)) as usize % SLOTS;
+        let slot = level as usize * SLOTS + digit;
+        node.slot = slot as u16;
+        node.previous = NONE;
+        node.next = self.heads[slot];
+        if node.next != NONE {
+            let next = node.next;
+            self.nodes[next as usize].previous = number;
+        }
+        self.heads[slot] = number;
+        self.occupied[level as usize] |= 1 << digit;
+    }
+
+    fn unlink(&mut self, number: u32) {
+        let Node { next, previous, slot, .. } = self.nodes[number as usize];
+        if next != NONE {
+            self.nodes[next as usize].previous = previous;
+        }
+        if previous != NONE {
+            self.nodes[previous as usize].next = next;
+            return;
+        }
+        let slot = usize::from(slot);
+        self.heads[slot] = next;
+        if next == NONE {
+            self.occupied[slot / SLOTS] &= !(1 << (slot % SLOTS));
+        }
+    }
+
+    fn release(&mut self, number: u32) -> Option<T> {
+        let node = &mut self.nodes[number as usize];
+        node.next = std::mem::replace(&mut self.free, number);
+        self.len -= 1;
+        node.item.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    const TICK: u64 = 1 << TICK_BITS;
+
+    #[test]
+    fn never_early_and_at_most_a_tick_late() {
+        for seed in 1..40_u64 {
+            let mut dice = crate::topics::Dice::new(seed);
+            let mut wheel = Wheel::new();
+            let mut model: BTreeMap<u64, (u64, TimerId)> = BTreeMap::new();
+            let mut now = dice.below(1 << 40) as u64;
+            for number in 0..3000 {
+                match dice.below(4) {
+                    0 | 1 => {
+                        let span = (dice.below(1 << 30) as u64) << dice.below(28);
+                        let deadline = now.saturating_add(span);
+                        model.insert(number, (deadline, wheel.set(Moment::from_nanos(deadline), number)));
+                    }
+                    2 if !model.is_empty() => {
+                        let at = dice.below(model.len());
+                        let which = *model.keys().nth(at).unwrap();
+                        let (_, timer) = model.remove(&which).unwrap();
+                        assert_eq!(wheel.cancel(timer), Some(which), "seed {seed}");
+                    }
+                    _ => now = now.saturating_add((dice.below(1 << 30) as u64) << dice.below(24)),
+                }
+                assert_eq!(wheel.len(), model.len());
+                if let Some(due) = wheel.next_due() {
+                    let first = model.values().map(|(deadline, _)| *deadline).min().unwrap();
+                    assert!(due.nanos() <= first.saturating_add(TICK), "seed {seed}: told too late");
+                }
+                while let Some(fired) = wheel.pop_due(Moment::from_nanos(now)) {
+                    let (deadline, _) = model.remove(&fired).expect("set and not cancelled");
+                    assert!(deadline <= now, "seed {seed}: early by {}", deadline - now);
+                }
+                let late = model.values().filter(|(deadline, _)| deadline.saturating_add(TICK) <= now).count();
+                assert_eq!(late, 0, "seed {seed} at {now}");
+            }
+            while wheel.pop_due(Moment::NEVER).is_some() {}
+            assert!(
+                wheel.len()
+                    <= model.values().filter(|(deadline, _)| deadline >> TICK_BITS == u64::MAX >> TICK_BITS).count()
+            );
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Memory as the allocator sees it: a cache at its bound, subscriptions, queues at theirs.
+
+mod common;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use common::{Rng, pattern, quiet};
+use thalweg_broker::{Broker, BrokerConfig, Cache, CacheConfig, Expiry, Moment, SubscribeOptions, SubscriptionId};
+
+struct Counting;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: passes everything on to the system's allocator and counts.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's layout, as it came.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: was allocated by the system's allocator with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocated() -> usize {
+    ALLOCATED.load(Ordering::Relaxed)
+}
+
+/// One test, so that nobody else allocates meanwhile.
+#[test]
+fn memory_is_what_the_bounds_say() {
+    for (max_value, ttl) in [(1, false), (1, true), (600, true), (20_000, false)] {
+        cache_at_its_bound(max_value, ttl);
+    }
+    subscriptions();
+}
+
+fn cache_at_its_bound(max_value: u64, ttl: bool) {
+    const MAX_BYTES: u64 = 24 * 1024 * 1024;
+    let before = allocated();
+    let cache = Cache::new(CacheConfig { max_bytes: MAX_BYTES, seed: 1 }).unwrap();
+    let mut rng = Rng(5);
+    let mut peak = 0;
+    let mut put = 0;
+    for step in 0.. {
+        let value = vec![0; rng.below(max_value) as usize];
+        let expiry = if ttl { Expiry::At(Moment::from_nanos(rng.next() >> 20)) } else { Expiry::Never };
+        put += value.len() as u64 + 256;
+        cache.put(Moment::from_nanos(0), &rng.below(1 << 22).to_be_bytes(), &value, expiry).unwrap();
+        if step % 64 == 0 {
+            peak = peak.max(allocated() - before);
+        }
+        if put > 3 * MAX_BYTES {
+            break;
+        }
+    }
+    let stats = cache.stats();
+    assert!(stats.evictions > 0);
+    let counted = MAX_BYTES as usize;
+    assert!(peak <= counted + counted / 8, "values below {max_value}, ttl {ttl}: {peak} of {counted}: {stats:?}");
+    drop(cache);
+    assert!(allocated() <= before + 1024);
+}
+
+fn subscriptions() {
+    const LINKS: u64 = 100;
+    const EACH: u64 = 1000;
+    let broker = Broker::new(BrokerConfig::DEFAULTS);
+    let links: Vec<_> = (0..LINKS).map(|_| broker.open_link(quiet()).unwrap()).collect();
+    let before = allocated();
+    for id in 0..EACH {
+        for (at, link) in links.iter().enumerate() {
+            let number = at as u64 * EACH + id;
+            let text = if number.is_multiple_of(10) { format!("wild.{number}.*") } else { format!("subject.number.{number}") };
+            link.subscribe(SubscriptionId(id), pattern(&text), &SubscribeOptions::DEFAULTS).unwrap();
+        }
+    }
+    let each = (allocated() - before) as u64 / (LINKS * EACH);
+    assert!(each <= 450, "{each} bytes a subscription");
+    drop(links);
+    assert!(broker.stats().subscriptions == 0);
+}
