@@ -93,9 +93,28 @@ impl RecordBatch {
         Self { bytes: Vec::with_capacity(bytes), count: 0 }
     }
 
-    /// Adds a record that is only a payload.
+    /// Adds a record that is only a payload; the batch is unchanged on error.
+    #[inline]
     pub fn push_payload(&mut self, payload: &[u8]) -> Result<(), RecordError> {
-        self.push(&Record { payload, ..Record::default() })
+        let len = payload.len() + 1;
+        self.check_room(len)?;
+        self.bytes.reserve(4 + len);
+        put_u32(&mut self.bytes, len);
+        self.bytes.push(0);
+        self.bytes.extend_from_slice(payload);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Whether a record of so many bytes behind its length is within the limits.
+    fn check_room(&self, len: usize) -> Result<(), RecordError> {
+        if len > MAX_RECORD_BYTES {
+            return Err(RecordError::TooLarge { got: len });
+        }
+        if self.bytes.len() + 4 + len > crate::limits::MAX_COMMAND_BYTES - 64 {
+            return Err(RecordError::BatchTooLarge);
+        }
+        Ok(())
     }
 
     /// Adds a record; the batch is unchanged on error.
@@ -117,12 +136,7 @@ impl RecordBatch {
             + record.key.map_or(0, |key| 4 + key.len())
             + if record.headers.is_empty() { 0 } else { 2 + header_bytes }
             + record.payload.len();
-        if len > MAX_RECORD_BYTES {
-            return Err(RecordError::TooLarge { got: len });
-        }
-        if self.bytes.len() + 4 + len > crate::limits::MAX_COMMAND_BYTES - 64 {
-            return Err(RecordError::BatchTooLarge);
-        }
+        self.check_room(len)?;
         self.bytes.reserve(4 + len);
         put_u32(&mut self.bytes, len);
         self.bytes.push(flags_of(record));
@@ -429,6 +443,16 @@ mod tests {
         assert_eq!(batch.push(&with(MAX_HEADERS + 1)), Err(RecordError::Headers));
         batch.push(&with(MAX_HEADERS)).unwrap();
         assert_eq!(Records::new(batch.bytes()).next().unwrap().unwrap().headers.len(), MAX_HEADERS);
+    }
+
+    #[test]
+    fn a_payload_is_a_record_without_anything_else() {
+        let (mut payloads, mut records) = (RecordBatch::new(), RecordBatch::new());
+        for payload in [&b""[..], b"payload"] {
+            payloads.push_payload(payload).unwrap();
+            records.push(&Record { payload, ..Record::default() }).unwrap();
+        }
+        assert_eq!(payloads, records);
     }
 
     #[test]
