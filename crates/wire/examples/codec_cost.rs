@@ -22,6 +22,7 @@ use thalweg_wire::{
     Committed, Decoder, Frame, Get, Kind, Level, List, Messages, RawFrame, RecordRun, Records, Rest, ServerFrame,
     Session, Values, Write,
     batch::{put_deliver_prefix, put_publish_prefix},
+    put_write,
 };
 
 const MESSAGES: usize = 64;
@@ -198,14 +199,16 @@ fn main() {
     cases.add("  a batch's CRC-32C compared", MESSAGES, || {
         Batch::decode(black_box(&summed)).and_then(|batch| batch.check_crc()).expect("it is right");
     });
-    let (mut batch, mut command, mut out) = (RecordBatch::new(), Vec::new(), Vec::new());
+    let (mut batch, mut out) = (RecordBatch::new(), Vec::new());
     cases.add("append: encode 64 x 128 B", MESSAGES, move || {
         batch.clear();
         (0..MESSAGES).for_each(|_| batch.push_payload(black_box(&PAYLOAD)).expect("a small batch"));
-        command.clear();
-        encode_append(&mut command, StreamId(1), None, &batch);
         out.clear();
-        Write { level: Level(None), command: Rest(&command) }.encode(&mut out, 7).expect("a small frame");
+        let append = |out: &mut Vec<u8>| {
+            encode_append(out, StreamId(1), None, &batch);
+            Ok(())
+        };
+        put_write(&mut out, 7, Level(None), append).expect("a small frame");
         black_box(&out);
     });
     let check_command = |raw: RawFrame<'_>| {
@@ -242,6 +245,7 @@ fn main() {
     single!("cache put of 128 B", cache_put, cache_put_bytes, ClientFrame);
     single!("get", kv_get, kv_get_bytes, ClientFrame);
     single!("committed", committed, committed_bytes, ServerFrame);
+    cases.decode("of each of these, bytes fed and the frame found", 1, &get_bytes, |raw| _ = black_box(raw));
     cases.decode("put of 128 B: decode, check", 1, &write_put, check_command);
     let (mut decoded, bytes) = (decoder(), &get_bytes);
     cases.add("cache get: decode as a shared frame", 1, move || {

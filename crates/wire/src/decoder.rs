@@ -112,6 +112,7 @@ impl Decoder {
     }
 
     /// Takes what has been received, by copying it.
+    #[inline]
     pub fn feed(&mut self, bytes: &[u8]) {
         self.forget_used();
         self.buffer.extend_from_slice(bytes);
@@ -124,7 +125,7 @@ impl Decoder {
         let have = self.buffer.len();
         if self.buffer.capacity() - have < READ_BYTES / 4 {
             // As much again as is there already, if the frame under way wants it.
-            let wanted = self.announced().map_or(0, |frame| frame.end.saturating_sub(have));
+            let wanted = self.peek().map_or(0, |header| (HEADER_BYTES + header.len as usize).saturating_sub(have));
             self.buffer.reserve(wanted.min(have).max(READ_BYTES));
         }
         &mut self.buffer
@@ -137,6 +138,7 @@ impl Decoder {
     }
 
     /// The header of the next frame, as soon as it is there, though the frame may not be.
+    #[inline]
     #[must_use]
     pub fn peek(&self) -> Option<Header> {
         self.buffer[self.used..].first_chunk().map(Header::decode)
@@ -167,28 +169,22 @@ impl Decoder {
         }
     }
 
-    /// Where in the buffer the payload of the next frame is or will be.
-    #[inline]
-    fn announced(&self) -> Option<Range<usize>> {
-        let header = self.peek()?;
-        let begin = self.used + HEADER_BYTES;
-        Some(begin..begin + (header.len as usize))
-    }
-
     /// The next frame, if all of it is there.
     #[inline]
     fn complete(&mut self) -> Result<Option<(Header, Range<usize>)>, FrameError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let (Some(header), Some(range)) = (self.peek(), self.announced()) else { return Ok(None) };
+        let Some(header) = self.peek() else { return Ok(None) };
         if header.len > self.max_bytes {
             let Header { len: got, kind, id, .. } = header;
             let error = FrameError::TooLarge { got, max: self.max_bytes, kind, id };
             self.failed = Some(error.clone());
             return Err(error);
         }
-        Ok((range.end <= self.buffer.len()).then_some((header, range)))
+        let begin = self.used + HEADER_BYTES;
+        let end = begin + header.len as usize;
+        Ok((end <= self.buffer.len()).then_some((header, begin..end)))
     }
 }
 

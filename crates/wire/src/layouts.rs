@@ -23,12 +23,14 @@ macro_rules! structure {
                 $label.to_owned()
             }
 
+            #[inline]
             #[allow(unused_variables)]
             fn put(&self, out: &mut Vec<u8>) -> Result<(), $crate::codec::EncodeError> {
                 $($crate::codec::Field::put(&self.$field, out)?;)*
                 Ok(())
             }
 
+            #[inline]
             #[allow(unused_variables)]
             fn take(
                 reader: &mut thalweg_types::record::Reader<'a>,
@@ -77,6 +79,7 @@ macro_rules! choices {
                 code.put(out)
             }
 
+            #[inline]
             fn take(
                 reader: &mut thalweg_types::record::Reader<'a>,
                 what: &'static str,
@@ -136,6 +139,7 @@ macro_rules! variants {
                 Ok(())
             }
 
+            #[inline]
             fn take(
                 reader: &mut thalweg_types::record::Reader<'a>,
                 what: &'static str,

@@ -7,10 +7,12 @@
 //! and remembers; ids are never used twice, so one that is remembered for too long is refused and never misread.
 //! What may be sent is checked by [`ClientCommand`](crate::ClientCommand).
 
-use thalweg_types::{Attempt, Durability, LeaseId, Offset, Revision, SpaceTime, StreamId};
+use thalweg_types::{Attempt, Durability, LeaseId, Offset, Revision, SpaceTime, StreamId, command::CommandError};
 
+use super::Kind;
 use crate::{
-    codec::{Level, List, Rest},
+    codec::{EncodeError, Field, Level, List, Rest},
+    header::{Fields, put_frame},
     layouts::{structure, variants},
 };
 
@@ -22,6 +24,40 @@ structure! {
         /// The command, without an entry's frame around it.
         command: Rest<'a>,
     }
+}
+
+/// Appends a [`Write`] frame whose command `encode` writes in place: saves the copy of a large one.
+pub fn put_write(
+    out: &mut Vec<u8>,
+    id: u32,
+    level: Level,
+    encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>,
+) -> Result<(), PutWriteError> {
+    let mut refused = None;
+    let begin = out.len();
+    put_frame(out, Kind::Write as u16, id, &Fields::default(), |out| {
+        level.put(out)?;
+        refused = encode(out).err();
+        Ok(())
+    })?;
+    match refused {
+        None => Ok(()),
+        Some(error) => {
+            out.truncate(begin);
+            Err(error.into())
+        }
+    }
+}
+
+/// A command can't be sent. The buffer is as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PutWriteError {
+    /// It breaks a limit of commands.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// The frame is too large.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
 }
 
 structure! {
@@ -242,5 +278,27 @@ structure! {
         durability: Durability,
         /// Next to deliver.
         cursor: Offset,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames::Frame;
+    use thalweg_types::{KeyspaceId, command::encode_put, limits::MAX_KEY_BYTES};
+
+    #[test]
+    fn a_command_encoded_in_place_is_the_same_frame() {
+        let (mut in_place, mut copied, mut command) = (vec![9], vec![9], Vec::new());
+        encode_put(&mut command, KeyspaceId(1), b"k", b"v").unwrap();
+        let level = Level(Some(Durability::Os));
+        Write { level, command: Rest(&command) }.encode(&mut copied, 5).unwrap();
+        put_write(&mut in_place, 5, level, |out| encode_put(out, KeyspaceId(1), b"k", b"v")).unwrap();
+        assert_eq!(in_place, copied);
+
+        let long = vec![0; MAX_KEY_BYTES + 1];
+        let refused = put_write(&mut in_place, 6, level, |out| encode_put(out, KeyspaceId(1), &long, b"v"));
+        assert_eq!(refused, Err(PutWriteError::Command(CommandError::KeyTooLong { got: long.len() })));
+        assert_eq!(in_place, copied, "as it was");
     }
 }
