@@ -43,7 +43,7 @@ fn look(raw: RawFrame<'_>, session: &mut Session<u32>) {
 
 fn command(bytes: &[u8]) {
     let Ok(command) = ClientCommand::check(bytes) else { return };
-    for write in command.command.writes() {
+    for write in command.command().writes() {
         if let thalweg_types::command::Write::Append { batch, count, .. } = write {
             let records: Result<Vec<_>, _> = Records::new(batch).collect();
             assert_eq!(records.expect("checked").len(), count as usize);

@@ -5,7 +5,7 @@
 
 use thalweg_types::{
     Action, Classified, Durability,
-    command::{Command, Commit, Expect, GroupCommand, TimeCommand, Write},
+    command::{BlindPut, Command, Commit, Expect, GroupCommand, TimeCommand, Write},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_RECORD_BYTES, MAX_VALUE_BYTES},
     record::Malformed,
 };
@@ -84,10 +84,8 @@ pub enum AtNone {
 }
 
 /// A command that a client may send, checked through and through.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientCommand<'a> {
-    /// The command.
-    pub command: Command<'a>,
     /// Its bytes, to be proposed.
     pub bytes: &'a [u8],
     /// What `none` means for it.
@@ -102,8 +100,12 @@ impl<'a> ClientCommand<'a> {
         if bytes.len() > MAX_COMMAND_BYTES {
             return Err(CommandRefused::TooLarge);
         }
-        let command = Command::decode(bytes)?;
-        let (at_none, brings_data) = match &command {
+        if let Some(BlindPut { key, value, .. }) = BlindPut::decode(bytes) {
+            check_key(key)?;
+            check_value(value)?;
+            return Ok(Self { bytes, at_none: AtNone::Allowed, brings_data: true });
+        }
+        let (at_none, brings_data) = match &Command::decode(bytes)? {
             Command::Commit(commit) => check_commit(commit)?,
             Command::Transaction(transaction) => {
                 let mut conditions = 0;
@@ -146,7 +148,13 @@ impl<'a> ClientCommand<'a> {
                 return Err(CommandRefused::NotForClients { kind: bytes.first().copied().unwrap_or_default() });
             }
         };
-        Ok(Self { command, bytes, at_none, brings_data })
+        Ok(Self { bytes, at_none, brings_data })
+    }
+
+    /// The command, decoded.
+    #[must_use]
+    pub fn command(&self) -> Command<'a> {
+        Command::decode(self.bytes).expect("checked when it was taken")
     }
 
     /// The level at which to propose it if `wanted` is asked for.
