@@ -6,7 +6,7 @@
 
 use std::{io, sync::Arc};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use thalweg_disk::File;
 use thalweg_types::{LogPosition, Lsn, SpaceTime};
 
@@ -54,11 +54,17 @@ impl Window {
         }
         let room = (self.end - at) as usize;
         debug_assert!(len <= room);
-        let mut buffer = vec![0; len.max(self.chunk).min(room)];
+        let mut buffer = self.take_buffer();
+        buffer.resize(len.max(self.chunk).min(room), 0);
         self.file.read_exact_at(&mut buffer, at.into())?;
         self.start = at;
-        self.bytes = buffer.into();
+        self.bytes = buffer.freeze();
         Ok(())
+    }
+
+    /// The window's memory, if nobody shares it any more: who follows the end of a log loads a little, often.
+    fn take_buffer(&mut self) -> BytesMut {
+        std::mem::take(&mut self.bytes).try_into_mut().unwrap_or_default()
     }
 
     fn offset(&self, at: u32) -> usize {
