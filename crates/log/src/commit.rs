@@ -172,13 +172,14 @@ impl Shared {
         debug_assert!(reach >= lsn);
         let handed_over = self.hand_on(&mut core, number);
         let followers = std::mem::take(&mut core.role.followers[parity(number)]);
+        let mut mark_at = None;
         if !handed_over && core.next == reach {
-            core.mark_idle();
-            if core.torn {
-                // A failed write is final. What was asked for is durable all the same.
-                let reason = format!("write of a marker to {}", core.active.path);
-                self.fail(core, reason);
-                return Ok(());
+            let after = self.options.idle_mark_after;
+            if after.is_zero() {
+                let Some(marked) = self.mark_idle(core) else { return Ok(()) };
+                core = marked;
+            } else if !std::mem::replace(&mut core.mark_due, true) {
+                mark_at = Some(began + took + after);
             }
         }
         let look = core.counters.syncs.is_multiple_of(SYNCS_PER_LOOK);
@@ -190,10 +191,27 @@ impl Shared {
             self.gates.followers[parity(number)].open(number);
         }
         self.wake_durable(reach);
+        if let Some(at) = mark_at {
+            self.syncer.mark_at(at);
+        }
         if look {
             self.spares.look();
         }
         Ok(())
+    }
+
+    /// Attests what is durable if nothing else is under way. `None`: the write failed, and the log with it. A failed
+    /// write is final; what was asked for is durable all the same.
+    pub fn mark_idle<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<MutexGuard<'a, Core>> {
+        if core.role.phase == Phase::Free && self.durable() == core.next {
+            core.mark_idle();
+        }
+        if !core.torn {
+            return Some(core);
+        }
+        let reason = format!("write of a marker to {}", core.active.path);
+        self.fail(core, reason);
+        None
     }
 
     fn hand_on(&self, core: &mut Core, number: u64) -> bool {

@@ -28,6 +28,10 @@ pub struct LogOptions {
     /// How long whoever syncs waits for company first: adds to every durable append. Zero by default, since
     /// a group forms by itself while the previous sync runs.
     pub commit_delay: Duration,
+    /// How long after a sync that leaves nothing to do its *idle* batch is written, if no other batch attests it
+    /// before. Zero: at once, which costs each lone durable append a write of 3 µs beside its fsync. A process that
+    /// is killed within this time leaves its last group undecided, as a power loss does.
+    pub idle_mark_after: Duration,
     /// What to do about corruption at open.
     pub repair: Repair,
     /// LSN of the first record of a new log, below 2^62: one that goes on from where a lost log had got to.
@@ -45,6 +49,7 @@ impl LogOptions {
         history_bytes: 1024 * 1024 * 1024,
         history_age: Duration::from_secs(3600),
         commit_delay: Duration::ZERO,
+        idle_mark_after: Duration::from_millis(10),
         repair: Repair::Refuse,
         first_lsn: Lsn::ZERO,
     };

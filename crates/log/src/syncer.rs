@@ -1,6 +1,7 @@
-//! The background syncer: fsyncs `interval` writes when their time has come, and sealed segments soon.
+//! The background syncer: fsyncs `interval` writes when their time has come, and sealed segments soon; says of a
+//! log that has come to rest that it is durable.
 //!
-//! Owns: when it is due. Asleep without a timer while nothing is due.
+//! Owns: when that is due. Asleep without a timer while nothing is due.
 
 use std::{
     sync::{Condvar, Mutex, PoisonError},
@@ -13,6 +14,8 @@ use crate::log::Shared;
 struct Due {
     /// Monotonic time of the clock.
     at: Option<Duration>,
+    /// When the log is to be marked idle.
+    mark: Option<Duration>,
     now: bool,
     stop: bool,
 }
@@ -35,6 +38,11 @@ impl Syncer {
         self.change(|due| due.at = Some(due.at.map_or(at, |earlier| earlier.min(at))));
     }
 
+    /// If the log is idle at `at`, it is to be marked so.
+    pub fn mark_at(&self, at: Duration) {
+        self.change(|due| due.mark = Some(at));
+    }
+
     /// A sync is due as soon as possible.
     pub fn due_now(&self) {
         self.change(|due| due.now = true);
@@ -44,7 +52,7 @@ impl Syncer {
         self.change(|due| due.stop = true);
     }
 
-    /// Sleeps until a sync is due.
+    /// Sleeps until something is due.
     fn wait(&self, shared: &Shared) -> Wanted {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -55,14 +63,18 @@ impl Syncer {
                 due.now = false;
                 return Wanted::Everything;
             }
-            let Some(at) = due.at else {
+            let Some(at) = due.at.into_iter().chain(due.mark).min() else {
                 due = self.changed.wait(due).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             let left = at.saturating_sub(shared.clock.monotonic());
             if left.is_zero() {
-                due.at = None;
-                return Wanted::Interval;
+                if due.at == Some(at) {
+                    due.at = None;
+                    return Wanted::Interval;
+                }
+                due.mark = None;
+                return Wanted::Mark;
             }
             due = self.changed.wait_timeout(due, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -74,6 +86,15 @@ impl Syncer {
             let core = match self.wait(shared) {
                 Wanted::Stop => return,
                 Wanted::Everything => shared.core(),
+                Wanted::Mark => {
+                    let mut core = shared.core();
+                    // If a sync is under way, whoever does it asks again at its end.
+                    core.mark_due = false;
+                    if shared.check_writable().is_ok() && shared.mark_idle(core).is_none() {
+                        return;
+                    }
+                    continue;
+                }
                 Wanted::Interval => {
                     let core = shared.core();
                     // A sync has covered what this thread was set for; later `interval` writes have their own time.
@@ -105,4 +126,6 @@ enum Wanted {
     Everything,
     /// `interval` writes that have waited long enough.
     Interval,
+    /// The log's rest, if it is at rest.
+    Mark,
 }

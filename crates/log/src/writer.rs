@@ -85,6 +85,8 @@ pub(crate) struct Core {
     pub role: SyncRole,
     /// When the oldest `interval` write that no sync covers yet was made.
     pub interval_since: Option<Duration>,
+    /// The syncer has been told to mark the log idle.
+    pub mark_due: bool,
     /// Batches of records since the last sync began.
     pub batches: u64,
     pub counters: WriteCounters,
@@ -105,6 +107,7 @@ impl Core {
             unsynced: Vec::new(),
             role: SyncRole::default(),
             interval_since: None,
+            mark_due: false,
             batches: 0,
             counters: WriteCounters::default(),
             torn: false,

@@ -2,9 +2,16 @@
 
 mod common;
 
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
 use common::*;
-use thalweg_log::{AppendError, LogOptions, OpenError, ReadError, Recovery, crc32c};
-use thalweg_types::{BlobRef, Durability, Generation, Lsn};
+use thalweg_disk::Disk;
+use thalweg_log::{
+    AppendError, Log, LogOptions, OpenError, ReadError, Recovery, crc32c,
+    format::BatchKind,
+    offline::{self, Item},
+};
+use thalweg_types::{BlobRef, Durability, Generation, Lsn, ManualClock};
 
 #[test]
 fn records_come_back_in_order_and_after_a_reopen() {
@@ -196,4 +203,46 @@ fn a_new_log_may_begin_above_zero() {
     let too_high = LogOptions { first_lsn: Lsn(1 << 62), ..small_options() };
     let (_dir, disk) = real_disk();
     assert!(matches!(open(&disk, too_high), Err(OpenError::Option { option: "first_lsn", .. })));
+}
+
+/// LSNs that the log's idle batches attest.
+fn idle_marks(disk: &Arc<dyn Disk>) -> Vec<Lsn> {
+    let mut found = Vec::new();
+    let visit = |item| {
+        if let Item::Batch { header, .. } = item
+            && header.kind == BatchKind::Idle
+        {
+            found.push(header.attested);
+        }
+        ControlFlow::Continue(())
+    };
+    offline::dump(&**disk, "log", Lsn(0), u64::MAX, visit).unwrap();
+    found
+}
+
+#[test]
+fn a_log_at_rest_is_marked_idle_once_and_only_when_its_time_has_come() {
+    let (_dir, disk) = real_disk();
+    let clock = Arc::new(ManualClock::default());
+    let after = Duration::from_millis(10);
+    let options = LogOptions { idle_mark_after: after, ..small_options() };
+    let (log, _) = Log::open(Arc::clone(&disk), "log", options, clock.clone(), 7).unwrap();
+    for number in 0..20 {
+        append(&log, &[payload(number, 10)], Durability::Disk).unwrap();
+    }
+    assert_eq!(idle_marks(&disk), [], "no append has paid for a mark");
+    clock.advance(after);
+    while idle_marks(&disk).is_empty() {
+        std::thread::yield_now();
+    }
+    assert_eq!(idle_marks(&disk), [Lsn(20)]);
+    append(&log, &[payload(20, 10)], Durability::Disk).unwrap();
+    append(&log, &[payload(21, 10)], Durability::Os).unwrap();
+    clock.advance(after);
+    log.sync().unwrap();
+    clock.advance(after);
+    while idle_marks(&disk).len() < 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(idle_marks(&disk), [Lsn(20), Lsn(22)], "what is not durable is not attested");
 }

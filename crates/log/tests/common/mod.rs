@@ -1,14 +1,14 @@
 //! Shared by the tests: small logs, records with content that can be checked, a seeded generator.
 #![allow(dead_code)]
 
-use std::{io::IoSlice, sync::Arc};
+use std::{io::IoSlice, sync::Arc, time::Duration};
 
 use thalweg_disk::{Disk, RealDisk};
 use thalweg_log::{AppendError, Appended, Draft, Log, LogOptions, LogRecord, OpenError, Purpose, RecordKind, Recovery};
 use thalweg_types::{Durability, Index, Lsn, ManualClock, SpaceId, SpaceTime, SystemClock, Term};
 
 pub fn small_options() -> LogOptions {
-    LogOptions { segment_bytes: 64 * 1024, reserve_bytes: 0, ..LogOptions::default() }
+    LogOptions { segment_bytes: 64 * 1024, reserve_bytes: 0, idle_mark_after: Duration::ZERO, ..LogOptions::default() }
 }
 
 pub fn real_disk() -> (tempfile::TempDir, Arc<dyn Disk>) {
