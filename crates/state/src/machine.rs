@@ -51,7 +51,7 @@ use std::{
     ops::ControlFlow,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -153,6 +153,8 @@ pub(crate) struct Published {
     streams: RwLock<StreamTable>,
     liveness: RwLock<LivenessTable>,
     applied: RwLock<Applied>,
+    /// Entries above this index have no verdict: the last that got one, and at open all that were applied.
+    judged: AtomicU64,
     /// Replaced whole: a reader takes it together with its view.
     clears: RwLock<Arc<ClearTable>>,
     /// Whether there are some: a get mostly finds none, without the lock.
@@ -183,6 +185,7 @@ impl Machine {
             keyspaces: RwLock::new(KeyspaceTable::load(&*view, &meta)?),
             liveness: RwLock::new(LivenessTable::load(&*view)?),
             applied: RwLock::new(applied),
+            judged: AtomicU64::new(applied.index.0),
             streams: RwLock::new(streams),
             has_clears: AtomicBool::new(!clears.is_empty()),
             clears: RwLock::new(clears.clone()),

@@ -7,7 +7,10 @@
 //! counters, branches) calls [`Applying::tell_changes`] before the first one: then they are kept in the
 //! entry's verdict. A command that changes keys uses a revision; that it did, or did not, is seen from outside.
 
-use std::ops::{Bound, ControlFlow};
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::atomic::Ordering,
+};
 
 use bytes::Bytes;
 use thalweg_types::{
@@ -66,6 +69,8 @@ pub(crate) fn write_rows(applying: &mut Applying<'_>, entry: &Entry<'_>) {
     }
     if !applier.verdict.row().is_empty() {
         applier.batch.put(&[&keys::verdict(entry.index)], &[applier.verdict.row()]);
+        // Seen by whoever sees the entry applied.
+        applying.machine.published.judged.store(entry.index.0, Ordering::Release);
     }
 }
 
@@ -120,7 +125,7 @@ pub struct Verdicts {
     pub rows: Vec<(Index, Bytes)>,
     /// Entries from where was asked up to and including this one have those rows and no others.
     pub through: Index,
-    /// Below it there may be no rows any more.
+    /// Below it there may be no rows any more; zero where there have never been any from where was asked on.
     pub floor: HistoryFloor,
 }
 
@@ -166,7 +171,14 @@ impl Machine {
     }
 
     /// Verdicts of entries from `from` on: at most `max_rows`, and not many more than `max_bytes` bytes.
+    ///
+    /// Where there are none, which is the rule, nothing is scanned: a scan puts the memtable in order, and whoever
+    /// follows the writer closely would do that for it, at its expense, again and again.
     pub fn verdicts(&self, from: Index, max_rows: usize, max_bytes: usize) -> Result<Verdicts, MachineError> {
+        let through = self.applied().index;
+        if self.published.judged.load(Ordering::Acquire) < from.0 {
+            return Ok(Verdicts { rows: Vec::new(), through, floor: HistoryFloor::default() });
+        }
         let view = self.backend.view();
         let Applied { index: applied, .. } = view.applied();
         let mut found = Verdicts { rows: Vec::new(), through: applied, floor: load_floor(&*view)? };
