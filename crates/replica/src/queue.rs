@@ -126,7 +126,11 @@ impl Queue {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.len.load(Ordering::SeqCst) == 0
+        self.len() == 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::SeqCst)
     }
 
     /// Refuses new proposals; those inside stay.
