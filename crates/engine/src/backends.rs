@@ -70,6 +70,7 @@ pub(crate) fn open(
             let options = LsmOptions {
                 cache_bytes: options.cache_bytes,
                 memtable_bytes: options.memtable_bytes,
+                compaction: options.compaction,
                 ..LsmOptions::new(os_dir(disk, kind)?)
             };
             Ok(Arc::new(LsmBackend::open(options, barrier)?))

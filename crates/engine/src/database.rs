@@ -291,6 +291,13 @@ impl Database {
         Ok(())
     }
 
+    /// Persists the state and leaves behind what was overwritten or deleted, as far as the backend can when asked: the
+    /// LSM backend merges all its tables into one run; the others only flush. Reads and writes go on.
+    pub fn compact(&self) -> Result<(), WriteError> {
+        self.inner.open.backend.compact()?;
+        Ok(())
+    }
+
     /// One round of what the background does: retention, reclaiming, flushing, moving, freeing.
     pub fn maintain(&self) -> Result<Maintenance, WriteError> {
         let mut rounds = self.inner.rounds.lock().unwrap_or_else(PoisonError::into_inner);

@@ -72,6 +72,7 @@ pub use stats::Stats;
 pub use stream::{Stream, StreamBatch, StreamInfo, StreamPage};
 pub use thalweg_recipes as recipes;
 pub use thalweg_state::expiry::Expiry;
+pub use thalweg_state::lsm::Compaction;
 pub use thalweg_state::past::Ending;
 pub use thalweg_state::streams::ProducerInfo;
 pub use thalweg_types as types;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use thalweg_log::LogOptions;
+use thalweg_state::lsm::Compaction;
 use thalweg_types::{Durability, limits};
 
 /// Which state backend a directory uses; fixed when it is created.
@@ -104,6 +105,8 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Memtable in front of the state; up to four may be in memory. The memory backend has none.
     pub memtable_bytes: usize,
+    /// When the LSM backend merges its tables: by itself, or only by [`Database::compact`](crate::Database::compact).
+    pub compaction: Compaction,
     /// Bytes of commands that may wait for the writer, in memory.
     pub max_queue_bytes: usize,
     /// The state is flushed once so much log would have to be replayed. Larger: longer opens after a crash.
@@ -130,6 +133,7 @@ impl Default for Options {
             inline_value_bytes: limits::DEFAULT_INLINE_VALUE_BYTES,
             cache_bytes: 256 << 20,
             memtable_bytes: 64 << 20,
+            compaction: Compaction::default(),
             max_queue_bytes: limits::MAX_QUEUE_BYTES,
             max_replay_bytes: 512 << 20,
             maintenance_interval: Duration::from_secs(1),

@@ -246,6 +246,11 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     /// Persists everything applied before the call: first the log (through the barrier), then the
     /// state. Returns what is persisted afterwards. Blocks.
     fn flush(&self) -> Result<Option<Applied>, BackendError>;
+    /// Flushes, and leaves behind what was overwritten or deleted, as far as the store can when asked: an LSM tree
+    /// merges all its tables. Others only flush. Blocks.
+    fn compact(&self) -> Result<(), BackendError> {
+        self.flush().map(drop)
+    }
     /// Flushes if enough has gathered since the last time that replay would take long; called now and
     /// then from a background thread. Blocks.
     fn maintain(&self) -> Result<(), BackendError>;

@@ -10,7 +10,10 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 use backend_support::{
     Harness, JournaledLsmHarness, JournaledMemoryHarness, LsmHarness, MemoryHarness, Random, RedbHarness, SqliteHarness,
 };
-use thalweg_state::backend::{Applied, Backend, Direction, SyncMode, View, WriteBatch};
+use thalweg_state::{
+    backend::{Applied, Backend, BarrierFailed, Direction, LogBarrier, SyncMode, View, WriteBatch},
+    lsm::{Compaction, LsmBackend, LsmOptions},
+};
 use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -160,6 +163,10 @@ fn random_history(harness: &mut dyn Harness, seed: u64, batches: u64) {
             4 => drop((!views.is_empty()).then(|| views.remove(0))),
             5 => backend.maintain().unwrap(),
             6 => assert_eq!(all(&*backend.view()), pairs_of(&map)),
+            7 => {
+                backend.compact().unwrap();
+                assert_eq!(backend.persisted(), Some(applied(number)));
+            }
             _ => {}
         }
         check_view(&*backend.view(), &map, &mut random, spread);
@@ -356,3 +363,49 @@ suite!(memory_synced, JournaledMemoryHarness::new(), 4, 250);
 suite!(lsm_synced, JournaledLsmHarness::new(), 4, 200);
 suite!(redb_synced, RedbHarness::new(SyncMode::PerBatch), 2, 200);
 suite!(sqlite_synced, SqliteHarness::new(SyncMode::PerBatch), 2, 200);
+
+/// Told not to, it compacts nothing, and no write waits for it however many tables there are; asked, it leaves one run
+/// without what was overwritten or deleted.
+#[test]
+fn an_lsm_compacts_when_asked_if_told_so() {
+    let harness = LsmHarness::new();
+    let options = LsmOptions { compaction: Compaction::WhenAsked, table_bytes: 1 << 20, ..harness.options() };
+    let barrier: Arc<dyn LogBarrier> = Arc::new(NoLog);
+    let backend = LsmBackend::open(options.clone(), barrier.clone()).unwrap();
+    let keys: Vec<[u8; 4]> = (0..100_u32).map(u32::to_be_bytes).collect();
+    for pass in 1..=40_u64 {
+        let value = [pass as u8; 50];
+        let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (&key[..], &value[..])).collect();
+        put_all(&backend, pass, &pairs);
+        backend.flush().unwrap();
+    }
+    let mut batch = WriteBatch::new();
+    keys[..50].iter().for_each(|key| batch.delete(&[key]));
+    backend.apply(&batch, applied(41)).unwrap();
+    backend.flush().unwrap();
+    let before = backend.stats();
+    assert_eq!((before.tables, before.compactions, before.stalls), (41, 0, 0), "{before:?}");
+    let held = backend.view();
+    backend.compact().unwrap();
+    let after = backend.stats();
+    assert_eq!((after.tables, after.compactions), (1, 1), "{after:?}");
+    assert!(after.disk_bytes * 20 < before.disk_bytes, "{} of {}", after.disk_bytes, before.disk_bytes);
+    let expected: Pairs = keys[50..].iter().map(|key| (key.to_vec(), vec![40; 50])).collect();
+    for view in [&*held, &*backend.view()] {
+        assert_eq!(all(view), expected);
+    }
+    backend.compact().unwrap();
+    assert_eq!(backend.stats().compactions, 1, "there is nothing left to do");
+    drop((held, backend));
+    let backend = LsmBackend::open(options, barrier).unwrap();
+    assert_eq!((backend.applied(), all(&*backend.view())), (Some(applied(41)), expected));
+}
+
+/// Everything is in the log already.
+struct NoLog;
+
+impl LogBarrier for NoLog {
+    fn sync_through(&self, _: Lsn) -> Result<(), BarrierFailed> {
+        Ok(())
+    }
+}

@@ -136,6 +136,11 @@ impl<B: Backend> Backend for Journaled<B> {
         self.backend.view()
     }
 
+    fn compact(&self) -> Result<(), BackendError> {
+        self.flush()?;
+        self.backend.compact()
+    }
+
     fn flush(&self) -> Result<Option<Applied>, BackendError> {
         let mut journal = self.lock();
         if let Some(failure) = &journal.failure {

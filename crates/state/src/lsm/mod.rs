@@ -34,7 +34,7 @@ use crate::{
     backend::{Applied, Backend, BackendError, BackendStats, LogBarrier, View, WriteBatch},
     memtable::{ArenaPool, BatchNumber, Memtable, MemtableWriter},
 };
-pub use options::LsmOptions;
+pub use options::{Compaction, LsmOptions};
 use tables::{TableOptions, TableStore};
 use version::{LsmView, Sealed, Version};
 
@@ -92,6 +92,9 @@ struct State {
     flushed_count: u64,
     /// Whether level 0 may have something to compact.
     may_compact: bool,
+    /// Compactions of everything that were asked for and that are done.
+    asked: u64,
+    answered: u64,
     /// Whether there may be tables whose blocks are worth reading into memory.
     may_warm: bool,
     failure: Option<BackendError>,
@@ -131,7 +134,9 @@ impl LsmBackend {
             sealed_count: 0,
             flushed_count: 0,
             may_warm: false,
-            may_compact: true,
+            may_compact: options.compaction == Compaction::Automatic,
+            asked: 0,
+            answered: 0,
             failure: None,
             stop: false,
         };
@@ -217,7 +222,7 @@ impl Backend for LsmBackend {
             state.applied = Some(applied);
             state.version.tables.level_0_runs()
         };
-        if level_0_runs >= SLOW_LEVEL_0_RUNS {
+        if level_0_runs >= SLOW_LEVEL_0_RUNS && self.shared.compacts_by_itself() {
             self.slow_down(&mut writer, batch.byte_len());
         }
         Ok(())
@@ -256,6 +261,19 @@ impl Backend for LsmBackend {
         }
         drop(writer);
         self.shared.wait_for_flushes()
+    }
+
+    fn compact(&self) -> Result<(), BackendError> {
+        self.flush()?;
+        let shared = &*self.shared;
+        let mut state = shared.lock();
+        state.asked += 1;
+        let asked = state.asked;
+        shared.work.notify_all();
+        while state.answered < asked && state.failure.is_none() {
+            state = shared.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.failure.clone().map_or(Ok(()), Err)
     }
 
     fn maintain(&self) -> Result<(), BackendError> {
@@ -316,6 +334,10 @@ impl Shared {
         lock(&self.state)
     }
 
+    fn compacts_by_itself(&self) -> bool {
+        self.options.compaction == Compaction::Automatic
+    }
+
     /// Makes a version the newest. Returns the one before: dropping it may free memory and delete
     /// files, which is better done without the lock.
     #[must_use]
@@ -326,7 +348,11 @@ impl Shared {
 
     /// Whether the background has nothing better to do than reading ahead.
     fn is_calm(state: &State) -> bool {
-        !state.may_compact && !state.stop && state.failure.is_none() && state.version.sealed.is_empty()
+        !state.may_compact
+            && state.asked == state.answered
+            && !state.stop
+            && state.failure.is_none()
+            && state.version.sealed.is_empty()
     }
 
     /// Waits until another memtable may be sealed.
@@ -334,7 +360,7 @@ impl Shared {
         let is_full = |state: &mut State| {
             state.failure.is_none()
                 && (state.version.sealed.len() >= self.options.max_sealed
-                    || state.version.tables.level_0_runs() >= STOP_LEVEL_0_RUNS)
+                    || (state.version.tables.level_0_runs() >= STOP_LEVEL_0_RUNS && self.compacts_by_itself()))
         };
         let mut state = self.lock();
         if is_full(&mut state) {

@@ -2,6 +2,17 @@
 
 use std::{path::PathBuf, time::Duration};
 
+/// When tables are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Compaction {
+    /// As they come: reads stay fast, space stays small.
+    #[default]
+    Automatic,
+    /// Only by [`compact`](crate::backend::Backend::compact): for loading much at once, and for measuring. Every flush
+    /// makes another table that each read must ask, so whoever chooses this asks in time.
+    WhenAsked,
+}
+
 /// Options of [`LsmBackend`](super::LsmBackend). Memory in all: `cache_bytes`, plus `memtable_bytes`
 /// times `max_sealed + 2` (one takes writes, one is kept for the next) and about a tenth for hash indexes,
 /// plus 2 bytes per key on disk for filters and block indexes. One open file per table.
@@ -21,6 +32,8 @@ pub struct LsmOptions {
     /// Bytes at which compaction begins the next table; at 4 times as many, level 0 and level 1 are
     /// full. More makes fewer, longer compactions; less more files.
     pub table_bytes: u64,
+    /// When tables are merged.
+    pub compaction: Compaction,
     /// Longest time that one write waits for flushes and compactions to catch up. After that the
     /// backend counts as failed, because its memory would grow without bound.
     pub max_stall: Duration,
@@ -39,6 +52,7 @@ impl LsmOptions {
             memtable_bytes: 64 << 20,
             max_sealed: 3,
             table_bytes: 64 << 20,
+            compaction: Compaction::Automatic,
             max_stall: Duration::from_secs(60),
             max_unflushed_records: 1_000_000,
         }

@@ -75,7 +75,7 @@ fn flush(shared: &Shared) -> Result<(), BackendError> {
         version.tables = shared.store.newest();
         state.flushed_count += 1;
         state.persisted = Some(oldest.applied);
-        state.may_compact = true;
+        state.may_compact = shared.compacts_by_itself();
         state.may_warm = true;
         let retired = shared.publish(&mut state, version);
         shared.progress.notify_all();
@@ -101,10 +101,27 @@ fn next_sealed(shared: &Shared) -> Option<Sealed> {
 }
 
 fn compact(shared: &Shared) -> Result<(), BackendError> {
-    while wait_for_compaction(shared) {
-        compact_once(shared)?;
+    while let Some(wanted) = wait_for_compaction(shared) {
+        match wanted {
+            Wanted::MostUrgent => show(shared, shared.store.compact()?),
+            Wanted::All { asked } => {
+                show(shared, shared.store.compact_all()?);
+                shared.lock().answered = asked;
+                shared.progress.notify_all();
+                shared.work.notify_all();
+            }
+        }
     }
     Ok(())
+}
+
+/// What is to be compacted.
+enum Wanted {
+    MostUrgent,
+    /// For everyone who had asked when there had been so many.
+    All {
+        asked: u64,
+    },
 }
 
 /// Reads what was written into the cache while there is room for it and nothing else is to be done.
@@ -119,27 +136,35 @@ fn warm(shared: &Shared) -> Result<(), BackendError> {
     Ok(())
 }
 
-fn compact_once(shared: &Shared) -> Result<(), BackendError> {
-    let Some(written_bytes) = shared.store.compact()? else { return Ok(()) };
+/// Makes what a compaction has left the newest version, if it did something.
+fn show(shared: &Shared, written_bytes: Option<u64>) {
+    let Some(written_bytes) = written_bytes else { return };
     shared.counters.compactions.fetch_add(1, Ordering::Relaxed);
     shared.counters.compacted_bytes.fetch_add(written_bytes, Ordering::Relaxed);
     let mut state = shared.lock();
     let mut version = Version::clone(&state.version);
     version.tables = shared.store.newest();
     // One compaction may make the next one due.
-    state.may_compact = true;
+    state.may_compact = shared.compacts_by_itself();
     state.may_warm = true;
     let retired = shared.publish(&mut state, version);
     shared.progress.notify_all();
     shared.work.notify_all();
     drop(state);
     drop(retired);
-    Ok(())
 }
 
-/// Waits until there may be something to compact; false when it is time to stop.
-fn wait_for_compaction(shared: &Shared) -> bool {
-    wait_until(shared, |state| std::mem::take(&mut state.may_compact))
+/// Waits until there may be something to compact; `None` when it is time to stop.
+fn wait_for_compaction(shared: &Shared) -> Option<Wanted> {
+    let mut wanted = Wanted::MostUrgent;
+    let is_due = |state: &mut State| {
+        if state.answered < state.asked {
+            wanted = Wanted::All { asked: state.asked };
+            return true;
+        }
+        std::mem::take(&mut state.may_compact)
+    };
+    wait_until(shared, is_due).then_some(wanted)
 }
 
 /// Waits until there may be something to read and nothing else to do; false when it is time to stop.

@@ -148,6 +148,22 @@ impl TableStore {
         let before = self.newest();
         let strategy = Leveled::default().with_l0_threshold(LEVEL_0_FLUSHES).with_table_target_size(self.table_bytes);
         guarded("compaction", || self.tree.compact(Arc::new(strategy), EVERYTHING))?;
+        self.compacted_since(&before)
+    }
+
+    /// Merges all tables into one run. Returns the bytes written; `None` if there was nothing to do.
+    pub fn compact_all(&self) -> Result<Option<u64>, BackendError> {
+        let before = self.newest();
+        // Deleted pairs are left behind only on the way to the last level.
+        if before.tables_per_level().split_last().is_none_or(|(_, above)| above.iter().all(|tables| *tables == 0)) {
+            return Ok(None);
+        }
+        guarded("compaction", || self.tree.major_compact(self.table_bytes, EVERYTHING))?;
+        self.compacted_since(&before)
+    }
+
+    /// Makes the tables that a compaction has left current. Returns the bytes it wrote; `None` if it did nothing.
+    fn compacted_since(&self, before: &TableSet) -> Result<Option<u64>, BackendError> {
         let set = self.refresh(&mut self.lock(), Origin::Written)?;
         // A flush may have come meanwhile; it only adds to level 0.
         let known: HashSet<u64> = before.tables().map(|table| table.id()).collect();
