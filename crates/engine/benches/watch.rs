@@ -2,7 +2,8 @@
 //! writes to, and on prefixes of which every put hits one.
 //!
 //! `cargo bench -p thalweg-engine --bench watch -- [--watches 1000] [--rounds 7] [--puts 200000]`. Within a round
-//! the cases take turns, each on a database of its own. The rate is of the puts alone. Every event is checked:
+//! the cases take turns, each on a database of its own. The rate is of the puts alone; beside it stands the CPU time
+//! of the thread that puts: what watches cost the writer itself, whoever else uses the processors. Every event is checked:
 //! each watch gets exactly the puts of its prefix, in order. As a test (`cargo test --benches`) it is small.
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
@@ -60,22 +61,35 @@ fn main() {
     };
     println!("puts of {} B, one writer, {} watches, {} rounds", VALUE.len(), settings.watches, settings.rounds);
     for (level, puts) in [(Durability::Os, settings.puts), (Durability::Disk, settings.puts / 50)] {
-        let mut rates: [Vec<f64>; 3] = Default::default();
+        let mut rounds: [Vec<Round>; 3] = Default::default();
         for round in 0..settings.rounds {
             for turn in 0..CASES.len() {
                 let at = (round + turn) % CASES.len();
-                rates[at].push(measure(CASES[at], level, puts, &settings));
+                rounds[at].push(measure(CASES[at], level, puts, &settings));
             }
         }
-        for (case, of_case) in CASES.iter().zip(&rates) {
-            let against: Vec<f64> = of_case.iter().zip(&rates[0]).map(|(rate, base)| rate / base).collect();
+        for (case, of_case) in CASES.iter().zip(&rounds) {
+            let of = |figure: fn(&Round) -> f64| of_case.iter().map(figure).collect::<Vec<_>>();
+            let against = |figure: fn(&Round) -> f64| {
+                median(
+                    &of_case
+                        .iter()
+                        .zip(&rounds[0])
+                        .map(|(round, base)| figure(round) / figure(base))
+                        .collect::<Vec<_>>(),
+                )
+            };
+            let rates = of(|round| round.rate);
             println!(
-                "{level}, {puts} puts, {}: median {:.0}/s (of {:.0} to {:.0}), {:.3} of none in the same round",
+                "{level}, {puts} puts, {}: median {:.0}/s (of {:.0} to {:.0}), {:.3} of none in the same round; \
+                 the writer's CPU {:.0} ns a put, {:.3} of none",
                 case.name(),
-                median(of_case),
-                of_case.iter().copied().fold(f64::INFINITY, f64::min),
-                of_case.iter().copied().fold(0.0, f64::max),
-                median(&against),
+                median(&rates),
+                rates.iter().copied().fold(f64::INFINITY, f64::min),
+                rates.iter().copied().fold(0.0, f64::max),
+                against(|round| round.rate),
+                median(&of(|round| round.cpu_nanos)),
+                against(|round| round.cpu_nanos),
             );
         }
     }
@@ -87,7 +101,20 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-fn measure(case: Case, level: Durability, puts: u64, settings: &Settings) -> f64 {
+struct Round {
+    /// Puts a second.
+    rate: f64,
+    /// CPU time of the writer for each.
+    cpu_nanos: f64,
+}
+
+/// Nanoseconds that this thread has been on a processor, by the kernel's account; NaN where it keeps none.
+fn thread_cpu_nanos() -> f64 {
+    let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    account.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(f64::NAN)
+}
+
+fn measure(case: Case, level: Durability, puts: u64, settings: &Settings) -> Round {
     let dir = tempfile::tempdir().expect("a directory");
     let options = Options { maintenance_interval: Duration::ZERO, ..Options::default() };
     let db = Database::open(dir.path(), options).expect("opens").with_durability(level);
@@ -98,16 +125,17 @@ fn measure(case: Case, level: Durability, puts: u64, settings: &Settings) -> f64
     let consumer = (case != Case::None).then(|| Consumer::start(&keyspace, case, puts, settings));
     // Lets the disk come to rest.
     db.sync().expect("syncs");
-    let begun = Instant::now();
+    let (begun, cpu) = (Instant::now(), thread_cpu_nanos());
     for number in 0..puts {
         keyspace.put(&key(number, settings.watches), &VALUE).expect("put");
     }
     let rate = puts as f64 / begun.elapsed().as_secs_f64();
+    let cpu_nanos = (thread_cpu_nanos() - cpu) / puts as f64;
     if let Some(consumer) = consumer {
         let wanted = if case == Case::Hit { puts } else { 0 };
         assert_eq!(consumer.finish(), wanted, "events");
     }
-    rate
+    Round { rate, cpu_nanos }
 }
 
 /// Keys go through the prefixes one after the other.
