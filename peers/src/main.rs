@@ -47,6 +47,12 @@ struct Cli {
     /// The backends suite instead: Thalweg's backends with fjall beside them, synced per put.
     #[arg(long)]
     backends: bool,
+    /// With --backends: only these groups.
+    #[arg(long, value_delimiter = ',', value_name = "GROUPS", value_parser = backends::group, requires = "backends")]
+    groups: Vec<&'static str>,
+    /// With --backends: samples of each cell.
+    #[arg(long, default_value_t = BackendsOptions::default().samples)]
+    samples: u64,
     /// JSON instead of text.
     #[arg(long)]
     json: bool,
@@ -69,7 +75,13 @@ fn main() -> ExitCode {
 fn run(cli: &Cli, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     if cli.backends {
         let options = &cli.options;
-        let options = BackendsOptions { dir: options.dir.clone(), seed: options.seed, ..BackendsOptions::default() };
+        let options = BackendsOptions {
+            dir: options.dir.clone(),
+            seed: options.seed,
+            only: cli.groups.clone(),
+            samples: cli.samples,
+            ..BackendsOptions::default()
+        };
         return backends::run_beside(&options, &[&fjall_store::Fjall], progress);
     }
     let own = Thalweg { backend: thalweg_engine::BackendKind::Lsm };

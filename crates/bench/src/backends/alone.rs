@@ -86,7 +86,11 @@ fn open(kind: BackendKind, dir: &Path, options: &StoreOptions) -> Result<Box<dyn
             Ok(Box::new(Journaled::open(&*disk, &journal, log, open)?))
         }
         BackendKind::Lsm => {
-            let mut own = LsmOptions { cache_bytes: options.cache_bytes, ..LsmOptions::new(dir.join("lsm")) };
+            let mut own = LsmOptions {
+                cache_bytes: options.cache_bytes,
+                compaction: options.compaction,
+                ..LsmOptions::new(dir.join("lsm"))
+            };
             own.memtable_bytes = options.memtable_bytes.map_or(own.memtable_bytes, |bytes| bytes as usize);
             Ok(Box::new(Journaled::open(&*disk, &journal, log, |barrier| LsmBackend::open(own, barrier))?))
         }
@@ -178,6 +182,10 @@ impl KvSubject for Store {
 
     fn settle(&self) -> Result<(), BenchError> {
         Ok(())
+    }
+
+    fn compact(&self) -> Result<(), BenchError> {
+        self.backend.compact().map_err(BenchError::subject(self.name, "compacting"))
     }
 
     fn tables(&self) -> Option<u64> {

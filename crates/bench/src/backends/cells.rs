@@ -68,6 +68,9 @@ struct Running<'a> {
     device: Option<DeviceCounts>,
 }
 
+/// Done once a turn, before the stores.
+pub type Beside<'a> = dyn FnMut(u64) -> Result<(), BenchError> + 'a;
+
 /// Measures a group for the subjects, in turns.
 pub fn measure(
     group: Group,
@@ -75,6 +78,7 @@ pub fn measure(
     workload: &Workload,
     effort: Effort,
     scratch: &Scratch,
+    beside: &mut Beside<'_>,
     progress: &mut dyn Progress,
 ) -> Result<Vec<Cell>, BenchError> {
     progress.step(&format!("{}: {}", group.name(), group.what()));
@@ -89,6 +93,7 @@ pub fn measure(
     }
     wait_until_quiet();
     for sample in 0..=effort.samples {
+        beside(sample)?;
         for turn in 0..running.len() {
             let number = (turn + sample as usize) % running.len();
             running[number].sample(group, workload, sample, device)?;

@@ -76,6 +76,64 @@ pub fn conclusions(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     said
 }
 
+/// Sentences about reads of ever more entries.
+#[must_use]
+pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
+    let mut said: Vec<String> = Vec::new();
+    for (first, last) in ends(cells) {
+        let (Group::ReadsOf(least), Group::ReadsOf(most)) = (first.group, last.group) else { continue };
+        said.push(format!(
+            "{}: a random read takes {} µs of {} entries and {} of {}, {} times as long",
+            first.store,
+            number(first.statistics.mean),
+            number(least as f64),
+            number(last.statistics.mean),
+            number(most as f64),
+            number(last.statistics.mean / first.statistics.mean),
+        ));
+    }
+    said.push(format!(
+        "what grows with the data is first the processor's caches being missed, and then, for stores that keep their \
+         data in files, the {} MiB of cache that each was given: beyond them a read copies from the kernel's page \
+         cache. memory keeps everything in memory whatever its cache. None of it is a read from the device",
+        cache_bytes >> 20
+    ));
+    said
+}
+
+/// Sentences about ever more readers.
+#[must_use]
+pub fn of_readers(cells: &[Cell]) -> Vec<String> {
+    let mut said: Vec<String> = Vec::new();
+    for store in ends(cells).map(|(first, _)| first) {
+        let of_store = cells.iter().filter(|cell| cell.store == store.store);
+        let Some(best) = of_store.max_by(|left, right| left.rate().total_cmp(&right.rate())) else { continue };
+        let Group::Readers(threads) = best.group else { continue };
+        said.push(format!(
+            "{}: one thread reads {}/s, {threads} read {}/s, {} times as many",
+            store.store,
+            number(store.rate()),
+            number(best.rate()),
+            number(best.rate() / store.rate()),
+        ));
+    }
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    said.push(format!(
+        "with {cores} processors {cores} times is all there is to gain; more readers than that only show whether they \
+         get in each other's way"
+    ));
+    said
+}
+
+/// The first and the last cell of each store.
+fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
+    cells.iter().enumerate().filter_map(|(at, first)| {
+        let is_first = cells[..at].iter().all(|other| other.store != first.store);
+        let last = cells.iter().rfind(|other| other.store == first.store)?;
+        is_first.then_some((first, last))
+    })
+}
+
 /// What has to hold.
 #[must_use]
 pub fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {

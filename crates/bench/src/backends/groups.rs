@@ -38,8 +38,8 @@ pub enum Group {
     Mixed(u64),
     /// Transactions of so many sets.
     Transaction(u64),
-    /// So many random reads of a store of so many entries.
-    ReadsOf(u64, u64),
+    /// Random reads of a store of so many entries.
+    ReadsOf(u64),
     /// So many threads read 10,000 entries at once.
     Readers(u64),
 }
@@ -64,7 +64,7 @@ impl Group {
             Self::Copy(_) => "snapshot_speed",
             Self::Mixed(_) => "mixed_workload",
             Self::Transaction(_) => "transaction_overhead",
-            Self::ReadsOf(..) => "sweep: data size",
+            Self::ReadsOf(_) => "sweep: data size",
             Self::Readers(_) => "sweep: readers",
         }
     }
@@ -80,7 +80,7 @@ impl Group {
             Self::Copy(entries) => format!("copy of {entries} entries"),
             Self::Mixed(count) => format!("{count} operations, 70 % reads"),
             Self::Transaction(writes) => format!("transaction of {writes}"),
-            Self::ReadsOf(entries, count) => format!("{count} random reads of {entries}"),
+            Self::ReadsOf(entries) => format!("random reads of {entries}"),
             Self::Readers(threads) => format!("{threads} readers at once"),
         }
     }
@@ -90,7 +90,7 @@ impl Group {
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Writes(_) | Self::Writers(_) | Self::Tasks(_) | Self::Transaction(_) => "set",
-            Self::Reads(_) | Self::ReadsOf(..) | Self::Readers(_) => "read",
+            Self::Reads(_) | Self::ReadsOf(_) | Self::Readers(_) => "read",
             Self::Copy(_) => "entry",
             Self::Mixed(_) => "operation",
         }
@@ -99,7 +99,7 @@ impl Group {
     fn loaded(self) -> u64 {
         match self {
             Self::Reads(_) | Self::Mixed(_) | Self::Readers(_) => LOADED,
-            Self::Copy(entries) | Self::ReadsOf(entries, _) => entries,
+            Self::Copy(entries) | Self::ReadsOf(entries) => entries,
             Self::Writes(_) | Self::Writers(_) | Self::Tasks(_) | Self::Transaction(_) => 0,
         }
     }
@@ -140,9 +140,9 @@ impl Group {
                 (0..count * REPEATS).try_for_each(|_| get(store, workload, rng.below(LOADED)))?;
                 Ok(count * REPEATS)
             }
-            Self::ReadsOf(_, count) => {
-                (0..count).try_for_each(|_| get(store, workload, rng.below(self.loaded())))?;
-                Ok(count)
+            Self::ReadsOf(entries) => {
+                (0..READS_OF_A_SWEEP).try_for_each(|_| get(store, workload, rng.below(entries)))?;
+                Ok(READS_OF_A_SWEEP)
             }
             Self::Copy(entries) => copy(store, workload, entries),
             Self::Mixed(count) => {
@@ -183,7 +183,9 @@ impl Group {
 
 /// Fewer in a debug build, whose figures mean nothing: there it is a test.
 const SETS_OF_A_WRITER: u64 = if cfg!(debug_assertions) { 10 } else { 200 };
-const READS_OF_A_READER: u64 = 2000;
+/// So many that what else the machine does for a millisecond is not most of a sample.
+const READS_OF_A_SWEEP: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
+const READS_OF_A_READER: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 
 /// Runs one closure per thread; the first error wins.
 fn at_once(threads: u64, work: impl Fn(u64) -> Result<(), BenchError> + Sync) -> Result<(), BenchError> {

@@ -23,7 +23,7 @@ use std::{
 use thalweg_engine::BackendKind;
 
 use self::{
-    cells::{Cell, Effort, measure},
+    cells::{Beside, Cell, Effort, measure},
     groups::{Group, Workload},
     subjects::Subject,
 };
@@ -60,6 +60,9 @@ pub struct BackendsOptions {
     /// Cache of each store, MiB.
     #[arg(long, default_value_t = 64)]
     pub cache_mib: u64,
+    /// Only these of row A's groups: for profiles and second looks.
+    #[arg(long, value_delimiter = ',', value_name = "GROUPS", value_parser = group, conflicts_with = "no_groups")]
+    pub only: Vec<&'static str>,
     /// Leave out row A's groups: for sweeps alone.
     #[arg(long)]
     pub no_groups: bool,
@@ -90,6 +93,13 @@ pub(crate) fn backend(text: &str) -> Result<BackendKind, String> {
     }
 }
 
+/// The name of a group of row A.
+pub fn group(text: &str) -> Result<&'static str, String> {
+    let mut names: Vec<_> = GROUPS.map(Group::name).to_vec();
+    names.dedup();
+    names.iter().find(|name| **name == text).copied().ok_or_else(|| format!("one of {}", names.join(", ")))
+}
+
 impl Default for BackendsOptions {
     fn default() -> Self {
         Self {
@@ -98,6 +108,7 @@ impl Default for BackendsOptions {
             samples: 10,
             value_bytes: 100,
             cache_mib: 64,
+            only: Vec::new(),
             no_groups: false,
             sweep_size: None,
             sweep_readers: None,
@@ -164,7 +175,7 @@ pub fn run_beside(
         plots: options.plots.as_deref(),
     };
     if !options.no_groups {
-        suite.groups(&mut report, progress)?;
+        suite.groups(&options.only, &mut report, progress)?;
     }
     if let Some(entries) = options.sweep_size {
         suite.sweep_size(entries, &mut report, progress)?;
@@ -186,6 +197,15 @@ fn describe(options: &BackendsOptions, subjects: &[Subject<'_>], report: &mut Re
     let payload = format!("keys of {KEY_BYTES} bytes, values of {}, one client unless said", options.value_bytes);
     report.condition("payload", payload);
     report.condition("samples", format!("{} of each cell in turns, after one that warms up", options.samples));
+}
+
+/// The disk's own rate, a round at a time.
+struct WarmProbe(Probe);
+
+impl WarmProbe {
+    fn round(&mut self) -> Result<f64, BenchError> {
+        Ok(self.0.run(&[7; PROBE_WRITE_BYTES], Sync::Each, Duration::from_millis(100))?.rate)
+    }
 }
 
 struct Suite<'a> {
@@ -212,46 +232,52 @@ const GROUPS: [Group; 11] = [
 ];
 
 impl Suite<'_> {
-    fn groups(&self, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
-        let probe = self.probe(progress)?;
-        let mut all = Vec::new();
-        for group in GROUPS {
+    /// All groups, or those of the names in `only`.
+    fn groups(&self, only: &[&str], report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
+        let mut probe = self.probe(progress)?;
+        let (mut probed, mut all) = (Vec::new(), Vec::new());
+        for group in GROUPS.into_iter().filter(|group| only.is_empty() || only.contains(&group.name())) {
             // Alone, a store takes one batch at a time: many writers are as fast as one.
             let takes_part = |subject: &&Subject<'_>| {
                 subject.mode == Mode::BehindLog || !matches!(group, Group::Writers(_) | Group::Tasks(_))
             };
-            let cells = self.measure(group, self.subjects.iter().filter(takes_part).collect(), progress)?;
+            let subjects: Vec<_> = self.subjects.iter().filter(takes_part).collect();
+            // What is held against the disk's own rate takes turns with it.
+            let beside = &mut |sample| match (group, sample) {
+                (Group::Writes(_), 1..) => probe.round().map(|rate| probed.push(rate)),
+                _ => Ok(()),
+            };
+            let cells = self.measure(group, &subjects, beside, progress)?;
             self.plot_bars(group, &cells)?;
             all.extend(cells);
         }
-        report.condition(
-            "raw disk probe",
-            format!("{} × (pwrite of {PROBE_WRITE_BYTES} B + fdatasync)/s", crate::report::number(median(&probe))),
-        );
+        if !probed.is_empty() {
+            let rate = crate::report::number(median(&probed));
+            let what = format!("{rate} × (pwrite of {PROBE_WRITE_BYTES} B + fdatasync)/s, in turns with single sets");
+            report.condition("raw disk probe", what);
+        }
         report.tables.push(overview(&all, self.subjects));
         report.tables.push(details(&all));
-        report.checks.extend(conclusions::checks(&all, &probe));
-        report.notes.extend(conclusions::conclusions(&all, &probe));
+        report.checks.extend(conclusions::checks(&all, &probed));
+        report.notes.extend(conclusions::conclusions(&all, &probed));
         Ok(())
     }
 
-    /// As many rounds as a cell has samples, so that ratios can be taken round by round.
-    fn probe(&self, progress: &mut dyn Progress) -> Result<Vec<f64>, BenchError> {
+    fn probe(&self, progress: &mut dyn Progress) -> Result<WarmProbe, BenchError> {
         progress.step("raw disk probe");
-        let mut probe = Probe::create(self.scratch.path(), PROBE_BYTES)?;
-        let data = [7; PROBE_WRITE_BYTES];
-        probe.run(&data, Sync::Each, Duration::from_millis(50))?;
-        let round = |_| Ok(probe.run(&data, Sync::Each, Duration::from_millis(100))?.rate);
-        (0..self.effort.samples).map(round).collect()
+        let mut probe = WarmProbe(Probe::create(self.scratch.path(), PROBE_BYTES)?);
+        probe.round()?;
+        Ok(probe)
     }
 
     fn measure(
         &self,
         group: Group,
-        subjects: Vec<&Subject<'_>>,
+        subjects: &[&Subject<'_>],
+        beside: &mut Beside<'_>,
         progress: &mut dyn Progress,
     ) -> Result<Vec<Cell>, BenchError> {
-        measure(group, &subjects, &self.workload, self.effort, self.scratch, progress)
+        measure(group, subjects, &self.workload, self.effort, self.scratch, beside, progress)
     }
 
     fn plot_bars(&self, group: Group, cells: &[Cell]) -> Result<(), BenchError> {
@@ -266,10 +292,11 @@ impl Suite<'_> {
     fn sweep_size(&self, most: u64, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let sizes: Vec<u64> =
             std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most).collect();
-        let cells = self.sweep(sizes.iter().map(|size| Group::ReadsOf(*size, 1000)), progress)?;
+        let cells = self.sweep(sizes.iter().map(|size| Group::ReadsOf(*size)), progress)?;
         report.tables.push(sweep_table("sweep over data size: random reads, µs", &cells));
+        report.notes.extend(conclusions::of_sizes(&cells, self.effort.cache_bytes));
         self.plot_lines("sweep-data-size", ("entries, log scale", "µs per read, log scale"), &cells, &|cell| {
-            let Group::ReadsOf(entries, _) = cell.group else { return (f64::NAN, f64::NAN) };
+            let Group::ReadsOf(entries) = cell.group else { return (f64::NAN, f64::NAN) };
             (entries as f64, cell.statistics.mean)
         })
     }
@@ -281,6 +308,7 @@ impl Suite<'_> {
         report
             .tables
             .push(sweep_table("sweep over readers: random reads of 10,000 entries, µs of wall time per read", &cells));
+        report.notes.extend(conclusions::of_readers(&cells));
         self.plot_lines("sweep-readers", ("threads, log scale", "reads/s of all, log scale"), &cells, &|cell| {
             let Group::Readers(threads) = cell.group else { return (f64::NAN, f64::NAN) };
             (threads as f64, cell.rate())
@@ -301,7 +329,7 @@ impl Suite<'_> {
             .collect();
         let mut cells = Vec::new();
         for group in groups {
-            cells.extend(self.measure(group, subjects.clone(), progress)?);
+            cells.extend(self.measure(group, &subjects, &mut |_| Ok(()), progress)?);
         }
         Ok(cells)
     }
@@ -384,7 +412,9 @@ fn details(cells: &[Cell]) -> Table {
 }
 
 fn sweep_table(title: &str, cells: &[Cell]) -> Table {
-    let mut table = Table::new(title, &["what", "store", "mean µs", "std dev", "95 % low", "95 % high", "per s"]);
+    let columns =
+        ["what", "store", "mean µs", "std dev", "95 % low", "95 % high", "per s", "disk flushes", "bytes written"];
+    let mut table = Table::new(title, &columns);
     for cell in cells {
         let statistics = &cell.statistics;
         table.row(vec![
@@ -395,6 +425,8 @@ fn sweep_table(title: &str, cells: &[Cell]) -> Table {
             statistics.low.into(),
             statistics.high.into(),
             cell.rate().into(),
+            cell.flushes.into(),
+            cell.written_bytes.into(),
         ]);
     }
     table

@@ -13,7 +13,7 @@ use plotters::prelude::{
 };
 
 use super::{cells::Cell, subjects::Mode};
-use crate::BenchError;
+use crate::{BenchError, report::number};
 
 const SIZE: (u32, u32) = (960, 480);
 const COLOURS: [RGBColor; 6] = [
@@ -73,6 +73,7 @@ fn draw_bars(svg: &mut String, title: &str, cells: &[&Cell]) -> Result<(), Strin
         .x_labels(cells.len() * 2 + 1)
         .x_label_formatter(&label)
         .y_desc("µs per operation, log scale")
+        .y_label_formatter(&|value| number(*value))
         .draw()
         .map_err(|error| text(&error))?;
     for (number, cell) in cells.iter().enumerate() {
@@ -101,7 +102,14 @@ fn draw_lines(svg: &mut String, title: &str, axes: (&str, &str), lines: &[Line])
         .y_label_area_size(80)
         .build_cartesian_2d((left..right).log_scale(), (low..high).log_scale())
         .map_err(|error| text(&error))?;
-    chart.configure_mesh().x_desc(axes.0).y_desc(axes.1).draw().map_err(|error| text(&error))?;
+    chart
+        .configure_mesh()
+        .x_desc(axes.0)
+        .y_desc(axes.1)
+        .x_label_formatter(&|value| number(*value))
+        .y_label_formatter(&|value| number(*value))
+        .draw()
+        .map_err(|error| text(&error))?;
     for (name, points) in lines {
         let colour = colour(name);
         chart

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use thalweg_engine::{BackendKind, Options};
+use thalweg_engine::{BackendKind, Compaction, Options};
 
 use super::alone::Alone;
 use crate::{
@@ -82,7 +82,8 @@ impl<'a> Subject<'a> {
 
     /// Opens a new store in an empty directory.
     pub fn open(&self, dir: &Path, cache_bytes: u64) -> Result<Box<dyn KvSubject>, BenchError> {
-        let options = StoreOptions { level: Level::Disk, cache_bytes, memtable_bytes: None };
+        let compaction = Compaction::Automatic;
+        let options = StoreOptions { level: Level::Disk, cache_bytes, memtable_bytes: None, compaction };
         match &self.contender {
             Maker::Engine(backend) => {
                 let options = engine::engine_options(*backend, &options);

@@ -38,8 +38,26 @@ fn every_cell_is_filled_and_plotted() {
         .collect();
     files.sort();
     assert_eq!(files.len(), GROUPS.len() + 2, "{files:?}");
+    for name in files {
+        let svg = std::fs::read_to_string(plots.path().join(&name)).unwrap();
+        assert!(!svg.contains("00000000"), "a label of {name} shows how floats are stored");
+    }
+    let sweeps: Vec<_> = report.tables[2..].iter().map(|table| table.rows.len()).collect();
+    assert_eq!(sweeps, [2 * 4, 2 * 4], "100 and 1000 entries, 1 and 2 readers; each store once");
+    for part in ["a random read takes", "one thread reads"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
     let svg = std::fs::read_to_string(plots.path().join("sweep-readers.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("sqlite"), "{svg}");
+}
+
+#[test]
+fn only_some_groups_run_if_they_are_named() {
+    let report =
+        run(&options("--samples 1 --backends lsm --modes behind-log --only write_throughput"), &mut Quiet).unwrap();
+    assert_eq!(report.tables[0].rows.len(), 1);
+    assert!(Cli::try_parse_from(["bench", "--only", "writes"]).is_err());
+    assert!(Cli::try_parse_from(["bench", "--only", "write_throughput", "--no-groups"]).is_err());
 }
 
 #[test]

@@ -63,6 +63,7 @@ pub(crate) fn engine_options(backend: BackendKind, options: &StoreOptions) -> Op
         sync_interval: Duration::from_secs(1),
         cache_bytes: options.cache_bytes,
         memtable_bytes: options.memtable_bytes.map_or(defaults.memtable_bytes, |bytes| bytes as usize),
+        compaction: options.compaction,
         ..defaults
     }
 }
@@ -132,6 +133,10 @@ impl KvSubject for Store {
 
     fn settle(&self) -> Result<(), BenchError> {
         settle(&self.database)
+    }
+
+    fn compact(&self) -> Result<(), BenchError> {
+        self.database.compact().map_err(BenchError::subject(NAME, "compacting"))
     }
 
     fn tables(&self) -> Option<u64> {

@@ -168,6 +168,7 @@ pub fn run_all(
         report.checks.extend(stream_checks(&streams));
     }
     report.checks.extend(probe_check(&results, &first));
+    report.checks.extend(compaction::checks(&results, &first));
     report.notes.push(
         "every get's value was compared while the clock ran; ranges were summed while it ran and compared pair by \
          pair afterwards; fsyncs of the log only, - where the store does not count them"

@@ -68,6 +68,47 @@ pub struct Space {
     pub tables: Option<u64>,
 }
 
+/// What the tables take.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Footprint {
+    /// Number of tables.
+    pub tables: Option<u64>,
+    /// Bytes of them, or of the data file.
+    pub bytes: Option<u64>,
+}
+
+/// What a compaction that was asked for did.
+#[derive(Clone, Debug)]
+pub struct Compacted {
+    /// Which.
+    pub test: Test,
+    /// Who.
+    pub contender: String,
+    /// Before.
+    pub before: Footprint,
+    /// After.
+    pub after: Footprint,
+    /// Bytes of the keys and values that are left.
+    pub alive: u64,
+    /// What row P's system says of it.
+    pub published: &'static str,
+}
+
+impl Compacted {
+    /// Share of the space that came back.
+    #[must_use]
+    pub fn saved(&self) -> f64 {
+        let (Some(before), Some(after)) = (self.before.bytes, self.after.bytes) else { return f64::NAN };
+        1.0 - after as f64 / before as f64
+    }
+
+    /// What is left, by what is alive.
+    #[must_use]
+    pub fn per_alive(&self) -> f64 {
+        self.after.bytes.map_or(f64::NAN, |after| after as f64 / self.alive as f64)
+    }
+}
+
 /// Everything measured so far.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
@@ -75,6 +116,8 @@ pub struct Results {
     pub rows: Vec<Row>,
     /// One per group and contender: the last round's.
     pub space: Vec<Space>,
+    /// One per test and contender: the last round's.
+    pub compacted: Vec<Compacted>,
 }
 
 impl Results {
@@ -104,6 +147,12 @@ impl Results {
         self.space.push(space);
     }
 
+    /// Replaces what an earlier round said about a compaction.
+    pub fn record_compacted(&mut self, compacted: Compacted) {
+        self.compacted.retain(|other| (other.test, &other.contender) != (compacted.test, &compacted.contender));
+        self.compacted.push(compacted);
+    }
+
     /// The rows of a test at a level.
     #[must_use]
     pub fn find(&self, name: &str, level: Level, contender: &str) -> Option<&Row> {
@@ -125,6 +174,9 @@ impl Results {
         }
         if !self.space.is_empty() {
             tables.push(self.space_table());
+        }
+        if !self.compacted.is_empty() {
+            tables.push(self.compacted_table());
         }
         tables
     }
@@ -190,6 +242,44 @@ impl Results {
                 per_payload.into(),
                 space.tables.into(),
                 mebibytes(Some(space.allocated_bytes)),
+            ]);
+        }
+        table
+    }
+}
+
+impl Results {
+    fn compacted_table(&self) -> Table {
+        let mut table = Table::new(
+            "compaction of everything, asked for",
+            &[
+                "test",
+                "parameters",
+                "backend",
+                "tables before",
+                "tables after",
+                "KB before",
+                "KB after",
+                "saved",
+                "alive KB",
+                "after ÷ alive",
+                "published",
+            ],
+        );
+        let kilobytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64 / 1e3);
+        for compacted in &self.compacted {
+            table.row(vec![
+                compacted.test.name.into(),
+                compacted.test.parameters.into(),
+                compacted.contender.as_str().into(),
+                compacted.before.tables.into(),
+                compacted.after.tables.into(),
+                kilobytes(compacted.before.bytes).into(),
+                kilobytes(compacted.after.bytes).into(),
+                format!("{:.1} %", 100.0 * compacted.saved()).into(),
+                (compacted.alive as f64 / 1e3).into(),
+                compacted.per_alive().into(),
+                compacted.published.into(),
             ]);
         }
         table

@@ -3,7 +3,7 @@
 
 use std::{ops::ControlFlow, path::Path, time::Instant};
 
-use thalweg_engine::{BackendKind, Database, Stream};
+use thalweg_engine::{BackendKind, Compaction, Database, Stream};
 use thalweg_types::{Offset, record::RecordBatch};
 
 use super::{
@@ -42,7 +42,8 @@ pub(super) struct StreamRound {
 
 /// Appends `batches` batches one after the other at `interval`, reads all back and compares.
 pub(super) fn run(dir: &Path, batches: u64, cache_bytes: u64, seed: u64) -> Result<StreamRound, BenchError> {
-    let options = StoreOptions { level: Level::Interval, cache_bytes, memtable_bytes: None };
+    let compaction = Compaction::Automatic;
+    let options = StoreOptions { level: Level::Interval, cache_bytes, memtable_bytes: None, compaction };
     let database = Database::open(dir, engine_options(BackendKind::Lsm, &options))
         .map_err(BenchError::subject(NAME, "opening"))?;
     let stream = database.stream("bench").map_err(BenchError::subject(NAME, "creating a stream"))?;

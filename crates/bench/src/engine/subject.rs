@@ -3,6 +3,7 @@
 use std::{fmt, ops::Range, path::Path};
 
 use serde::Serialize;
+use thalweg_engine::Compaction;
 
 use crate::{BenchError, data::Values};
 
@@ -34,6 +35,9 @@ pub struct StoreOptions {
     pub cache_bytes: u64,
     /// Memtable; `None` for the store's default. Stores without one ignore it.
     pub memtable_bytes: Option<u64>,
+    /// Whether tables are merged before [`KvSubject::compact`] asks for it. A store that can't be told so merges them
+    /// by its own schedule.
+    pub compaction: Compaction,
 }
 
 /// How a get went.

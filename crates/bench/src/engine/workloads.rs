@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use thalweg_engine::Compaction;
+
 use super::{
     results::{Results, Space, Test},
     subject::{Contender, Found, KvSubject, Level, StoreOptions},
@@ -60,6 +62,15 @@ impl Context<'_> {
 
     /// A new store in an empty directory of its own.
     pub(super) fn open(&self, memtable_bytes: Option<u64>) -> Result<Box<dyn KvSubject>, BenchError> {
+        self.open_with(memtable_bytes, Compaction::Automatic)
+    }
+
+    /// The same, and when it merges tables.
+    pub(super) fn open_with(
+        &self,
+        memtable_bytes: Option<u64>,
+        compaction: Compaction,
+    ) -> Result<Box<dyn KvSubject>, BenchError> {
         for entry in std::fs::read_dir(self.dir).map_err(BenchError::files(self.dir))?.flatten() {
             let removed = if entry.path().is_dir() {
                 std::fs::remove_dir_all(entry.path())
@@ -68,7 +79,7 @@ impl Context<'_> {
             };
             removed.map_err(BenchError::files(entry.path()))?;
         }
-        let options = StoreOptions { level: self.level, cache_bytes: self.cache_bytes, memtable_bytes };
+        let options = StoreOptions { level: self.level, cache_bytes: self.cache_bytes, memtable_bytes, compaction };
         self.contender.open(self.dir, &options)
     }
 
