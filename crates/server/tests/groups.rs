@@ -3,32 +3,16 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::Node;
-
-const GROUP: &str = "/v1/streams/jobs/groups/workers";
-
-async fn put_json(node: &Node, target: &str, body: &Value) -> support::Reply {
-    node.call("PUT", target, &[("content-type", "application/json")], body.to_string().as_bytes()).await
-}
-
-async fn append(node: &Node, count: usize) {
-    let records: Vec<_> = (0..count).map(|number| json!({ "payload": number.to_string() })).collect();
-    node.post_json("/v1/streams/jobs/records", &json!(records)).await.is(200);
-}
-
-async fn fetch(node: &Node, body: &Value) -> Value {
-    node.post_json(&format!("{GROUP}/fetch"), body).await.is(200).json()
-}
-
-fn offsets(delivery: &Value) -> Vec<u64> {
-    delivery["messages"].as_array().unwrap().iter().map(|message| message["offset"].as_u64().unwrap()).collect()
-}
+use support::{
+    Node,
+    jobs::{GROUP, append, fetch, offsets},
+};
 
 #[tokio::test]
 async fn records_are_fetched_acked_and_given_back() {
     let node = Node::start().await;
-    put_json(&node, GROUP, &json!({ "max_deliveries": 2 })).await.is(201);
-    put_json(&node, GROUP, &json!({})).await.is(200);
+    node.put_json(GROUP, &json!({ "max_deliveries": 2 })).await.is(201);
+    node.put_json(GROUP, &json!({})).await.is(200);
     append(&node, 5).await;
     let delivery = fetch(&node, &json!({ "member": "a", "max_records": 4 })).await;
     assert_eq!((offsets(&delivery), &delivery["durability"]), (vec![0, 1, 2, 3], &json!("disk")));
@@ -63,7 +47,7 @@ async fn records_are_fetched_acked_and_given_back() {
 #[tokio::test]
 async fn a_fetch_waits_for_records() {
     let node = Node::start().await;
-    put_json(&node, GROUP, &json!({})).await.is(201);
+    node.put_json(GROUP, &json!({})).await.is(201);
     let empty = fetch(&node, &json!({ "wait_seconds": 0.01 })).await;
     assert!(offsets(&empty).is_empty() && empty.get("attempt").is_none());
     let wait = json!({ "wait_seconds": 60 });
@@ -75,7 +59,7 @@ async fn a_fetch_waits_for_records() {
 #[tokio::test]
 async fn a_commit_acks_with_what_it_writes_or_not_at_all() {
     let node = Node::start().await;
-    put_json(&node, GROUP, &json!({})).await.is(201);
+    node.put_json(GROUP, &json!({})).await.is(201);
     append(&node, 2).await;
     let delivery = fetch(&node, &json!({})).await;
     let commit = json!({ "writes": [
@@ -93,11 +77,11 @@ async fn a_commit_acks_with_what_it_writes_or_not_at_all() {
 #[tokio::test]
 async fn what_makes_no_sense_is_refused() {
     let node = Node::start().await;
-    put_json(&node, GROUP, &json!({ "order": "sideways" })).await.refused(400, "bad_json", "fix");
-    put_json(&node, GROUP, &json!({ "ack_deadline_seconds": -1 })).await.refused(400, "bad_json", "fix");
-    put_json(&node, GROUP, &json!({ "max_pending": 0 })).await.refused(400, "bad_group", "fix");
-    put_json(&node, GROUP, &json!({ "dead_letters": "jobs" })).await.refused(409, "bad_group", "fix");
-    put_json(&node, GROUP, &json!({})).await.is(201);
+    node.put_json(GROUP, &json!({ "order": "sideways" })).await.refused(400, "bad_json", "fix");
+    node.put_json(GROUP, &json!({ "ack_deadline_seconds": -1 })).await.refused(400, "bad_json", "fix");
+    node.put_json(GROUP, &json!({ "max_pending": 0 })).await.refused(400, "bad_group", "fix");
+    node.put_json(GROUP, &json!({ "dead_letters": "jobs" })).await.refused(409, "bad_group", "fix");
+    node.put_json(GROUP, &json!({})).await.is(201);
     let post = async |path: &str, body: Value| node.post_json(&format!("{GROUP}/{path}"), &body).await;
     post("ack", json!({ "attempts": [] })).await.refused(400, "bad_json", "fix");
     post("ack", json!({ "attempts": [{ "attempt": 1, "ranges": [[5, 4]] }] })).await.refused(400, "bad_json", "fix");
@@ -114,7 +98,7 @@ async fn what_makes_no_sense_is_refused() {
 #[tokio::test]
 async fn a_transaction_settles_in_the_list_that_is_carried_out() {
     let node = Node::start().await;
-    put_json(&node, GROUP, &json!({})).await.is(201);
+    node.put_json(GROUP, &json!({})).await.is(201);
     append(&node, 3).await;
     let attempt = fetch(&node, &json!({})).await["attempt"].clone();
     let ack = |ranges: Value| {
@@ -148,7 +132,7 @@ async fn a_transaction_settles_in_the_list_that_is_carried_out() {
 async fn all_groups_are_listed_and_measured_up_to_a_bound() {
     let node = Node::start().await;
     for number in 0..205 {
-        put_json(&node, &format!("/v1/streams/jobs/groups/g{number:03}"), &json!({})).await.is(201);
+        node.put_json(&format!("/v1/streams/jobs/groups/g{number:03}"), &json!({})).await.is(201);
     }
     append(&node, 3).await;
     let delivery =

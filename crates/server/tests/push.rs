@@ -5,27 +5,11 @@ mod support;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Client, Node};
+use support::{
+    Client, Node,
+    jobs::{GROUP, append, fetch, offsets},
+};
 use thalweg_server::{Config, config::Span};
-
-const GROUP: &str = "/v1/streams/jobs/groups/workers";
-
-async fn put_json(node: &Node, target: &str, body: &Value) -> support::Reply {
-    node.call("PUT", target, &[("content-type", "application/json")], body.to_string().as_bytes()).await
-}
-
-async fn append(node: &Node, count: usize) {
-    let records: Vec<_> = (0..count).map(|number| json!({ "payload": number.to_string() })).collect();
-    node.post_json("/v1/streams/jobs/records", &json!(records)).await.is(200);
-}
-
-async fn fetch(node: &Node, body: &Value) -> Value {
-    node.post_json(&format!("{GROUP}/fetch"), body).await.is(200).json()
-}
-
-fn offsets(delivery: &Value) -> Vec<u64> {
-    delivery["messages"].as_array().unwrap().iter().map(|message| message["offset"].as_u64().unwrap()).collect()
-}
 
 /// Reads a push line by line, as NDJSON; lines that say what is waited for come out, too.
 struct Lines {
@@ -79,7 +63,7 @@ fn quick(config: &mut Config) {
 #[tokio::test]
 async fn a_push_delivers_as_far_as_credit_goes_and_acks_bring_it_back() {
     let node = Node::with(quick).await;
-    put_json(&node, GROUP, &json!({})).await.is(201);
+    node.put_json(GROUP, &json!({})).await.is(201);
     append(&node, 5).await;
     let mut push = Lines::open(&node, "member=p&credit_records=3").await;
     let first = [push.record().await, push.record().await, push.record().await];
@@ -104,7 +88,7 @@ async fn a_push_delivers_as_far_as_credit_goes_and_acks_bring_it_back() {
 #[tokio::test]
 async fn a_push_counts_bytes_and_exceeds_them_by_one_record_at_most() {
     let node = Node::with(quick).await;
-    put_json(&node, GROUP, &json!({})).await.is(201);
+    node.put_json(GROUP, &json!({})).await.is(201);
     let records: Vec<_> = (0..6).map(|_| json!({ "payload": "x".repeat(1000) })).collect();
     node.post_json("/v1/streams/jobs/records", &json!(records)).await.is(200);
     let mut push = Lines::open(&node, "credit_bytes=2500").await;
@@ -126,7 +110,7 @@ async fn a_push_counts_bytes_and_exceeds_them_by_one_record_at_most() {
 #[tokio::test]
 async fn a_push_ends_at_its_limit_and_gives_back_if_asked_to() {
     let node = Node::with(quick).await;
-    put_json(&node, GROUP, &json!({ "max_deliveries": 5 })).await.is(201);
+    node.put_json(GROUP, &json!({ "max_deliveries": 5 })).await.is(201);
     append(&node, 4).await;
     let mut push = Lines::open(&node, "limit=2&release=true").await;
     assert_eq!([push.record().await.0, push.record().await.0], [0, 1]);
@@ -146,7 +130,7 @@ async fn a_push_ends_at_its_limit_and_gives_back_if_asked_to() {
 #[tokio::test]
 async fn what_lapses_is_pushed_again() {
     let node = Node::with(quick).await;
-    put_json(&node, GROUP, &json!({ "ack_deadline_seconds": 0.05 })).await.is(201);
+    node.put_json(GROUP, &json!({ "ack_deadline_seconds": 0.05 })).await.is(201);
     let mut push = Lines::open(&node, "credit_records=1").await;
     append(&node, 1).await;
     let first = push.record().await;
@@ -164,7 +148,7 @@ async fn a_push_that_makes_no_sense_is_refused_and_pushes_are_bounded() {
         config.max_tails = 1;
     })
     .await;
-    put_json(&node, GROUP, &json!({})).await.is(201);
+    node.put_json(GROUP, &json!({})).await.is(201);
     let target = format!("{GROUP}/push");
     node.get(&format!("{target}?credit_records=0")).await.refused(400, "bad_parameter", "fix");
     node.get(&format!("{target}?member={}", "m".repeat(256))).await.refused(400, "bad_group", "fix");
@@ -180,7 +164,7 @@ async fn a_push_that_makes_no_sense_is_refused_and_pushes_are_bounded() {
 #[tokio::test]
 async fn events_carry_what_settles_them() {
     let node = Node::start().await;
-    put_json(&node, GROUP, &json!({})).await.is(201);
+    node.put_json(GROUP, &json!({})).await.is(201);
     append(&node, 1).await;
     let events = [("accept", "text/event-stream")];
     let reply = node.call("GET", &format!("{GROUP}/push?limit=1&member=sse"), &events, b"").await.is(200);

@@ -73,7 +73,7 @@ async fn a_condition_can_be_that_a_range_is_as_it_was_scanned() {
     );
     node.put("/v1/kv/a/k2", b"two").await.is(204);
     let failed = txn(&node, &if_unchanged(1)).await.is(200).json()["failed"].clone();
-    assert_eq!(failed, json!({"condition": 0, "revision": 3}));
+    assert_eq!(failed, json!({"condition": 0, "keyspace": "a", "key": "k", "revision": 3}));
     let commit = json!({
         "conditions": [{"keyspace": "a", "key": "k", "expect": {"unchanged": {"since": 9, "count": 0, "no": 1}}}],
         "writes": [],

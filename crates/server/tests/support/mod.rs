@@ -1,6 +1,8 @@
 //! A server in this process, and a small HTTP/1.1 client that shows exactly what is on the wire.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod jobs;
+
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use serde_json::Value;
@@ -105,7 +107,15 @@ impl Node {
     }
 
     pub async fn post_json(&self, target: &str, body: &Value) -> Reply {
-        self.call("POST", target, &[("content-type", "application/json")], body.to_string().as_bytes()).await
+        self.send_json("POST", target, body).await
+    }
+
+    pub async fn put_json(&self, target: &str, body: &Value) -> Reply {
+        self.send_json("PUT", target, body).await
+    }
+
+    async fn send_json(&self, method: &str, target: &str, body: &Value) -> Reply {
+        self.call(method, target, &[("content-type", "application/json")], body.to_string().as_bytes()).await
     }
 }
 
