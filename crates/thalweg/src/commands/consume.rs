@@ -6,6 +6,7 @@
 use std::{
     collections::BTreeMap,
     io::Write,
+    ops::ControlFlow,
     process::{Command, ExitStatus, Stdio},
     sync::mpsc::{self, RecvTimeoutError},
     thread,
@@ -13,7 +14,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use thalweg_server::GroupCall;
 
 use super::with_target;
@@ -22,8 +23,8 @@ use crate::{
     commands::stream::{record_json, record_text},
     failure::{Exit, Failure},
     render::{self, Lines},
-    span::parse_span,
-    target::{Access, Place, StreamRecord, Target, record_of},
+    span::{parse_bytes, parse_span},
+    target::{Access, Place, StreamRecord, Target, groups::PushAsk, record_of},
 };
 
 /// One fetch waits so long at most, so that an answer is never later than the server's being gone is noticed.
@@ -52,6 +53,7 @@ pub enum Acks {
                   again after --retry-delay. While it runs, the deadline is extended.\n\n\
                   Examples:\n  thalweg consume orders --group billing\n  \
                   thalweg consume orders --group billing --follow --exec './bill'\n  \
+                  thalweg consume orders --group billing --push --batch 10 | ./bill-them\n  \
                   thalweg consume orders --group billing --create --limit 1 --ack none --json\n\n\
                   Ends with 1 if a command of --exec failed."
 )]
@@ -79,6 +81,13 @@ pub struct Consume {
     /// Wait for records for ever
     #[arg(long, short)]
     pub follow: bool,
+    /// Wait for records for ever, and have the server push them, as long as no more than --batch of them wait for an
+    /// ack
+    #[arg(long, conflicts_with_all = ["wait", "follow", "exec"])]
+    pub push: bool,
+    /// A push also pauses while so many bytes wait for an ack
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "push")]
+    pub credit_bytes: Option<u64>,
     /// When records are acked
     #[arg(long, value_enum, default_value = "auto")]
     pub ack: Acks,
@@ -105,11 +114,25 @@ struct Batch {
     messages: Vec<Message>,
 }
 
+impl Batch {
+    /// First and last offset of each run.
+    fn ranges(&self) -> Vec<[u64; 2]> {
+        let mut ranges: Vec<[u64; 2]> = Vec::new();
+        for Message { record, .. } in &self.messages {
+            match ranges.last_mut() {
+                Some([_, last]) if *last + 1 == record.offset => *last = record.offset,
+                _ => ranges.push([record.offset; 2]),
+            }
+        }
+        ranges
+    }
+}
+
 pub fn run(args: &Consume) -> Result<(), Failure> {
     let access = if args.create { Access::Write } else { Access::Read };
     let failed = with_target(&args.place, access, |target| {
         let member = Member { args, target, deadline: deadline(args, target)? };
-        member.consume()
+        if args.push { member.take_pushed().map(|()| 0) } else { member.consume() }
     })?;
     match failed {
         0 => Ok(()),
@@ -160,6 +183,38 @@ impl Member<'_> {
         Ok(failed)
     }
 
+    /// Shows what is pushed, over restarts of the server.
+    fn take_pushed(&self) -> Result<(), Failure> {
+        let (mut lines, mut left, mut lost_at) = (Lines::new(), self.args.limit.unwrap_or(u64::MAX), None);
+        while left > 0 {
+            let ask = PushAsk {
+                member: &self.args.member,
+                credit_records: self.args.batch,
+                credit_bytes: self.args.credit_bytes,
+                limit: self.args.limit.map(|_| left),
+            };
+            let pushed = self.target.push(&self.args.stream, &self.args.group, &ask, &mut |records| {
+                lost_at = None;
+                let messages = records.iter().map(pushed_message).collect::<Option<Vec<_>>>().ok_or_else(not_ours)?;
+                left -= (messages.len() as u64).min(left);
+                for batch in batches(messages) {
+                    self.show(&mut lines, &batch)?;
+                }
+                Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            });
+            let lost = match pushed {
+                Err(failure) if failure.exit != Exit::Unavailable => return Err(failure),
+                pushed => pushed,
+            };
+            let since = *lost_at.get_or_insert_with(Instant::now);
+            if left > 0 && since.elapsed() > PATIENCE {
+                return lost;
+            }
+            thread::sleep(PAUSE.min(Duration::from_millis(left)));
+        }
+        Ok(())
+    }
+
     fn call(&self, call: GroupCall, body: &Value) -> Result<Value, Failure> {
         self.target.group(call, &self.args.stream, &self.args.group, body)
     }
@@ -205,7 +260,8 @@ impl Member<'_> {
         // Only what was shown is done with.
         lines.flush()?;
         if self.args.ack == Acks::Auto {
-            self.settle(GroupCall::Ack, &json!({ "attempts": [{ "attempt": batch.attempt }] }))?;
+            let done = json!([{ "attempt": batch.attempt, "ranges": batch.ranges() }]);
+            self.settle(GroupCall::Ack, &json!({ "attempts": done }))?;
         }
         Ok(())
     }
@@ -264,6 +320,24 @@ fn batch_of(answer: &Value) -> Option<Batch> {
     let messages = answer["messages"].as_array()?.iter().map(message).collect::<Option<Vec<_>>>()?;
     let attempt = if messages.is_empty() { 0 } else { answer["attempt"].as_u64()? };
     Some(Batch { attempt, messages })
+}
+
+/// A pushed record, with its attempt.
+fn pushed_message(object: &Map<String, Value>) -> Option<(u64, Message)> {
+    let message = Message { record: record_of(object)?, deliveries: object.get("deliveries")?.as_u64()? };
+    Some((object.get("attempt")?.as_u64()?, message))
+}
+
+/// Records in a row that are of one attempt.
+fn batches(messages: Vec<(u64, Message)>) -> Vec<Batch> {
+    let mut batches: Vec<Batch> = Vec::new();
+    for (attempt, message) in messages {
+        match batches.last_mut() {
+            Some(batch) if batch.attempt == attempt => batch.messages.push(message),
+            _ => batches.push(Batch { attempt, messages: vec![message] }),
+        }
+    }
+    batches
 }
 
 /// What the command learns of its record beside the payload. A key that can't stand in an environment is left out.
@@ -337,6 +411,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_pushed_is_acked_by_attempt_and_runs_of_offsets() {
+        let at = |offset| {
+            let record = StreamRecord { offset, ..StreamRecord::default() };
+            Message { record, deliveries: 1 }
+        };
+        let pushed = [(7, 1), (7, 2), (7, 4), (8, 5), (7, 6)].map(|(attempt, offset)| (attempt, at(offset)));
+        let found: Vec<_> = batches(pushed.into()).iter().map(|batch| (batch.attempt, batch.ranges())).collect();
+        assert_eq!(found, [(7, vec![[1, 2], [4, 4]]), (8, vec![[5, 5]]), (7, vec![[6, 6]])]);
+    }
+
+    #[test]
     fn keys_that_no_environment_can_hold_are_left_out() {
         assert_eq!(variables(1, &message(b"a b", b"")).get("RECORD_KEY").map(String::as_str), Some("a b"));
         assert_eq!(variables(1, &message(b"a\0b", b"")).get("RECORD_KEY"), None);
@@ -346,6 +431,7 @@ mod tests {
     #[test]
     fn answers_that_make_no_sense_are_none() {
         assert!(batch_of(&json!({ "messages": [] })).is_some());
+        assert!(pushed_message(json!({ "offset": 1, "payload": "", "deliveries": 1 }).as_object().unwrap()).is_none());
         for bad in [json!({}), json!({ "messages": [{}] }), json!({ "messages": [{ "offset": 1, "payload": "" }] })] {
             assert!(batch_of(&bad).is_none(), "{bad}");
         }

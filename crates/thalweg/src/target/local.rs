@@ -258,6 +258,10 @@ impl Target for Local {
         })
     }
 
+    fn push(&self, _: &str, _: &str, _: &groups::PushAsk<'_>, _: groups::VisitPushed<'_>) -> Result<(), Failure> {
+        Err(Failure::usage("--push needs a server: nobody else appends to a directory that is open here"))
+    }
+
     fn snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
         self.take_snapshot(ask, out)
     }

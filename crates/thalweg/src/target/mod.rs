@@ -234,6 +234,14 @@ pub trait Target: time::TimeTarget + past::PastTarget {
 
     /// Asks something of a stream's groups, in the words of the API.
     fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure>;
+    /// Takes what is pushed to a member of a group, until the server or `visit` ends it.
+    fn push(
+        &self,
+        stream: &str,
+        group: &str,
+        ask: &groups::PushAsk<'_>,
+        visit: groups::VisitPushed<'_>,
+    ) -> Result<(), Failure>;
     /// Takes a snapshot into a file.
     fn snapshot(&self, ask: &mut snapshot::SnapshotAsk<'_>, out: &mut snapshot::PartialFile) -> Result<(), Failure>;
 

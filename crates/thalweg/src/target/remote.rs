@@ -439,6 +439,16 @@ impl Target for Remote {
         groups::parsed(&reply.body).map_err(|error| self.http.not_ours(&error.to_string()))
     }
 
+    fn push(
+        &self,
+        stream: &str,
+        group: &str,
+        ask: &groups::PushAsk<'_>,
+        visit: groups::VisitPushed<'_>,
+    ) -> Result<(), Failure> {
+        groups::push(&self.http, stream, group, ask, visit)
+    }
+
     fn snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
         self.take_snapshot(ask, out)
     }
