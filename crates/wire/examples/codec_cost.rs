@@ -114,7 +114,7 @@ fn fill(writer: &mut BatchWriter) {
 #[allow(clippy::too_many_lines, reason = "a list of cases")]
 fn main() {
     let batch = |checksum| {
-        let mut writer = BatchWriter::new("orders.eu", "").expect("a subject");
+        let mut writer = BatchWriter::new(b"orders.eu", b"").expect("a subject");
         fill(&mut writer);
         writer.into_shared(checksum).expect("messages").bytes
     };
@@ -127,7 +127,7 @@ fn main() {
     encode_put(&mut put, KeyspaceId(1), b"key-0000000017", &PAYLOAD).expect("a small put");
 
     let mut deliver = Vec::new();
-    put_deliver_prefix(&mut deliver, &[5], plain.len()).expect("a small frame");
+    put_deliver_prefix(&mut deliver, [5].into_iter(), plain.len()).expect("a small frame");
     deliver.extend_from_slice(&plain);
     let mut publish = Vec::new();
     put_publish_prefix(&mut publish, 0, plain.len()).expect("a small frame");
@@ -162,7 +162,7 @@ fn main() {
     let committed_bytes = frame(&committed);
 
     let mut cases = Cases::default();
-    let (mut writer, mut out) = (BatchWriter::new("orders.eu", "").expect("a subject"), Vec::new());
+    let (mut writer, mut out) = (BatchWriter::new(b"orders.eu", b"").expect("a subject"), Vec::new());
     cases.add("publish: encode a batch of 64 x 128 B", MESSAGES, move || {
         fill(&mut writer);
         let encoded = writer.encoded(Checksum::Without).expect("messages");
@@ -170,7 +170,7 @@ fn main() {
         put_publish_prefix(&mut out, 0, encoded.len()).expect("a small frame");
         black_box((encoded, &out));
     });
-    let mut writer = BatchWriter::new("orders.eu", "").expect("a subject");
+    let mut writer = BatchWriter::new(b"orders.eu", b"").expect("a subject");
     cases.add("  the same with CRC-32C", MESSAGES, move || {
         fill(&mut writer);
         black_box(writer.encoded(Checksum::Crc32c));
@@ -188,7 +188,7 @@ fn main() {
     let (mut out, len) = (Vec::new(), plain.len());
     cases.add("deliver: the prefix for a connection", 1, move || {
         out.clear();
-        put_deliver_prefix(&mut out, black_box(&[5]), len).expect("a small frame");
+        put_deliver_prefix(&mut out, black_box([5]).into_iter(), len).expect("a small frame");
         black_box(&out);
     });
     cases.decode("deliver: decode, look at all 64", MESSAGES, &deliver, |raw| {

@@ -1,7 +1,7 @@
 //! Batches of messages of one subject: encoded once, by the publisher, and sent as they are to every subscriber.
 //!
 //! ```text
-//! batch := crc u32 | count u32 | subject text | reply text | record*
+//! batch := crc u32 | count u32 | subject short | reply short | record*
 //! ```
 //! Owns: the encoding, and the frames' parts that precede a shared batch on the wire. Does not own what a subject is or
 //! who wants it.
@@ -13,12 +13,12 @@
 use bytes::Bytes;
 use thalweg_types::{
     Action, Classified,
-    limits::{MAX_COMMAND_BYTES, MAX_DELIVER_SUBSCRIPTIONS, MAX_RECORD_BYTES},
+    limits::{MAX_DELIVER_SUBSCRIPTIONS, MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES, MAX_RECORD_BYTES},
     record::{Malformed, Reader, Record, RecordBatch, RecordError},
 };
 
 use crate::{
-    codec::{EncodeError, Field, List},
+    codec::{EncodeError, Field, Short},
     frames::Kind,
     header::{Fields, put_open_frame},
     message::Messages,
@@ -46,6 +46,18 @@ pub enum BatchError {
     /// It has no messages.
     #[error("a batch has at least one message")]
     Empty,
+    /// More than [`MAX_PUBLISH_MESSAGES`].
+    #[error("a batch has at most {MAX_PUBLISH_MESSAGES} messages, this one says {stated}: publish several")]
+    TooManyMessages {
+        /// How many it says.
+        stated: u32,
+    },
+    /// More than [`MAX_PUBLISH_BYTES`].
+    #[error("a batch has at most {MAX_PUBLISH_BYTES} bytes, this one has {bytes}: publish several")]
+    TooLarge {
+        /// How many.
+        bytes: usize,
+    },
     /// Its bytes have changed on the way.
     #[error("checksum of a batch: stated {stated:#010x}, found {found:#010x}: its bytes have changed on the way")]
     Checksum {
@@ -60,7 +72,9 @@ impl Classified for BatchError {
     fn code(&self) -> &'static str {
         match self {
             Self::Malformed(_) | Self::WrongCount { .. } => "malformed_batch",
-            Self::Empty => "no_records",
+            Self::Empty => "batch_empty",
+            Self::TooManyMessages { .. } => "batch_too_many_messages",
+            Self::TooLarge { .. } => "batch_too_large",
             Self::Checksum { .. } => "batch_checksum",
         }
     }
@@ -79,8 +93,8 @@ pub struct Batch<'a> {
     bytes: &'a [u8],
     crc: u32,
     count: u32,
-    subject: &'a str,
-    reply: &'a str,
+    subject: &'a [u8],
+    reply: &'a [u8],
     records: &'a [u8],
 }
 
@@ -91,10 +105,15 @@ impl<'a> Batch<'a> {
         let mut reader = Reader::at(bytes, 0);
         let crc = reader.u32("checksum")?;
         let count = reader.u32("message count")?;
-        let subject = Field::take(&mut reader, "subject")?;
-        let reply = Field::take(&mut reader, "reply subject")?;
-        if count == 0 {
-            return Err(BatchError::Empty);
+        let Short(subject) = Field::take(&mut reader, "subject")?;
+        let Short(reply) = Field::take(&mut reader, "reply subject")?;
+        match count {
+            0 => return Err(BatchError::Empty),
+            1..=MAX_PUBLISH_MESSAGES => {}
+            stated => return Err(BatchError::TooManyMessages { stated }),
+        }
+        if bytes.len() > MAX_PUBLISH_BYTES {
+            return Err(BatchError::TooLarge { bytes: bytes.len() });
         }
         Ok(Self { bytes, crc, count, subject, reply, records: reader.rest() })
     }
@@ -107,13 +126,13 @@ impl<'a> Batch<'a> {
 
     /// What they are about.
     #[must_use]
-    pub fn subject(&self) -> &'a str {
+    pub fn subject(&self) -> &'a [u8] {
         self.subject
     }
 
     /// Where answers are wanted; empty: nowhere.
     #[must_use]
-    pub fn reply(&self) -> &'a str {
+    pub fn reply(&self) -> &'a [u8] {
         self.reply
     }
 
@@ -188,16 +207,16 @@ pub struct BatchWriter {
 
 impl BatchWriter {
     /// Of a subject, with a subject for answers or an empty one.
-    pub fn new(subject: &str, reply: &str) -> Result<Self, EncodeError> {
+    pub fn new(subject: &[u8], reply: &[u8]) -> Result<Self, EncodeError> {
         Self::with_capacity(subject, reply, 0)
     }
 
     /// As [`new`](Self::new), with room for `bytes` bytes of encoded messages.
-    pub fn with_capacity(subject: &str, reply: &str, bytes: usize) -> Result<Self, EncodeError> {
+    pub fn with_capacity(subject: &[u8], reply: &[u8], bytes: usize) -> Result<Self, EncodeError> {
         let mut head = Vec::with_capacity(SUBJECT_AT + 4 + subject.len() + reply.len() + bytes);
         head.extend_from_slice(&[0; SUBJECT_AT]);
-        subject.put(&mut head)?;
-        reply.put(&mut head)?;
+        Short(subject).put(&mut head)?;
+        Short(reply).put(&mut head)?;
         let head_len = head.len();
         Ok(Self { bytes: head, count: 0, head_len, scratch: RecordBatch::new() })
     }
@@ -221,7 +240,7 @@ impl BatchWriter {
         if len > MAX_RECORD_BYTES {
             return Err(RecordError::TooLarge { got: len });
         }
-        self.room(4 + len)?;
+        self.room(1, 4 + len)?;
         self.bytes.reserve(4 + len);
         let mut head = [0; 5];
         head[..4].copy_from_slice(&u32::try_from(len).expect("at most MAX_RECORD_BYTES").to_le_bytes());
@@ -235,7 +254,7 @@ impl BatchWriter {
     pub fn push(&mut self, record: &Record<'_>) -> Result<(), RecordError> {
         self.scratch.clear();
         self.scratch.push(record)?;
-        self.room(self.scratch.bytes().len())?;
+        self.room(1, self.scratch.bytes().len())?;
         self.bytes.extend_from_slice(self.scratch.bytes());
         self.count += 1;
         Ok(())
@@ -244,15 +263,16 @@ impl BatchWriter {
     /// Adds the messages of another batch of the same subject, which has been [checked](Batch::check): how single
     /// publishes become one batch.
     pub fn append(&mut self, batch: &Batch<'_>) -> Result<(), RecordError> {
-        self.room(batch.records.len())?;
+        self.room(batch.count, batch.records.len())?;
         self.bytes.extend_from_slice(batch.records);
-        self.count = self.count.saturating_add(batch.count);
+        self.count += batch.count;
         Ok(())
     }
 
     #[inline]
-    fn room(&self, bytes: usize) -> Result<(), RecordError> {
-        if self.bytes.len() + bytes > MAX_COMMAND_BYTES { Err(RecordError::BatchTooLarge) } else { Ok(()) }
+    fn room(&self, messages: u32, bytes: usize) -> Result<(), RecordError> {
+        let fits = messages <= MAX_PUBLISH_MESSAGES - self.count && self.bytes.len() + bytes <= MAX_PUBLISH_BYTES;
+        if fits { Ok(()) } else { Err(RecordError::BatchTooLarge) }
     }
 
     /// The encoded batch, good until the next call; `None` without messages.
@@ -269,10 +289,14 @@ impl BatchWriter {
         Some(&self.bytes)
     }
 
-    /// The encoded batch, to be shared; `None` without messages. Costs no copy.
+    /// The encoded batch, to be shared; `None` without messages. Costs no copy, unless its allocation is more than twice as
+    /// large: queues count what is in them by its length.
     #[must_use]
     pub fn into_shared(mut self, checksum: Checksum) -> Option<SharedBatch> {
         self.encoded(checksum)?;
+        if self.bytes.capacity() > 2 * self.bytes.len() {
+            self.bytes.shrink_to_fit();
+        }
         Some(SharedBatch { count: self.count, bytes: self.bytes.into() })
     }
 
@@ -288,11 +312,19 @@ impl BatchWriter {
 /// # Errors
 /// More than [`MAX_DELIVER_SUBSCRIPTIONS`], or none: the others get a frame of their own. Or the frame is too large.
 #[inline]
-pub fn put_deliver_prefix(out: &mut Vec<u8>, subscriptions: &[u32], batch_len: usize) -> Result<(), DeliverError> {
-    if subscriptions.is_empty() || subscriptions.len() > MAX_DELIVER_SUBSCRIPTIONS {
-        return Err(DeliverError::Subscriptions { got: subscriptions.len() });
+pub fn put_deliver_prefix(
+    out: &mut Vec<u8>,
+    subscriptions: impl ExactSizeIterator<Item = u32>,
+    batch_len: usize,
+) -> Result<(), DeliverError> {
+    let got = subscriptions.len();
+    if got == 0 || got > MAX_DELIVER_SUBSCRIPTIONS {
+        return Err(DeliverError::Subscriptions { got });
     }
-    put_prefix(out, Kind::Deliver, 0, batch_len, |out| List::Items(subscriptions).put(out))?;
+    put_prefix(out, Kind::Deliver, 0, batch_len, |out| {
+        (got as u32).put(out)?;
+        subscriptions.into_iter().try_for_each(|id| id.put(out))
+    })?;
     Ok(())
 }
 
@@ -338,13 +370,14 @@ pub enum DeliverError {
 mod tests {
     use super::*;
     use crate::{
+        codec::List,
         decoder::Decoder,
         frames::{Deliver, Envelope, Frame, Publish, ServerFrame},
     };
     use thalweg_types::limits::MAX_FRAME_BYTES;
 
     fn batch(checksum: Checksum) -> SharedBatch {
-        let mut writer = BatchWriter::new("a.b", "").unwrap();
+        let mut writer = BatchWriter::new(b"a.b", b"").unwrap();
         writer.push_payload(b"one").unwrap();
         writer.push(&Record { key: Some(b"k"), payload: b"two", ..Record::default() }).unwrap();
         writer.into_shared(checksum).unwrap()
@@ -363,7 +396,7 @@ mod tests {
     fn batches_come_back_and_are_checked() {
         let shared = batch(Checksum::Crc32c);
         let batch = Batch::decode(&shared.bytes).unwrap();
-        assert_eq!((batch.subject(), batch.reply(), batch.count()), ("a.b", "", 2));
+        assert_eq!((batch.subject(), batch.reply(), batch.count()), (&b"a.b"[..], &b""[..], 2));
         assert_eq!((batch.check(), batch.check_crc()), (Ok(()), Ok(())));
         let payloads: Vec<_> = batch.messages().map(|message| message.unwrap().payload).collect();
         assert_eq!(payloads, [b"one", b"two"]);
@@ -388,14 +421,22 @@ mod tests {
         assert_eq!(error, Err(BatchError::WrongCount { stated: 3, found: 2 }));
         bytes[COUNT_AT] = 0;
         assert_eq!(Batch::decode(&bytes), Err(BatchError::Empty));
-        assert!(BatchWriter::new("s", "").unwrap().into_shared(Checksum::Without).is_none());
+        let stated = MAX_PUBLISH_MESSAGES + 1;
+        bytes[COUNT_AT..SUBJECT_AT].copy_from_slice(&stated.to_le_bytes());
+        assert_eq!(Batch::decode(&bytes), Err(BatchError::TooManyMessages { stated }));
+        let long = vec![0; MAX_PUBLISH_BYTES + 1];
+        let mut long = [&1_u64.rotate_left(32).to_le_bytes()[..], &long].concat();
+        assert_eq!(Batch::decode(&long), Err(BatchError::TooLarge { bytes: long.len() }));
+        long.truncate(MAX_PUBLISH_BYTES);
+        assert!(Batch::decode(&long).is_ok());
+        assert!(BatchWriter::new(b"s", b"").unwrap().into_shared(Checksum::Without).is_none());
     }
 
     #[test]
     fn single_publishes_become_one_batch() {
         let shared = batch(Checksum::Without);
         let single = Batch::decode(&shared.bytes).unwrap();
-        let mut joined = BatchWriter::new("a.b", "").unwrap();
+        let mut joined = BatchWriter::new(b"a.b", b"").unwrap();
         joined.append(&single).unwrap();
         joined.append(&single).unwrap();
         let joined = joined.into_shared(Checksum::Without).unwrap();
@@ -407,7 +448,7 @@ mod tests {
     fn a_prefix_and_the_shared_bytes_are_a_frame() {
         let shared = batch(Checksum::Crc32c);
         let (mut parts, mut whole) = (Vec::new(), Vec::new());
-        put_deliver_prefix(&mut parts, &[3, 9], shared.bytes.len()).unwrap();
+        put_deliver_prefix(&mut parts, [3, 9].into_iter(), shared.bytes.len()).unwrap();
         parts.extend_from_slice(&shared.bytes);
         let deliver = Deliver { subscriptions: List::Items(&[3, 9]), batch: crate::Rest(&shared.bytes) };
         deliver.encode(&mut whole, 0).unwrap();
@@ -433,14 +474,14 @@ mod tests {
     fn bounds_are_errors() {
         let mut out = Vec::new();
         for got in [0, MAX_DELIVER_SUBSCRIPTIONS + 1] {
-            let error = put_deliver_prefix(&mut out, &vec![1; got], 10);
+            let error = put_deliver_prefix(&mut out, vec![1; got].into_iter(), 10);
             assert_eq!(error, Err(DeliverError::Subscriptions { got }));
         }
-        assert!(put_deliver_prefix(&mut out, &[1; MAX_DELIVER_SUBSCRIPTIONS], 10).is_ok());
+        assert!(put_deliver_prefix(&mut out, [1; MAX_DELIVER_SUBSCRIPTIONS].into_iter(), 10).is_ok());
         out.clear();
-        assert!(matches!(put_deliver_prefix(&mut out, &[1], MAX_FRAME_BYTES), Err(DeliverError::Encode(_))));
+        assert!(matches!(put_deliver_prefix(&mut out, [1].into_iter(), MAX_FRAME_BYTES), Err(DeliverError::Encode(_))));
         assert!(out.is_empty());
-        let mut writer = BatchWriter::new("s", "").unwrap();
+        let mut writer = BatchWriter::new(b"s", b"").unwrap();
         let large = vec![0; MAX_RECORD_BYTES - 1];
         writer.push_payload(&large).unwrap();
         assert_eq!(
@@ -453,5 +494,7 @@ mod tests {
         assert_eq!(writer.count(), 1);
         writer.clear();
         assert_eq!((writer.count(), writer.byte_len()), (0, 13));
+        (0..MAX_PUBLISH_MESSAGES).for_each(|_| writer.push_payload(b"").unwrap());
+        assert_eq!(writer.push_payload(b""), Err(RecordError::BatchTooLarge));
     }
 }

@@ -27,7 +27,7 @@ pub enum EncodeError {
         /// How many there may be.
         max: usize,
     },
-    /// A name, member or message above 65,535 bytes.
+    /// A name, subject, member or text above 65,535 bytes.
     #[error("text of {got} bytes is above the limit of 65535")]
     TextTooLong {
         /// Its length.
@@ -170,6 +170,30 @@ impl<'a> Field<'a> for &'a [u8] {
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
         let len = reader.u32(what)? as usize;
         reader.take(len, what)
+    }
+}
+
+/// Bytes that are a name and need not be text, at most 65,535: subjects, patterns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Short<'a>(pub &'a [u8]);
+
+impl<'a> Field<'a> for Short<'a> {
+    fn layout() -> String {
+        "short".to_owned()
+    }
+
+    #[inline]
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let len = u16::try_from(self.0.len()).map_err(|_| EncodeError::TextTooLong { got: self.0.len() })?;
+        len.put(out)?;
+        out.extend_from_slice(self.0);
+        Ok(())
+    }
+
+    #[inline]
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
+        let len = usize::from(reader.u16(what)?);
+        reader.take(len, what).map(Self)
     }
 }
 
@@ -422,6 +446,7 @@ mod tests {
         assert_eq!(encoded(&KeyspaceId(7)), [7, 0, 0, 0]);
         assert_eq!(encoded(&"ab"), b"\x02\0ab");
         assert_eq!(encoded(&b"ab".as_slice()), b"\x02\0\0\0ab");
+        assert_eq!(encoded(&Short(b"ab")), b"\x02\0ab");
         assert_eq!(encoded(&Rest(b"ab")), b"ab");
         assert_eq!(encoded(&Some(5_u8)), [1, 5]);
         assert_eq!(encoded(&None::<u8>), [0]);

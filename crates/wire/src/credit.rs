@@ -56,13 +56,15 @@ impl SendCredit {
         Self { permitted, sent: Amount::default() }
     }
 
-    /// The receiver permits more. What was permitted is never taken back: a lower total is an old one.
-    /// Says whether sending may go on that could not.
-    pub fn raise(&mut self, credit: &Credit) -> bool {
-        let stood = !self.may_send();
-        self.permitted.messages = self.permitted.messages.max(credit.messages);
-        self.permitted.bytes = self.permitted.bytes.max(credit.bytes);
-        stood && self.may_send()
+    /// The receiver permits more; gives by how much. What was permitted is never taken back: a lower total is an old one,
+    /// and permits nothing more.
+    pub fn raise(&mut self, credit: &Credit) -> Permit {
+        let more = Permit {
+            messages: credit.messages.saturating_sub(self.permitted.messages),
+            bytes: credit.bytes.saturating_sub(self.permitted.bytes),
+        };
+        self.permitted.add(more.messages, more.bytes);
+        more
     }
 
     /// Whether a batch may begin.
@@ -180,10 +182,10 @@ mod tests {
         assert_eq!((sender.may_send(), sender.left()), (true, (1, 100)));
         sender.sent(64, 8192);
         assert_eq!((sender.may_send(), sender.left()), (false, (0, 0)));
-        assert!(!sender.raise(&Credit { messages: 60, bytes: 20_000 }), "still behind by messages");
-        assert!(sender.raise(&Credit { messages: 80, bytes: 9_093 }));
-        assert_eq!(sender.left(), (7, 10_908), "an older total takes nothing back");
-        assert!(!sender.raise(&Credit { messages: 90, bytes: 0 }), "it could send before");
+        assert_eq!(sender.raise(&Credit { messages: 60, bytes: 20_000 }), permit(50, 19_000));
+        assert!(!sender.may_send(), "still behind by messages");
+        assert_eq!(sender.raise(&Credit { messages: 80, bytes: 9_093 }), permit(20, 0), "an older total of bytes");
+        assert_eq!((sender.may_send(), sender.left()), (true, (7, 10_908)));
     }
 
     #[test]

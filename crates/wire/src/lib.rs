@@ -34,7 +34,7 @@ pub mod message;
 pub mod session;
 
 pub use batch::{Batch, BatchError, BatchWriter, Checksum, SharedBatch};
-pub use codec::{EncodeError, Field, Level, List, Rest, Structure};
+pub use codec::{EncodeError, Field, Level, List, Rest, Short, Structure};
 pub use command::ClientCommand;
 pub use credit::{ReceiveCredit, SendCredit};
 pub use decoder::{Decoder, FrameError, READ_BYTES, RawFrame, SharedFrame};

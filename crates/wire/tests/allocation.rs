@@ -55,7 +55,7 @@ fn fill(writer: &mut BatchWriter) {
 
 #[test]
 fn hot_frames_allocate_nothing() {
-    let mut writer = BatchWriter::new("a.b", "").unwrap();
+    let mut writer = BatchWriter::new(b"a.b", b"").unwrap();
     fill(&mut writer);
     let shared = writer.clone().into_shared(Checksum::Crc32c).unwrap();
     let mut out = Vec::new();
@@ -63,7 +63,7 @@ fn hot_frames_allocate_nothing() {
         fill(&mut writer);
         let batch = writer.encoded(Checksum::Crc32c).unwrap();
         out.clear();
-        put_deliver_prefix(&mut out, &[1, 2, 3], batch.len()).unwrap();
+        put_deliver_prefix(&mut out, [1, 2, 3].into_iter(), batch.len()).unwrap();
     });
     assert_eq!(encode, 0, "a batch encoded into a warm buffer");
 
@@ -121,7 +121,7 @@ fn hot_frames_allocate_nothing() {
         for _ in 0..2000 {
             out.clear();
             CacheGet { cache: 1, key: Rest(b"key") }.encode(&mut out, 1).unwrap();
-            let (expect, ttl) = (CacheExpect::Any {}, CacheTtl::Default {});
+            let (expect, ttl) = (CacheExpect::Any {}, CacheTtl::Never {});
             CachePut { cache: 1, expect, ttl, key: b"key", value: Rest(&[7; 128]) }.encode(&mut out, 2).unwrap();
             decoder.feed(&out);
             while let Some(raw) = decoder.next_borrowed().unwrap() {

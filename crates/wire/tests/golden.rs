@@ -50,5 +50,5 @@ fn the_batch_in_the_golden_frames_is_whole() {
     let batch = samples::batch();
     let batch = Batch::decode(&batch).unwrap();
     assert_eq!((batch.check(), batch.check_crc()), (Ok(()), Ok(())));
-    assert_eq!((batch.subject(), batch.reply(), batch.count()), ("orders.eu", "answers.7", 2));
+    assert_eq!((batch.subject(), batch.reply(), batch.count()), (&b"orders.eu"[..], &b"answers.7"[..], 2));
 }

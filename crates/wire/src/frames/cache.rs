@@ -8,23 +8,21 @@ use crate::{
 variants! {
     /// How long an entry is to live.
     CacheTtl as "cache ttl" {
-        /// As the cache says.
-        Default = 0 "default" {},
         /// Until it is evicted.
-        Never = 1 "never" {},
-        /// So many microseconds.
-        After = 2 "after" {
+        Never = 0 "never" {},
+        /// At most so many microseconds.
+        After = 1 "after" {
             /// How many.
             micros: u64
         },
-        /// As the entry before; as the cache says if there is none.
-        Keep = 3 "keep" {},
+        /// As long as the entry that it takes the place of; without one, until it is evicted.
+        Keep = 2 "keep" {},
     }
 }
 
 variants! {
     /// What must hold of an entry before it is changed.
-    CacheExpect as "cache expect" {
+    CacheExpect<'a> as "cache expect" {
         /// Nothing.
         Any = 0 "any" {},
         /// There is none.
@@ -35,6 +33,11 @@ variants! {
         Version = 3 "version" {
             /// Which.
             version: u64
+        },
+        /// It has this value.
+        Value = 4 "value" {
+            /// Which.
+            value: &'a [u8]
         },
     }
 }
@@ -56,8 +59,6 @@ structure! {
         create: CacheCreate,
         /// Most bytes that it holds if it is created; 0: as the server likes.
         max_bytes: u64,
-        /// How long its entries live by default if it is created.
-        ttl: CacheTtl,
         /// Its name.
         name: &'a str,
     }
@@ -89,7 +90,7 @@ structure! {
         /// Of which cache.
         cache: u32,
         /// What must hold.
-        expect: CacheExpect,
+        expect: CacheExpect<'a>,
         /// How long it lives.
         ttl: CacheTtl,
         /// Its key.
@@ -100,12 +101,34 @@ structure! {
 }
 
 structure! {
+    /// A key and its value.
+    CachePair<'a> as "cache pair" {
+        /// The key.
+        key: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+    }
+}
+
+structure! {
+    /// Sets entries, each by itself: others may see some of them before the rest.
+    CacheMultiPut<'a> as "cache multi put" {
+        /// Of which cache.
+        cache: u32,
+        /// How long they live.
+        ttl: CacheTtl,
+        /// What.
+        pairs: List<'a, CachePair<'a>>,
+    }
+}
+
+structure! {
     /// Removes an entry.
     CacheDelete<'a> as "cache delete" {
         /// Of which cache.
         cache: u32,
         /// What must hold.
-        expect: CacheExpect,
+        expect: CacheExpect<'a>,
         /// Its key.
         key: Rest<'a>,
     }
@@ -138,6 +161,34 @@ structure! {
 }
 
 structure! {
+    /// Lists keys, in an order that means nothing. One that is there all the while is listed once.
+    CacheScan as "cache scan" {
+        /// Of which cache.
+        cache: u32,
+        /// What the page before gave; none for the first.
+        cursor: Option<u64>,
+        /// At most so many keys.
+        limit: u32,
+    }
+}
+
+structure! {
+    /// Forgets all entries; figures stay.
+    CacheClear as "cache clear" {
+        /// Of which cache.
+        cache: u32,
+    }
+}
+
+structure! {
+    /// Removes a cache. Its id is not used again in this run.
+    DropCache as "drop cache" {
+        /// Which.
+        cache: u32,
+    }
+}
+
+structure! {
     /// Asks for figures.
     ReadCacheStats as "read cache stats" {
         /// Of which cache; 0: of all.
@@ -160,7 +211,7 @@ structure! {
 structure! {
     /// An entry as it was read.
     CacheValue<'a> as "cache value" {
-        /// Rises with each change; 0: there is none.
+        /// Of the put that made it; 0: there is no entry.
         version: u64,
         /// Microseconds that it has left to live; 2^64-1: it does not end by itself.
         remaining: u64,
@@ -172,7 +223,7 @@ structure! {
 structure! {
     /// One of several entries that were read.
     CacheEntry<'a> as "cache entry" {
-        /// Rises with each change; 0: there is none.
+        /// Of the put that made it; 0: there is no entry.
         version: u64,
         /// Microseconds that it has left to live; 2^64-1: it does not end by itself.
         remaining: u64,
@@ -190,11 +241,17 @@ structure! {
 }
 
 structure! {
-    /// An entry was set, removed or touched.
-    CacheChanged as "cache changed" {
-        /// Its version now; 0: there is none.
+    /// An entry was set.
+    CacheStored as "cache stored" {
+        /// Its version now.
         version: u64,
-        /// Whether there was one before.
+    }
+}
+
+structure! {
+    /// An entry was removed or touched; or entries were set, or a cache cleared or dropped.
+    CacheDone as "cache done" {
+        /// Whether there was such an entry, or cache.
         existed: bool,
     }
 }
@@ -202,10 +259,18 @@ structure! {
 structure! {
     /// A counter was added to.
     CacheCounter as "cache counter" {
-        /// Its version now.
-        version: u64,
         /// What it is now.
         value: i64,
+    }
+}
+
+structure! {
+    /// A page of keys.
+    CacheKeys<'a> as "cache keys" {
+        /// Where the next page begins; none at the end.
+        cursor: Option<u64>,
+        /// Keys.
+        keys: List<'a, &'a [u8]>,
     }
 }
 
@@ -224,6 +289,10 @@ structure! {
         hits: u64,
         /// Reads that did not.
         misses: u64,
+        /// Values set.
+        puts: u64,
+        /// Keys removed that were there.
+        deletes: u64,
         /// Entries that had to go for others.
         evictions: u64,
         /// Entries whose time was up.

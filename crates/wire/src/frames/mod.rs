@@ -347,8 +347,12 @@ frames! {
         CacheTouch<'a> = 0x0603 Request,
         CacheAdd<'a> = 0x0604 Request,
         CacheMultiGet<'a> = 0x0605 Request,
-        OpenCache<'a> = 0x0606 Request,
-        ReadCacheStats = 0x0607 Request,
+        CacheMultiPut<'a> = 0x0606 Request,
+        CacheScan = 0x0607 Request,
+        CacheClear = 0x0608 Request,
+        OpenCache<'a> = 0x0610 Request,
+        DropCache = 0x0611 Request,
+        ReadCacheStats = 0x0612 Request,
 
         ReadStatus = 0x0700 Request,
     }
@@ -399,11 +403,13 @@ frames! {
         Dropped = 0x0581 Push,
 
         CacheValue<'a> = 0x0640 Reply,
-        CacheChanged = 0x0641 Reply,
-        CacheCounter = 0x0642 Reply,
-        CacheEntries<'a> = 0x0643 Reply,
-        CacheOpened = 0x0644 Reply,
-        CacheStats<'a> = 0x0645 Reply,
+        CacheStored = 0x0641 Reply,
+        CacheDone = 0x0642 Reply,
+        CacheCounter = 0x0643 Reply,
+        CacheEntries<'a> = 0x0644 Reply,
+        CacheKeys<'a> = 0x0645 Reply,
+        CacheOpened = 0x0650 Reply,
+        CacheStats<'a> = 0x0651 Reply,
 
         Status<'a> = 0x0740 Reply,
     }
@@ -449,7 +455,7 @@ pub fn structures() -> Vec<(&'static str, String)> {
     list!(
         Space Detail CancelMode Effect Values Order Count Entry Pair VersionState Version Keyspace KeyspaceCounts Lease
         LeaseKey Appended FailedCondition ScannedPair OperationResult Lapsed Position Permit RecordRun Stream Producer
-        Release DeliveryPart Member Group WatchKeys ChangeKind Change Policy CacheTtl CacheExpect CacheCreate CacheEntry
+        Release DeliveryPart Member Group WatchKeys ChangeKind Change Policy CacheTtl CacheExpect CacheCreate CachePair CacheEntry
         CacheFigures Health Figure
     )
 }

@@ -2,7 +2,7 @@
 
 use super::Permit;
 use crate::{
-    codec::{List, Rest},
+    codec::{List, Rest, Short},
     layouts::{choices, structure},
 };
 
@@ -23,7 +23,7 @@ choices! {
         DropNew = 1 "drop new",
         /// What has waited longest is dropped.
         DropOld = 2 "drop old",
-        /// It ends.
+        /// The channel ends.
         Disconnect = 3 "disconnect",
     }
 }
@@ -34,15 +34,15 @@ structure! {
         /// What happens when its queue is full.
         policy: Policy,
         /// Messages that may wait for credit; 0: as the server likes.
-        queue_messages: u32,
+        queue_messages: u64,
         /// Bytes that may wait; 0: as the server likes.
         queue_bytes: u64,
         /// What it may send.
         permit: Permit,
         /// To which subjects: names separated by dots, `*` for any one, `>` at the end for any more.
-        pattern: &'a str,
+        pattern: Short<'a>,
         /// Of those with the same queue group one gets each message; empty: this one gets all.
-        queue: &'a str,
+        queue: Short<'a>,
     }
 }
 
@@ -57,10 +57,10 @@ structure! {
 structure! {
     /// Batches were handed out.
     Published as "published" {
-        /// Deliveries of messages to subscriptions, here on this node.
-        deliveries: u64,
-        /// Of them, those dropped because a queue was full.
-        dropped: u64,
+        /// Subscriptions that have them in their queue, counted for each batch; a queue group counts as one.
+        delivered: u64,
+        /// Subscriptions that had no room and are told that they missed them.
+        missed: u64,
     }
 }
 
@@ -68,7 +68,7 @@ structure! {
     /// A subscription has begun. The bounds are those that hold.
     Subscribed as "subscribed" {
         /// Messages that may wait.
-        queue_messages: u32,
+        queue_messages: u64,
         /// Bytes that may wait.
         queue_bytes: u64,
     }
@@ -93,12 +93,9 @@ structure! {
 }
 
 structure! {
-    /// How much a subscription has missed because its queue was full: in all, since it began. Comes before the first
-    /// batch that was not dropped.
+    /// A subscription has missed messages because its queue was full: here, between what came before and what comes next.
     Dropped as "dropped" {
-        /// Messages.
+        /// How many since the last such frame.
         messages: u64,
-        /// Bytes of batches.
-        bytes: u64,
     }
 }

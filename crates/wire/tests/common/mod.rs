@@ -125,6 +125,11 @@ impl Grammar {
                 out.extend_from_slice(&(text.len() as u16).to_le_bytes());
                 out.extend_from_slice(text.as_bytes());
             }
+            "short" => {
+                let bytes = random.bytes();
+                out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+                out.extend_from_slice(&bytes);
+            }
             "bytes" => {
                 let bytes = random.bytes();
                 out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());

@@ -16,7 +16,7 @@ const TIME: SpaceTime = SpaceTime(1_795_168_800_000_000);
 
 /// A batch of two messages.
 pub fn batch() -> Vec<u8> {
-    let mut writer = BatchWriter::new("orders.eu", "answers.7").unwrap();
+    let mut writer = BatchWriter::new(b"orders.eu", b"answers.7").unwrap();
     writer.push_payload(b"first").unwrap();
     let headers = vec![("type", &b"order"[..])];
     writer.push(&Record { key: Some(b"k1"), headers, payload: b"second", is_tombstone: false }).unwrap();
@@ -319,16 +319,16 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
             queue_messages: 10_000,
             queue_bytes: 8 << 20,
             permit,
-            pattern: "orders.*",
-            queue: "",
+            pattern: Short(b"orders.*"),
+            queue: Short(b""),
         }
     );
     sample!(5, Ask { batch: Rest(&batch) });
-    sample!(5, Published { deliveries: 20, dropped: 3 });
+    sample!(5, Published { delivered: 20, missed: 3 });
     sample!(5, Subscribed { queue_messages: 10_000, queue_bytes: 8 << 20 });
     sample!(5, Answer { batch: Rest(&batch) });
     sample!(0, Deliver { subscriptions: List::Items(&[5, 6]), batch: Rest(&batch) });
-    sample!(5, Dropped { messages: 128, bytes: 17_000 });
+    sample!(5, Dropped { messages: 128 });
 
     sample!(6, CacheGet { cache: 1, key: Rest(b"key") });
     let (expect, ttl) = (CacheExpect::Version { version: 3 }, CacheTtl::After { micros: 60_000_000 });
@@ -337,13 +337,22 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
     sample!(6, CacheTouch { cache: 1, ttl: CacheTtl::Never {}, key: Rest(b"key") });
     sample!(6, CacheAdd { cache: 1, delta: -1, ttl: CacheTtl::Keep {}, key: Rest(b"count") });
     sample!(6, CacheMultiGet { cache: 1, keys: List::Items(&keys) });
-    sample!(6, OpenCache { create: CacheCreate::IfMissing, max_bytes: 1 << 28, ttl, name: "pages" });
+    sample!(6, OpenCache { create: CacheCreate::IfMissing, max_bytes: 1 << 28, name: "pages" });
     sample!(6, ReadCacheStats { cache: 0 });
     sample!(6, CacheValue { version: 3, remaining: 59_000_000, value: Rest(b"value") });
     let entries = [CacheEntry { version: 3, remaining: u64::MAX, value: b"value" }];
     sample!(6, CacheEntries { entries: List::Items(&entries) });
-    sample!(6, CacheChanged { version: 4, existed: true });
-    sample!(6, CacheCounter { version: 5, value: -1 });
+    sample!(6, CacheStored { version: 4 });
+    sample!(6, CacheDone { existed: true });
+    sample!(6, CacheCounter { value: -1 });
+    sample!(6, CacheKeys { cursor: Some(99), keys: List::Items(&keys) });
+    let pairs = [CachePair { key: b"a", value: b"1" }];
+    sample!(6, CacheMultiPut { cache: 1, ttl, pairs: List::Items(&pairs) });
+    sample!(6, CacheScan { cache: 1, cursor: None, limit: 1000 });
+    sample!(6, CacheClear { cache: 1 });
+    sample!(6, DropCache { cache: 1 });
+    let value = CacheExpect::Value { value: b"old" };
+    sample!(6, CachePut { cache: 1, expect: value, ttl: CacheTtl::Keep {}, key: b"key", value: Rest(b"new") });
     sample!(6, CacheOpened { cache: 1, created: true, max_bytes: 1 << 28 });
     let figures = CacheFigures {
         cache: 1,
@@ -352,6 +361,8 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
         max_bytes: 1 << 28,
         hits: 4,
         misses: 5,
+        puts: 8,
+        deletes: 9,
         evictions: 6,
         expirations: 7,
         name: "pages",
