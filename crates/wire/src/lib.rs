@@ -31,6 +31,7 @@ pub mod handshake;
 mod header;
 mod layouts;
 pub mod message;
+pub mod outcome;
 pub mod session;
 
 pub use batch::{Batch, BatchError, BatchWriter, Checksum, SharedBatch};
@@ -41,4 +42,5 @@ pub use decoder::{Decoder, FrameError, READ_BYTES, RawFrame, SharedFrame};
 pub use frames::*;
 pub use header::{Fields, FieldsError, HEADER_BYTES, Header, KNOWN_FIELDS, MUST_UNDERSTAND, put_frame};
 pub use message::{Headers, Message, Messages};
+pub use outcome::put_outcome;
 pub use session::Session;

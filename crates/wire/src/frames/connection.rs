@@ -1,7 +1,7 @@
 //! Frames about the connection itself, and those that belong to any request: errors, credit, the end.
 
 use thalweg_types::{
-    Action, Durability, NodeId, SpaceId,
+    Action, Classified, Durability, NodeId, SpaceId,
     record::{Malformed, Reader},
 };
 
@@ -250,6 +250,21 @@ structure! {
     }
 }
 
+impl<'a> Failed<'a> {
+    /// The reply that tells of an error which did nothing, without figures; `message` is its text.
+    #[must_use]
+    pub fn of(error: &impl Classified, message: &'a str) -> Self {
+        let (class, code) = (error.action(), error.code());
+        Self { class, effect: Effect::Nothing, shown: Level(None), code, message, details: List::default() }
+    }
+
+    /// The figure of that name.
+    #[must_use]
+    pub fn detail(&self, name: &str) -> Option<u64> {
+        self.details.iter().find(|detail| detail.name == name).map(|detail| detail.value)
+    }
+}
+
 structure! {
     /// The last frame of a subscription: its id is free again.
     Ended<'a> as "ended" {
@@ -261,5 +276,21 @@ structure! {
         message: &'a str,
         /// Figures, such as `next`: where to go on.
         details: List<'a, Detail<'a>>,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames::DecodeError;
+
+    #[test]
+    fn an_error_becomes_a_reply() {
+        let error = DecodeError::UnknownField { tag: 0x8005 };
+        let message = error.to_string();
+        let details = [Detail { name: "next", value: 42 }];
+        let failed = Failed { details: List::Items(&details), ..Failed::of(&error, &message) };
+        assert_eq!((failed.class, failed.code, failed.effect), (Action::Fix, "unknown_field", Effect::Nothing));
+        assert_eq!((failed.detail("next"), failed.detail("limit")), (Some(42), None));
     }
 }

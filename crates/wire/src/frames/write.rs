@@ -190,7 +190,7 @@ structure! {
 }
 
 structure! {
-    /// Something was configured, trimmed, deleted, dropped or revoked.
+    /// Something was configured, trimmed, deleted or dropped.
     Done as "done" {
         /// The level that was reached.
         durability: Durability,
