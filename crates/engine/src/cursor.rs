@@ -146,6 +146,8 @@ fn fingerprint(range: &ScanRange) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_types::limits::MAX_KEY_BYTES;
+
     use super::*;
 
     fn cursor(at: Option<At>, order: Order) -> ScanCursor {
@@ -169,6 +171,8 @@ mod tests {
                 assert!(ScanCursor::decode(&changed).is_err(), "byte {at}");
             }
         }
+        let longest = ScanCursor::new(KeyspaceId(7), &ScanRange::default(), Some(at), &[7; MAX_KEY_BYTES]);
+        assert_eq!(ScanCursor::decode(&longest.encode()), Ok(longest));
         let sealed = |mut body: Vec<u8>| {
             body.extend_from_slice(&crc_fast::crc32_iscsi(&body).to_le_bytes());
             ScanCursor::decode(&body)

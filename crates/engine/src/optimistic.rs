@@ -10,18 +10,20 @@ mod scan;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    future::Future,
     ops::ControlFlow,
 };
 
 use bytes::Bytes;
 use thalweg_state::keyspaces::{Snapshot, StoredValue};
 use thalweg_types::{
-    Action, Classified, KeyspaceId, LeaseId, Revision, StreamId,
+    Action, Classified, Durability, KeyspaceId, LeaseId, Revision, StreamId,
     command::{CommandError, CommitBuilder, Deadline, Expect},
     record::RecordBatch,
 };
 
 use crate::{
+    async_database::AsyncDatabase,
     database::{Ack, Database},
     error::{ReadError, WriteError},
     keyspace::{Entry, Keyspace, ScanRange},
@@ -114,6 +116,19 @@ impl Database {
     }
 }
 
+impl AsyncDatabase {
+    /// Commits a transaction that was [begun](Database::begin) on the [blocking](Self::blocking) face; see
+    /// [`Transaction::commit`]. One that is in conflict reads the state to name the key.
+    pub fn commit_transaction(
+        &self,
+        transaction: Transaction,
+        level: Durability,
+    ) -> impl Future<Output = Result<Ack, TransactionError>> + Send + use<> {
+        let proposed = transaction.as_commit().map(|commit| self.commit(&commit, level));
+        async move { proposed?.await.map_err(|error| transaction.refused(error)) }
+    }
+}
+
 impl Transaction {
     /// A key's value: what this transaction made of it, or what it was when the transaction began.
     pub fn get(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
@@ -185,6 +200,11 @@ impl Transaction {
     /// Commits at the handle's level if no key or range read has changed since the transaction began. One that
     /// wrote nothing is checked, too, and uses a revision.
     pub fn commit(self) -> Result<Ack, TransactionError> {
+        let commit = self.as_commit()?;
+        self.db.commit(&commit).map_err(|error| self.refused(error))
+    }
+
+    fn as_commit(&self) -> Result<CommitBuilder, CommandError> {
         let mut commit = CommitBuilder::new();
         for ((keyspace, key), read) in &self.reads {
             commit.expect(*keyspace, key, read.map_or(Expect::Absent, Expect::Revision))?;
@@ -204,10 +224,14 @@ impl Transaction {
         for (stream, batch) in &self.appends {
             commit.append(*stream, None, batch)?;
         }
-        self.db.commit(&commit).map_err(|error| match error {
+        Ok(commit)
+    }
+
+    fn refused(&self, error: WriteError) -> TransactionError {
+        match error {
             WriteError::ConditionFailed { condition, actual } => self.conflict(condition, actual),
             other => other.into(),
-        })
+        }
     }
 
     /// Conditions are in the order of the read set, then the ranges.

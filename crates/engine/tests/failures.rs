@@ -3,16 +3,9 @@
 
 mod common;
 
-use std::{
-    future::Future,
-    pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-    thread,
-    time::Duration,
-};
+use std::{sync::Arc, thread, time::Duration};
 
-use common::{batch, clock, simulated, small};
+use common::{batch, block_on, clock, simulated, small};
 use thalweg_disk::{
     Disk, SimDisk,
     sim::{Errno, Fault, Operation},
@@ -141,23 +134,6 @@ fn limits_are_typed_errors_and_write_nothing() {
     assert_eq!(db.commit(&commit).unwrap_err().code(), "no_such_keyspace");
     assert_eq!(keyspace.get(b"b").unwrap(), None, "a commit happens whole or not at all");
     assert_eq!(keyspace.get(b"a").unwrap().map(|entry| entry.revision), revision);
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
 }
 
 #[test]

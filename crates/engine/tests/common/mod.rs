@@ -4,9 +4,13 @@
 
 use std::{
     collections::BTreeMap,
+    future::Future,
     ops::{Bound, ControlFlow},
+    pin::pin,
     sync::Arc,
-    time::Duration,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::{Duration, Instant},
 };
 
 use thalweg_disk::SimDisk;
@@ -14,6 +18,30 @@ use thalweg_engine::{
     BackendKind, Database, Options, ReadError, ScanRange,
     types::{Durability, ManualClock, Offset, SpaceTime, record::RecordBatch},
 };
+
+/// Longest wait for what should be there at once: a failure, not a pace.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Unparks(Thread);
+
+impl Wake for Unparks {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future on this thread, for tests without a runtime.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unparks(thread::current())));
+    let (mut future, until) = (pin!(future), Instant::now() + PATIENCE);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        assert!(Instant::now() < until, "nothing woke it");
+        thread::park_timeout(PATIENCE);
+    }
+}
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, good enough for choosing operations.
 #[derive(Clone, Debug)]

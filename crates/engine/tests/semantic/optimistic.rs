@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, ops::Bound, thread};
 
 use thalweg_engine::{
     Database, Order, ScanRange, Transaction, TransactionError, WriteError,
-    types::{Revision, limits::MAX_CONDITION_ROWS},
+    types::{Durability, Revision, limits::MAX_CONDITION_ROWS},
 };
 
 use crate::{
-    common::Rng,
+    common::{Rng, block_on},
     support::{Node, Restart},
 };
 
@@ -47,6 +47,27 @@ fn a_key_put_into_a_scanned_range_is_a_conflict_by_its_name(node: &mut Node) {
     assert_eq!(gone.commit().unwrap_err(), expected(b"a3", Some(before), None));
     let again = keyspace.put(b"a3", b"v").unwrap().revision;
     assert_eq!(back.commit().unwrap_err(), expected(b"a3", Some(before), again));
+}
+
+fn a_transaction_commits_without_blocking_and_names_what_it_lost_by(node: &mut Node) {
+    let keyspace = node.db().keyspace("k").unwrap();
+    let db = node.db().to_async();
+    let before = keyspace.put(b"a", b"1").unwrap().revision.unwrap();
+    let begun = || {
+        let mut transaction = db.blocking().begin();
+        transaction.get(&keyspace, b"a").unwrap();
+        transaction.put(&keyspace, b"b", &b"2"[..]);
+        transaction
+    };
+    let (first, second) = (begun(), begun());
+    let ack = block_on(db.commit_transaction(first, Durability::Disk)).unwrap();
+    assert_eq!(ack.durability, Durability::Disk);
+    assert_eq!(keyspace.get(b"b").unwrap().unwrap().revision, ack.revision.unwrap());
+    let actual = keyspace.put(b"a", b"3").unwrap().revision;
+    let conflict =
+        TransactionError::Conflict { keyspace: keyspace.id(), key: b"a".to_vec(), read: Some(before), actual };
+    assert_eq!(block_on(db.commit_transaction(second, Durability::Os)).unwrap_err(), conflict);
+    assert!(block_on(db.commit_transaction(begun(), Durability::None)).is_err(), "its outcome would not be known");
 }
 
 fn a_scan_sees_its_own_writes_and_reads_no_further_than_it_gave(node: &mut Node) {
@@ -190,6 +211,7 @@ fn scans_of_many_clients_are_serializable(node: &mut Node) {
 
 on_every_backend!(
     a_key_put_into_a_scanned_range_is_a_conflict_by_its_name,
+    a_transaction_commits_without_blocking_and_names_what_it_lost_by,
     a_scan_sees_its_own_writes_and_reads_no_further_than_it_gave,
     ranges_beyond_the_bound_are_refused_at_commit,
     scans_of_many_clients_are_serializable,

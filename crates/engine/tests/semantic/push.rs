@@ -3,10 +3,9 @@
 use std::{
     future::{self, Future},
     pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll, Wake, Waker},
-    thread::{self, Thread},
-    time::{Duration, Instant},
+    task::{Context, Poll, Waker},
+    thread,
+    time::Duration,
 };
 
 use thalweg_engine::{
@@ -22,30 +21,10 @@ use thalweg_engine::{
     },
 };
 
-use crate::{common::batch, support::Node};
-
-/// Longest wait for what should be there at once: a failure, not a pace.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Unparks(Thread);
-
-impl Wake for Unparks {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unparks(thread::current())));
-    let (mut future, until) = (pin!(future), Instant::now() + PATIENCE);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        assert!(Instant::now() < until, "nothing woke it");
-        thread::park_timeout(PATIENCE);
-    }
-}
+use crate::{
+    common::{PATIENCE, batch, block_on},
+    support::Node,
+};
 
 /// Polls once, without caring to be woken.
 fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
