@@ -81,7 +81,8 @@ fn subscriptions() {
     for id in 0..EACH {
         for (at, link) in links.iter().enumerate() {
             let number = at as u64 * EACH + id;
-            let text = if number.is_multiple_of(10) { format!("wild.{number}.*") } else { format!("subject.number.{number}") };
+            let text =
+                if number.is_multiple_of(10) { format!("wild.{number}.*") } else { format!("subject.number.{number}") };
             link.subscribe(SubscriptionId(id), pattern(&text), &SubscribeOptions::DEFAULTS).unwrap();
         }
     }
