@@ -18,7 +18,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_disk::Disk;
 use thalweg_log::Purpose;
-use thalweg_replica::Committed;
+use thalweg_replica::{Committed, ProposeError};
 use thalweg_state::keyspaces::StoredValue;
 use thalweg_types::{
     BlobRef, Clock, Durability, KeyspaceId, Revision, StreamId,
@@ -269,7 +269,7 @@ impl Database {
             commit.encode(out);
             Ok::<_, CommandError>(())
         };
-        ack(self.inner.propose(self.level, Purpose::Data, encode)?)
+        self.inner.propose_for_ack(self.level, Purpose::Data, encode)
     }
 
     /// What a read may show now: `Disk` if everything visible is on disk, `Os` if some of it may not be yet.
@@ -371,6 +371,34 @@ impl Inner {
         })
     }
 
+    /// As [`propose`](Self::propose), for a command whose outcome is an [`Ack`] if it was carried out.
+    #[inline]
+    pub(crate) fn propose_for_ack<E>(
+        &self,
+        level: Durability,
+        purpose: Purpose,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Ack, WriteError>
+    where
+        WriteError: From<E>,
+    {
+        let mut ack = Ack { durability: level, revision: None, appends: Vec::new(), duplicate: false };
+        COMMAND.with_borrow_mut(|command| {
+            command.encode(encode)?;
+            let proposed = self.open.solo.propose_then(command, level, purpose, |durability, outcome| {
+                ack.durability = durability;
+                ack.take(outcome)
+            });
+            command.shrink(MAX_KEPT_COMMAND_BYTES);
+            match proposed {
+                Ok(None) => Ok(()),
+                Ok(Some(outcome)) => refusal(outcome).map(drop),
+                Err(error) => Err(<WriteError as From<ProposeError>>::from(error)),
+            }
+        })?;
+        Ok(ack)
+    }
+
     /// The bytes of a value that stays in the log. Bytes that are still wanted are moved before their
     /// segment is freed: then the pointer is looked up again, and the value is the same one only if its
     /// revision is.
@@ -425,19 +453,35 @@ pub(crate) fn check_outcome_known(conditional: bool, level: Durability) -> Resul
 }
 
 /// The ack that a committed command stands for.
-pub(crate) fn ack(committed: Committed) -> Result<Ack, WriteError> {
-    let durability = committed.durability;
-    match committed.outcome.map(refusal).transpose()? {
-        Some(Outcome::Dropped { revision }) => {
-            Ok(Ack { durability, revision: Some(revision), appends: Vec::new(), duplicate: false })
+pub(crate) fn ack(mut committed: Committed) -> Result<Ack, WriteError> {
+    let mut ack = Ack { durability: committed.durability, revision: None, appends: Vec::new(), duplicate: false };
+    match ack.take(committed.outcome.as_mut()) {
+        Some(outcome) => refusal(outcome).map(|_| ack),
+        None => Ok(ack),
+    }
+}
+
+impl Ack {
+    /// Takes over what the outcome of a command that was carried out says; gives back any other.
+    #[inline]
+    fn take(&mut self, outcome: Option<&mut Outcome>) -> Option<Outcome> {
+        let outcome = outcome?;
+        match outcome {
+            Outcome::Committed { revision, appends } => {
+                self.revision = Some(*revision);
+                self.appends = std::mem::take(appends);
+                None
+            }
+            Outcome::Duplicate { revision, appends } => {
+                *self = Self { revision: Some(*revision), appends: std::mem::take(appends), duplicate: true, ..*self };
+                None
+            }
+            Outcome::Dropped { revision } => {
+                self.revision = Some(*revision);
+                None
+            }
+            _ => Some(std::mem::replace(outcome, Outcome::Done)),
         }
-        Some(Outcome::Committed { revision, appends }) => {
-            Ok(Ack { durability, revision: Some(revision), appends, duplicate: false })
-        }
-        Some(Outcome::Duplicate { revision, appends }) => {
-            Ok(Ack { durability, revision: Some(revision), appends, duplicate: true })
-        }
-        Some(_) | None => Ok(Ack { durability, revision: None, appends: Vec::new(), duplicate: false }),
     }
 }
 

@@ -13,7 +13,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Ack, Database, ack, check_outcome_known},
+    database::{Ack, Database, check_outcome_known},
     error::{ReadError, WriteError},
     keyspace::Keyspace,
 };
@@ -89,7 +89,7 @@ impl Keyspace {
         check_outcome_known(options.lease.is_some(), db.durability())?;
         let PutOptions { deadline, lease, .. } = *options;
         let encode = |out: &mut Vec<u8>| encode_put_until(out, self.id(), key, value, deadline, lease);
-        ack(db.inner.propose(db.durability(), Purpose::Data, encode)?)
+        db.inner.propose_for_ack(db.durability(), Purpose::Data, encode)
     }
 
     /// Sets a key that lives for `ttl` from now on.

@@ -18,7 +18,7 @@ use thalweg_types::{
 
 use crate::{
     cursor::{At, ScanCursor},
-    database::{Ack, Database, ack},
+    database::{Ack, Database},
     error::{ReadError, WriteError},
     watch::{Watch, WatchError, WatchKeys},
 };
@@ -204,7 +204,7 @@ impl Keyspace {
     /// Sets a key.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Ack, WriteError> {
         let encode = |out: &mut Vec<u8>| encode_put(out, self.id, key, value);
-        ack(self.db.inner.propose(self.db.durability(), Purpose::Data, encode)?)
+        self.db.inner.propose_for_ack(self.db.durability(), Purpose::Data, encode)
     }
 
     /// Sets a key if `expect` holds.
@@ -217,7 +217,7 @@ impl Keyspace {
     /// Removes a key; fine if there is none.
     pub fn delete(&self, key: &[u8]) -> Result<Ack, WriteError> {
         let encode = |out: &mut Vec<u8>| encode_delete(out, self.id, key);
-        ack(self.db.inner.propose(self.db.durability(), Purpose::Reclaim, encode)?)
+        self.db.inner.propose_for_ack(self.db.durability(), Purpose::Reclaim, encode)
     }
 
     /// Removes a key if `expect` holds.

@@ -105,19 +105,19 @@ impl Keyspace {
     /// Replaces its configuration.
     pub fn configure(&self, config: &KeyspaceConfig) -> Result<Ack, WriteError> {
         let db = self.database();
-        ack(db.inner.propose(db.durability().max(Durability::Os), Purpose::Reclaim, |out| {
+        db.inner.propose_for_ack(db.durability().max(Durability::Os), Purpose::Reclaim, |out| {
             encode_configure_keyspace(out, self.id(), config)
-        })?)
+        })
     }
 
     /// Drops the keyspace and everything in it. Its name is free at once, its id is never used again, and
     /// what it held is removed in the background.
     pub fn drop_all(&self) -> Result<Ack, WriteError> {
         let db = self.database();
-        ack(db.inner.propose(db.durability().max(Durability::Os), Purpose::Reclaim, |out| {
+        db.inner.propose_for_ack(db.durability().max(Durability::Os), Purpose::Reclaim, |out| {
             encode_drop_keyspace(out, self.id());
             Ok::<_, CommandError>(())
-        })?)
+        })
     }
 
     /// What it holds. Exact where the keyspace counts exactly, or where it has at most `max_keys` keys,

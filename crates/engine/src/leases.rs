@@ -15,7 +15,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Ack, Database, ack, unexpected},
+    database::{Ack, Database, unexpected},
     error::{ReadError, WriteError, refusal},
     expiry::between,
 };
@@ -98,10 +98,10 @@ impl Leases {
 
     /// Ends a lease: its keys are gone with this.
     pub fn revoke(&self, id: LeaseId) -> Result<Ack, WriteError> {
-        ack(self.db.inner.propose(level(&self.db), Purpose::Reclaim, |out| {
+        self.db.inner.propose_for_ack(level(&self.db), Purpose::Reclaim, |out| {
             encode_revoke_lease(out, id);
             Ok::<_, CommandError>(())
-        })?)
+        })
     }
 
     /// A lease that has not ended.

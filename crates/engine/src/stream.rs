@@ -23,7 +23,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Ack, Database, Inner, ack, check_outcome_known},
+    database::{Ack, Database, Inner, check_outcome_known},
     error::{ReadError, WriteError},
     tails::Waiter,
 };
@@ -111,7 +111,7 @@ impl Stream {
         check_batch(batch)?;
         check_outcome_known(terms.is_conditional(), self.db.durability())?;
         let encode = |out: &mut Vec<u8>| encode_append_with(out, self.id, terms, batch);
-        ack(self.db.inner.propose(self.db.durability(), Purpose::Data, encode)?)
+        self.db.inner.propose_for_ack(self.db.durability(), Purpose::Data, encode)
     }
 
     pub(crate) fn database(&self) -> &Database {
@@ -215,7 +215,7 @@ impl Stream {
             encode(out);
             Ok::<_, CommandError>(())
         };
-        ack(self.db.inner.propose(self.db.durability(), purpose, encode)?)
+        self.db.inner.propose_for_ack(self.db.durability(), purpose, encode)
     }
 }
 

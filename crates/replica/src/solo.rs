@@ -190,16 +190,41 @@ impl Solo {
 
     /// Proposes an encoded command and blocks until `level` is reached.
     pub fn propose(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
+        self.propose_then(command, level, purpose, |durability, outcome| Committed {
+            durability,
+            outcome: outcome.map(|outcome| std::mem::replace(outcome, Outcome::Done)),
+        })
+    }
+
+    /// As [`propose`](Self::propose), but shows level and outcome to `then` in place: for a command of a few
+    /// hundred nanoseconds, handing them up from caller to caller costs a tenth.
+    #[inline]
+    pub fn propose_then<T>(
+        &self,
+        command: &Framed,
+        level: Durability,
+        purpose: Purpose,
+        then: impl FnOnce(Durability, Option<&mut Outcome>) -> T,
+    ) -> Result<T, ProposeError> {
         let shared = &*self.shared;
-        if level == Durability::None {
-            return self.propose_unseen(command.clone(), purpose, WhenFull::Wait);
-        }
-        if shared.queue.is_empty()
+        if level != Durability::None
+            && shared.queue.is_empty()
             && let Some(mut role) = shared.try_role()
         {
             shared.check()?;
-            return shared.commit_one(&mut role, command.bytes(), level, purpose);
+            let durability = shared.commit_entry(&mut role, command.bytes(), level, purpose)?;
+            debug_assert_eq!(role.outcomes.len(), 1);
+            return Ok(then(durability, role.outcomes.first_mut()));
         }
+        let mut committed = self.propose_queued(command, level, purpose)?;
+        Ok(then(committed.durability, committed.outcome.as_mut()))
+    }
+
+    fn propose_queued(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
+        if level == Durability::None {
+            return self.propose_unseen(command.clone(), purpose, WhenFull::Wait);
+        }
+        let shared = &*self.shared;
         let slot = Slot::for_this_thread();
         let pending = Pending { command: command.clone(), level, purpose, slot: Some(slot.clone()) };
         shared.queue.push(pending, WhenFull::Wait)?;

@@ -19,6 +19,7 @@
 //!    offsets are `Release`, loads `Acquire`. So whoever can name an offset sees what is behind it.
 //! 3. After that only `newest`, `prev` and the `next`s change, and those are atomics.
 
+use rustix::mm::{Advice, madvise};
 use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},
     cmp::Ordering as Order,
@@ -33,6 +34,11 @@ use std::{
 pub(super) const MAX_HEIGHT: usize = 12;
 
 const ALIGN: usize = 8;
+/// The kernel hands out fresh memory in pages of 4 KiB, at the cost of a fault each, which a put would pay; in
+/// pieces of this size if asked to.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Smaller arenas stay with small pages: a memtable should not take far more memory than it was given.
+const HUGE_FROM_BYTES: usize = 8 * HUGE_PAGE_BYTES;
 const NODE_HEADER_BYTES: usize = 16;
 const VERSION_HEADER_BYTES: usize = 12;
 const TOMBSTONE: u32 = u32::MAX;
@@ -83,6 +89,12 @@ impl Memory {
         assert!(layout.size() > 0);
         // SAFETY: the layout is not empty.
         let Some(base) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        if layout.align() == HUGE_PAGE_BYTES {
+            // SAFETY: advice about pages that lie wholly within the allocation; it changes no byte of them.
+            let advised = unsafe { madvise(base.as_ptr().cast(), layout.size(), Advice::LinuxHugepage) };
+            // A kernel without huge pages: small ones do.
+            let _ = advised;
+        }
         Self { base, layout }
     }
 }
@@ -137,7 +149,8 @@ impl ArenaPool {
 
 fn layout(capacity: usize) -> Layout {
     let capacity = capacity.clamp(HEAD_BYTES, u32::MAX as usize);
-    Layout::from_size_align(capacity, ALIGN).expect("at most 4 GiB")
+    let align = if capacity < HUGE_FROM_BYTES { ALIGN } else { HUGE_PAGE_BYTES };
+    Layout::from_size_align(capacity, align).expect("at most 4 GiB")
 }
 
 /// A fixed piece of memory. Goes back to its pool when dropped.
