@@ -77,7 +77,7 @@ pub(crate) struct Encoded<'a> {
 pub(crate) enum Body<'a> {
     /// Everything in one piece, with room for the batch header first.
     Flat(&'a mut [u8]),
-    /// Pieces, of which the first is to be replaced by the batch header.
+    /// Pieces, to follow the batch header.
     Parts(Vec<IoSlice<'a>>),
 }
 
@@ -94,7 +94,7 @@ fn header_of(draft: &Draft<'_>) -> RecordHeader {
 }
 
 impl Scratch {
-    pub fn encode<'a>(&'a mut self, drafts: &'a [Draft<'a>], measure: Measure) -> Encoded<'a> {
+    pub fn encode<'a>(&'a mut self, drafts: &'a [Draft<'a>], measure: &Measure) -> Encoded<'a> {
         if self.bytes.capacity() > SCRATCH_KEEP_BYTES || self.sums.capacity() > SCRATCH_KEEP_BYTES {
             *self = Self::default();
         }
@@ -155,8 +155,7 @@ impl Scratch {
 /// The pieces of a large batch in their order.
 fn gather<'a>(headers: &'a [u8], drafts: &'a [Draft<'a>], body_len: u32) -> Vec<IoSlice<'a>> {
     let pieces: usize = drafts.iter().map(|draft| draft.payload.len() + 1).sum();
-    let mut parts = Vec::with_capacity(pieces + 2);
-    parts.push(IoSlice::new(&[]));
+    let mut parts = Vec::with_capacity(pieces + 1);
     for (header, draft) in headers.chunks_exact(RECORD_HEADER_BYTES).zip(drafts) {
         parts.push(IoSlice::new(header));
         parts.extend(draft.payload.iter().map(|part| IoSlice::new(part)));

@@ -14,7 +14,7 @@ use std::{
 };
 
 use thalweg_disk::Mapping;
-use thalweg_types::{Durability, Log2Histogram, LogPosition, Lsn};
+use thalweg_types::{Durability, Generation, Log2Histogram, LogPosition, Lsn};
 
 use crate::{
     commit::SyncRole,
@@ -121,7 +121,7 @@ impl Core {
     /// Writes one batch at the end. On error the segment's tail is torn.
     fn write(
         &mut self,
-        batch: Encoded<'_>,
+        batch: &mut Encoded<'_>,
         kind: BatchKind,
         attested: Lsn,
         through: Through,
@@ -139,7 +139,7 @@ impl Core {
             kind,
         };
         let header_bytes = header.encode(self.active.key.id, at);
-        match batch.body {
+        match &mut batch.body {
             Body::Flat(bytes) => {
                 bytes[..BATCH_HEADER_BYTES].copy_from_slice(&header_bytes);
                 let written = match through {
@@ -154,9 +154,11 @@ impl Core {
                     return Err(error);
                 }
             }
-            Body::Parts(mut parts) => {
-                parts[0] = io::IoSlice::new(&header_bytes);
-                if let Err(error) = self.active.file.write_all_vectored_at(&parts, at.into()) {
+            Body::Parts(parts) => {
+                let mut whole = Vec::with_capacity(parts.len() + 1);
+                whole.push(io::IoSlice::new(&header_bytes));
+                whole.extend_from_slice(parts);
+                if let Err(error) = self.active.file.write_all_vectored_at(&whole, at.into()) {
                     self.torn = true;
                     return Err(error);
                 }
@@ -178,7 +180,7 @@ impl Core {
             return false;
         }
         let mut bytes = [0; BATCH_HEADER_BYTES];
-        let batch = Encoded {
+        let mut batch = Encoded {
             count: 0,
             body_len: 0,
             payload_len: 0,
@@ -186,7 +188,7 @@ impl Core {
             sums: &mut [0; 4],
             body: Body::Flat(&mut bytes),
         };
-        self.write(batch, kind, attested, Through::File).is_ok()
+        self.write(&mut batch, kind, attested, Through::File).is_ok()
     }
 
     /// The log is idle and durable: attests it, unless the last batch does. The last room is for open and close.
@@ -254,9 +256,15 @@ impl Shared {
         if purpose == Purpose::Data && self.spares.is_low() {
             self.admit()?;
         }
-        let (mut core, appended) = SCRATCH.with_borrow_mut(|scratch| {
-            let batch = scratch.encode(drafts, measure);
-            self.place(batch, measure.total() as u32, purpose, Through::of(level, measure.total()))
+        let through = Through::of(level, measure.total());
+        let mut appended = Appended {
+            first: Lsn::ZERO,
+            next: Lsn::ZERO,
+            payload_at: LogPosition { generation: Generation(0), offset: 0 },
+        };
+        let mut core = SCRATCH.with_borrow_mut(|scratch| {
+            let mut batch = scratch.encode(drafts, &measure);
+            self.place(&mut batch, &mut appended, purpose, through)
         })?;
         match level {
             Durability::None | Durability::Os => Ok(appended),
@@ -282,18 +290,20 @@ impl Shared {
         }
     }
 
+    /// Writes a batch, rolling on as needed, and says where it is. It keeps the lock.
+    #[inline]
     fn place(
         &self,
-        batch: Encoded<'_>,
-        total: u32,
+        batch: &mut Encoded<'_>,
+        appended: &mut Appended,
         purpose: Purpose,
         through: Through,
-    ) -> Result<(MutexGuard<'_, Core>, Appended), AppendError> {
+    ) -> Result<MutexGuard<'_, Core>, AppendError> {
         let mut core = self.writable_core()?;
+        let total = padded(BATCH_HEADER_BYTES as u32 + batch.body_len);
         while !core.fits(total) {
             core = self.roll(core, purpose)?;
         }
-        let (count, payload_len) = (batch.count, batch.payload_len);
         let durable = self.durable();
         let (at, first) = match core.write(batch, BatchKind::Records, durable, through) {
             Ok(placed) => placed,
@@ -304,13 +314,13 @@ impl Shared {
         };
         core.batches += 1;
         core.counters.appends += 1;
-        core.counters.records += u64::from(count);
-        core.counters.payload_bytes += payload_len;
+        core.counters.records += u64::from(batch.count);
+        core.counters.payload_bytes += batch.payload_len;
         self.end.store(core.next.0, Ordering::Release);
         let offset = at + (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u32;
         let payload_at = LogPosition { generation: core.active.key.generation, offset };
-        let appended = Appended { first, next: core.next, payload_at };
-        Ok((core, appended))
+        *appended = Appended { first, next: core.next, payload_at };
+        Ok(core)
     }
 
     /// Takes the lock, unless the log has failed or is closed.

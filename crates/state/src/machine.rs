@@ -245,7 +245,7 @@ impl Machine {
         entry::check_addressable(entry.payload, entry.at)?;
         let position = Position { next_lsn: entry.next_lsn, entry: Some((entry.term, entry.index, entry.time)) };
         let before = outcomes.len();
-        let result = self.with_applier(position, |applying| entry::apply_commands(applying, entry, outcomes));
+        let result = self.with_applier(&position, |applying| entry::apply_commands(applying, entry, outcomes));
         if result.is_err() {
             outcomes.truncate(before);
         }
@@ -256,13 +256,13 @@ impl Machine {
     /// index nor time on.
     pub fn apply_move(&self, payload: &[u8], at: LogPosition, next_lsn: Lsn) -> Result<Moved, MachineError> {
         entry::check_addressable(payload, at)?;
-        self.with_applier(Position { next_lsn, entry: None }, |applying| moves::apply(applying, payload, at))
+        self.with_applier(&Position { next_lsn, entry: None }, |applying| moves::apply(applying, payload, at))
     }
 
     /// Passes over a record that carries nothing for the state: moves `lsn` on and, if it is an entry
     /// of the space (blank), term, index and time.
     pub fn skip(&self, next_lsn: Lsn, entry: Option<(Term, Index, SpaceTime)>) -> Result<(), MachineError> {
-        self.with_applier(Position { next_lsn, entry }, |_| Ok(()))
+        self.with_applier(&Position { next_lsn, entry }, |_| Ok(()))
     }
 
     /// What the state still wants of each segment, by generation.
@@ -282,14 +282,14 @@ impl Machine {
     /// Runs one record's changes and applies them as one batch.
     fn with_applier<T>(
         &self,
-        position: Position,
+        position: &Position,
         change: impl FnOnce(&mut Applying<'_>) -> Result<T, MachineError>,
     ) -> Result<T, MachineError> {
         let mut applier = self.applier.lock().map_err(|_| MachineError::Stopped)?;
-        applier.check(&position)?;
+        applier.check(position)?;
         // Set until all is well: an error, or a panic that the lock does not see, leaves it set.
         applier.stopped = true;
-        let mut applying = Applying::begin(&mut applier, self, &position);
+        let mut applying = Applying::begin(&mut applier, self, position);
         let result = change(&mut applying)?;
         applying.finish()?;
         applier.stopped = false;

@@ -105,7 +105,7 @@ impl Machine {
     }
 
     fn keep(&self, position: Position, key: &[u8], row: &[&[u8]]) -> Result<(), MachineError> {
-        self.with_applier(position, |applying| {
+        self.with_applier(&position, |applying| {
             applying.applier.batch.put(&[key], row);
             Ok(())
         })

@@ -202,6 +202,11 @@ impl ArenaWriter {
         self.used
     }
 
+    /// Bytes handed out or not.
+    pub(super) fn capacity(&self) -> usize {
+        self.arena.layout.size()
+    }
+
     /// Bytes not handed out yet.
     pub(super) fn free(&self) -> usize {
         self.arena.layout.size() - self.used

@@ -15,12 +15,16 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-const FIRST_SLOTS: usize = 1 << 10;
-const GENERATIONS: usize = 22;
+const MIN_FIRST_SLOTS: usize = 1 << 10;
+/// 1 MiB of slots: enough for 64 Ki keys before the table must grow.
+const MAX_FIRST_SLOTS: usize = 1 << 17;
+/// A table of another size begins with a slot for so many bytes of arena, an eighth of what small changes need.
+const ARENA_BYTES_PER_FIRST_SLOT: usize = 512;
+/// The largest table: a slot's place comes from 32 bits of hash.
+const MAX_SLOTS: usize = 1 << 31;
+const GENERATIONS: usize = (MAX_SLOTS / MIN_FIRST_SLOTS).ilog2() as usize + 1;
 /// At a load of a half, one key in 10^10 would need more, unless somebody chose the keys.
 const MAX_PROBES: usize = 128;
-
-const _: () = assert!(FIRST_SLOTS << (GENERATIONS - 1) <= 1 << 32, "a slot's place comes from 32 bits of hash");
 
 /// What a lookup found.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,14 +46,20 @@ pub(super) struct HashIndex {
 }
 
 impl HashIndex {
-    pub(super) fn new() -> Self {
+    /// A table for a memtable with an arena of so many bytes.
+    pub(super) fn for_arena(bytes: usize) -> Self {
+        let slots = (bytes / ARENA_BYTES_PER_FIRST_SLOT).next_power_of_two();
+        Self::with_slots(slots.clamp(MIN_FIRST_SLOTS, MAX_FIRST_SLOTS))
+    }
+
+    fn with_slots(slots: usize) -> Self {
         let index = Self {
             tables: [const { OnceLock::new() }; GENERATIONS],
             current: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
             incomplete: AtomicBool::new(false),
         };
-        let _ = index.tables[0].set(free_slots(FIRST_SLOTS));
+        let _ = index.tables[0].set(free_slots(slots));
         index
     }
 
@@ -60,7 +70,7 @@ impl HashIndex {
 
     /// Bytes of all tables.
     pub(super) fn bytes(&self) -> usize {
-        (FIRST_SLOTS << (self.current.load(Ordering::Relaxed) + 1)) * size_of::<AtomicU64>()
+        self.tables.iter().filter_map(OnceLock::get).map(|table| size_of_val(&**table)).sum()
     }
 
     #[inline]
@@ -97,7 +107,7 @@ impl HashIndex {
     /// Copies every slot into a table of twice the size.
     fn grow(&self) {
         let current = self.current.load(Ordering::Relaxed);
-        if current + 1 == GENERATIONS {
+        if self.table().len() == MAX_SLOTS {
             return;
         }
         let old = self.table();
@@ -133,7 +143,7 @@ mod tests {
 
     #[test]
     fn colliding_keys_make_it_unsure_and_never_wrong() {
-        let index = HashIndex::new();
+        let index = HashIndex::with_slots(MIN_FIRST_SLOTS);
         for node in 1..=2 * MAX_PROBES as u32 {
             index.insert(7, node);
         }
@@ -144,7 +154,7 @@ mod tests {
 
     #[test]
     fn growing_keeps_every_key() {
-        let index = HashIndex::new();
+        let index = HashIndex::with_slots(MIN_FIRST_SLOTS);
         let hash = |node: u32| node.wrapping_mul(0x9e37_79b9);
         for node in 1..=100_000 {
             index.insert(hash(node), node);

@@ -28,7 +28,7 @@ use crate::backend::{Change, Direction, WriteBatch};
 pub use arena::ArenaPool;
 use arena::{ArenaWriter, HEAD_BYTES, MAX_HEIGHT, Needle, Node, max_entry_bytes, new_arena};
 use hash_index::{HashIndex, Lookup};
-use order::Order;
+use order::{Order, WriterFinger};
 use skip_list::SkipList;
 
 /// Number of a batch within one memtable. Readers see batches up to some number.
@@ -71,6 +71,7 @@ pub struct MemtableWriter {
     memtable: Arc<Memtable>,
     arena: ArenaWriter,
     heights: Heights,
+    finger: WriterFinger,
 }
 
 impl std::fmt::Debug for Memtable {
@@ -97,9 +98,10 @@ impl MemtableWriter {
         if !self.has_room_for(batch) {
             return Err(MemtableFull);
         }
-        let Self { memtable, arena, heights } = self;
+        let Self { memtable, arena, heights, finger } = self;
         let number = memtable.visible.load(Ordering::Relaxed) + 1;
-        let mut linker = memtable.order.lock();
+        let (list, order) = (&memtable.list, &memtable.order);
+        let mut linker = None;
         for change in batch.changes() {
             let (key, value) = match change {
                 Change::Put(key, value) => (key, Some(value)),
@@ -107,16 +109,15 @@ impl MemtableWriter {
             };
             let needle = Needle::new(key);
             let hash = needle.hash();
-            if let Some(node) = memtable.node_of(&needle, hash, || linker.link_waiting(&memtable.list)) {
+            if let Some(node) = memtable.node_of(&needle, hash, || order.settle_held(&mut linker, list)) {
                 arena.push_version(node, number, value).map_err(|_| MemtableFull)?;
                 continue;
             }
             let offset = arena.node(key, heights.draw(), number, value).map_err(|_| MemtableFull)?;
-            let node = memtable.list.node(offset).expect("a node is never at 0");
-            linker.add(&memtable.list, node, &needle);
+            let node = list.node(offset).expect("a node is never at 0");
+            order.add(&mut linker, finger, list, node, &needle);
             memtable.index.insert(hash, offset);
         }
-        memtable.order.publish(&linker);
         drop(linker);
         memtable.used.store(arena.used(), Ordering::Relaxed);
         memtable.changes.store(memtable.changes.load(Ordering::Relaxed) + batch.len() as u64, Ordering::Relaxed);
@@ -151,12 +152,13 @@ impl Memtable {
         let memtable = Arc::new(Self {
             order: Order::new(&list),
             list,
-            index: HashIndex::new(),
+            index: HashIndex::for_arena(writer.capacity()),
             visible: AtomicU32::new(0),
             used: AtomicUsize::new(writer.used()),
             changes: AtomicU64::new(0),
         });
-        let writer = MemtableWriter { memtable: Arc::clone(&memtable), arena: writer, heights: Heights::new() };
+        let finger = Order::writer_finger(&memtable.list);
+        let writer = MemtableWriter { memtable: Arc::clone(&memtable), arena: writer, heights: Heights::new(), finger };
         (memtable, writer)
     }
 

@@ -19,6 +19,7 @@ pub(super) struct SkipList {
 
 /// Where the last key went: its neighbours on every level. A key that goes right beside it, as in
 /// sequential writes, is placed without a search. One at a time links: see `order`.
+#[derive(Clone)]
 pub(super) struct Finger {
     prev: [u32; MAX_HEIGHT],
     next: [u32; MAX_HEIGHT],
