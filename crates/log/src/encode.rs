@@ -22,6 +22,12 @@ pub(crate) const MAPPED_MAX_BYTES: u64 = 32 * 1024;
 /// are shorter than this on average: then a copy costs less than the kernel's work for each piece.
 const GATHERED_MIN_RECORD_BYTES: u64 = 4 * 1024;
 
+/// Batches of many short records above this size are written piece by piece, the header last: the kernel then
+/// copies each piece out of the processor's cache, where it was put together a moment before.
+const STREAMED_MIN_BYTES: u64 = 256 * 1024;
+/// Size of a piece, give or take a record.
+const PIECE_BYTES: usize = 96 * 1024;
+
 const PADDING: [u8; 8] = [0; 8];
 
 /// Sizes of a batch to be.
@@ -79,6 +85,49 @@ pub(crate) enum Body<'a> {
     Flat(&'a mut [u8]),
     /// Pieces, to follow the batch header.
     Parts(Vec<IoSlice<'a>>),
+    /// Records, to be put together and written by and by; their checksums are known only then.
+    Streamed(Stream<'a>),
+}
+
+/// The body of a large batch in the making.
+#[derive(Debug)]
+pub(crate) struct Stream<'a> {
+    drafts: std::slice::Iter<'a, Draft<'a>>,
+    /// Bytes of the body that are still to come, padding included.
+    left: usize,
+    piece: &'a mut Vec<u8>,
+}
+
+impl Stream<'_> {
+    /// Puts the next piece together and its records' checksums behind `done` in `sums`; empty at the end.
+    pub fn next_piece(&mut self, sums: &mut [u8], done: &mut usize) -> &[u8] {
+        self.piece.clear();
+        while self.piece.len() < PIECE_BYTES
+            && let Some(draft) = self.drafts.next()
+        {
+            let crc = push_record(self.piece, draft);
+            sums[*done..*done + 4].copy_from_slice(&crc);
+            *done += 4;
+        }
+        if self.drafts.len() == 0 {
+            self.piece.resize(self.left, 0);
+        }
+        self.left -= self.piece.len();
+        self.piece
+    }
+}
+
+/// Appends a record; its checksum.
+#[inline]
+fn push_record(bytes: &mut Vec<u8>, draft: &Draft<'_>) -> [u8; 4] {
+    let at = bytes.len();
+    bytes.extend_from_slice(&header_of(draft).encode());
+    for part in draft.payload {
+        bytes.extend_from_slice(part);
+    }
+    let crc = crc32c(&bytes[at + 4..]).to_le_bytes();
+    bytes[at..at + 4].copy_from_slice(&crc);
+    crc
 }
 
 fn header_of(draft: &Draft<'_>) -> RecordHeader {
@@ -101,17 +150,17 @@ impl Scratch {
         self.bytes.clear();
         self.sums.clear();
         self.sums.extend_from_slice(&[0; 4]);
-        let flat = measure.total() <= MAPPED_MAX_BYTES
-            || (measure.total() <= SCRATCH_KEEP_BYTES as u64
-                && measure.total() < drafts.len() as u64 * GATHERED_MIN_RECORD_BYTES);
-        if flat {
-            self.encode_flat(drafts, measure.total() as usize);
-        } else {
-            self.encode_headers(drafts);
-        }
-        let body = if flat {
+        let total = measure.total();
+        let short_records = total < drafts.len() as u64 * GATHERED_MIN_RECORD_BYTES;
+        let body = if short_records && total > STREAMED_MIN_BYTES {
+            self.sums.resize(4 + 4 * drafts.len(), 0);
+            let left = total as usize - BATCH_HEADER_BYTES;
+            Body::Streamed(Stream { drafts: drafts.iter(), left, piece: &mut self.bytes })
+        } else if short_records || total <= MAPPED_MAX_BYTES {
+            self.encode_flat(drafts, total as usize);
             Body::Flat(&mut self.bytes)
         } else {
+            self.encode_headers(drafts);
             Body::Parts(gather(&self.bytes, drafts, measure.body_len as u32))
         };
         Encoded {
@@ -129,13 +178,7 @@ impl Scratch {
         bytes.reserve(total);
         bytes.extend_from_slice(&[0; BATCH_HEADER_BYTES]);
         for draft in drafts {
-            let at = bytes.len();
-            bytes.extend_from_slice(&header_of(draft).encode());
-            for part in draft.payload {
-                bytes.extend_from_slice(part);
-            }
-            let crc = crc32c(&bytes[at + 4..]).to_le_bytes();
-            bytes[at..at + 4].copy_from_slice(&crc);
+            let crc = push_record(bytes, draft);
             self.sums.extend_from_slice(&crc);
         }
         bytes.resize(total, 0);

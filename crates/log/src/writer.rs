@@ -18,7 +18,7 @@ use thalweg_types::{Durability, Generation, Log2Histogram, LogPosition, Lsn};
 
 use crate::{
     commit::SyncRole,
-    encode::{Body, Encoded, MAPPED_MAX_BYTES, Measure, Scratch},
+    encode::{Body, Encoded, MAPPED_MAX_BYTES, Measure, Scratch, Stream},
     errors::AppendError,
     format::{
         BATCH_HEADER_BYTES, BatchHeader, BatchKind, DATA_START, FOOTER_BYTES, Footer, HEADER_BLOCK_BYTES, MARKER_ROOM,
@@ -128,6 +128,9 @@ impl Core {
     ) -> io::Result<(u32, Lsn)> {
         let at = self.offset;
         let first = self.next;
+        if let Body::Streamed(stream) = &mut batch.body {
+            self.stream(stream, batch.sums, at)?;
+        }
         let crc = body_crc(batch.sums, self.chain);
         let header = BatchHeader {
             body_len: batch.body_len,
@@ -139,30 +142,29 @@ impl Core {
             kind,
         };
         let header_bytes = header.encode(self.active.key.id, at);
-        match &mut batch.body {
+        let file = &self.active.file;
+        let written = match &mut batch.body {
             Body::Flat(bytes) => {
                 bytes[..BATCH_HEADER_BYTES].copy_from_slice(&header_bytes);
-                let written = match through {
+                match through {
                     Through::Mapping => {
                         self.mapping.write(bytes, at.into());
                         Ok(())
                     }
-                    Through::File => self.active.file.write_all_at(bytes, at.into()),
-                };
-                if let Err(error) = written {
-                    self.torn = true;
-                    return Err(error);
+                    Through::File => file.write_all_at(bytes, at.into()),
                 }
             }
             Body::Parts(parts) => {
                 let mut whole = Vec::with_capacity(parts.len() + 1);
                 whole.push(io::IoSlice::new(&header_bytes));
                 whole.extend_from_slice(parts);
-                if let Err(error) = self.active.file.write_all_vectored_at(&whole, at.into()) {
-                    self.torn = true;
-                    return Err(error);
-                }
+                file.write_all_vectored_at(&whole, at.into())
             }
+            Body::Streamed(_) => file.write_all_at(&header_bytes, at.into()),
+        };
+        if let Err(error) = written {
+            self.torn = true;
+            return Err(error);
         }
         let total = padded(BATCH_HEADER_BYTES as u32 + batch.body_len);
         self.offset = at + total;
@@ -172,6 +174,23 @@ impl Core {
         self.counters.bytes += u64::from(total);
         self.active.publish(at, self.offset, first, self.next, batch.times);
         Ok((at, first))
+    }
+
+    /// Writes the body of a batch at `at`, piece by piece. Without its header it is void.
+    fn stream(&mut self, stream: &mut Stream<'_>, sums: &mut [u8], at: u32) -> io::Result<()> {
+        let mut to = u64::from(at) + BATCH_HEADER_BYTES as u64;
+        let mut done = 4;
+        loop {
+            let piece = stream.next_piece(sums, &mut done);
+            if piece.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = self.active.file.write_all_at(piece, to) {
+                self.torn = true;
+                return Err(error);
+            }
+            to += piece.len() as u64;
+        }
     }
 
     /// Writes a batch without records that attests `attested`; false if the segment has no room for it.

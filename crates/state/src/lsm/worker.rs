@@ -1,7 +1,7 @@
 //! What goes on in the background.
 //!
 //! Owns: the thread that flushes sealed memtables, oldest first, the one that compacts, and the one that,
-//! when neither has work, reads what they wrote into the cache. They are several, so that a long
+//! when neither has work, reads what they wrote into the cache, as far as they have not done so themselves. They are several, so that a long
 //! compaction doesn't keep memtables waiting, and so that reading ahead may run at the lowest priority.
 //! Does not own: when memtables are sealed, or how writes wait.
 //!
@@ -69,6 +69,7 @@ fn flush(shared: &Shared) -> Result<(), BackendError> {
         let written_bytes = shared.store.flush(&oldest.memtable, oldest.applied)?;
         shared.counters.flushes.fetch_add(1, Ordering::Relaxed);
         shared.counters.flushed_bytes.fetch_add(written_bytes, Ordering::Relaxed);
+        warm_before_use(shared)?;
         let mut state = shared.lock();
         let mut version = Version::clone(&state.version);
         version.sealed.pop();
@@ -84,6 +85,16 @@ fn flush(shared: &Shared) -> Result<(), BackendError> {
         drop(retired);
     }
     Ok(())
+}
+
+/// Reads what was just written into the cache, while there is room, before reads are sent there instead of to what it
+/// replaces: nobody waits for a block that a moment ago was in memory. Not while writes wait for room.
+fn warm_before_use(shared: &Shared) -> Result<(), BackendError> {
+    let room = || {
+        let state = shared.lock();
+        !state.stop && state.version.sealed.len() < shared.options.max_sealed
+    };
+    shared.store.warm(&room).map(drop)
 }
 
 /// Waits for the oldest sealed memtable; `None` when it is time to stop.
@@ -141,6 +152,7 @@ fn show(shared: &Shared, written_bytes: Option<u64>) {
     let Some(written_bytes) = written_bytes else { return };
     shared.counters.compactions.fetch_add(1, Ordering::Relaxed);
     shared.counters.compacted_bytes.fetch_add(written_bytes, Ordering::Relaxed);
+    warm_before_use(shared)?;
     let mut state = shared.lock();
     let mut version = Version::clone(&state.version);
     version.tables = shared.store.newest();
