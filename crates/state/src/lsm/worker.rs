@@ -114,9 +114,9 @@ fn next_sealed(shared: &Shared) -> Option<Sealed> {
 fn compact(shared: &Shared) -> Result<(), BackendError> {
     while let Some(wanted) = wait_for_compaction(shared) {
         match wanted {
-            Wanted::MostUrgent => show(shared, shared.store.compact()?),
+            Wanted::MostUrgent => show(shared, shared.store.compact()?)?,
             Wanted::All { asked } => {
-                show(shared, shared.store.compact_all()?);
+                show(shared, shared.store.compact_all()?)?;
                 shared.lock().answered = asked;
                 shared.progress.notify_all();
                 shared.work.notify_all();
@@ -148,8 +148,8 @@ fn warm(shared: &Shared) -> Result<(), BackendError> {
 }
 
 /// Makes what a compaction has left the newest version, if it did something.
-fn show(shared: &Shared, written_bytes: Option<u64>) {
-    let Some(written_bytes) = written_bytes else { return };
+fn show(shared: &Shared, written_bytes: Option<u64>) -> Result<(), BackendError> {
+    let Some(written_bytes) = written_bytes else { return Ok(()) };
     shared.counters.compactions.fetch_add(1, Ordering::Relaxed);
     shared.counters.compacted_bytes.fetch_add(written_bytes, Ordering::Relaxed);
     warm_before_use(shared)?;
@@ -164,6 +164,7 @@ fn show(shared: &Shared, written_bytes: Option<u64>) {
     shared.work.notify_all();
     drop(state);
     drop(retired);
+    Ok(())
 }
 
 /// Waits until there may be something to compact; `None` when it is time to stop.
