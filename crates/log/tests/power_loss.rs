@@ -193,3 +193,36 @@ fn an_idle_batch_lost_before_a_seal_takes_nothing_attested() {
     }
     assert!((1..300).contains(&lost));
 }
+
+/// A large batch of short records goes to disk in several writes, the header last.
+#[test]
+fn a_batch_written_by_pieces_is_there_whole_or_not_at_all() {
+    let options = || LogOptions { segment_bytes: 1 << 20, ..options() };
+    let (mut whole, mut gone, mut writes) = (0, 0, 0);
+    for crash in 0..40 {
+        let disk = SimDisk::new(crash);
+        let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
+        while log.stats().spare_segments < 2 {
+            std::thread::yield_now();
+        }
+        let mut told = Told::default();
+        told.append(&log, &[100, 7], Durability::Disk).unwrap();
+        let before = disk.operations();
+        disk.power_off_after(crash);
+        told.finished = told.append(&log, &[1000; 400], Durability::Disk).is_some();
+        writes = writes.max(disk.operations() - before);
+        drop(log);
+        for seed in 0..8 {
+            let found = disk.power_loss(seed + 100 * crash);
+            let context = format!("crash after {crash}, loss {seed}");
+            let (log, recovery) = open_still(&as_disk(&found), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
+            match told.check(&log, &recovery, &context) {
+                2 => gone += 1,
+                402 => whole += 1,
+                part => panic!("{context}: {part} records of a batch"),
+            }
+        }
+    }
+    assert!(writes >= 5, "only {writes} operations: not by pieces");
+    assert!(whole > 0 && gone > 0, "{whole} whole, {gone} gone");
+}
