@@ -1,0 +1,68 @@
+//! What the examples share: numbers from a seed, a clock, an allocator that counts.
+
+#![allow(dead_code, reason = "each example uses some of it")]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
+
+/// Numbers from a seed (splitmix64).
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// Nanoseconds since `start` for each of `count`.
+pub fn nanos(start: Instant, count: usize) -> f64 {
+    start.elapsed().as_nanos() as f64 / count as f64
+}
+
+struct Counting;
+
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+static COUNTS: AtomicUsize = AtomicUsize::new(1);
+
+// SAFETY: passes everything on to the system's allocator and counts.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if COUNTS.load(Ordering::Relaxed) != 0 {
+            ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
+        }
+        // SAFETY: the caller's layout, as it came.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        if COUNTS.load(Ordering::Relaxed) != 0 {
+            ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
+        }
+        // SAFETY: was allocated by the system's allocator with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes that are allocated, as long as it counts.
+pub fn allocated() -> usize {
+    ALLOCATED.load(Ordering::Relaxed)
+}
+
+/// From now on threads don't meet at the count.
+pub fn stop_counting() {
+    COUNTS.store(0, Ordering::Relaxed);
+}
