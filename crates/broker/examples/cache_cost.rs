@@ -1,4 +1,4 @@
-//! What a cache's operations cost, on one thread and on two.
+//! What a cache's operations cost in CPU time, on one thread and on two.
 //!
 //! `cargo run --release -p thalweg-broker --example cache_cost`
 
@@ -6,16 +6,13 @@
 
 mod shared;
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
-use shared::{Rng, allocated, nanos, stop_counting};
+use shared::{Cpu, Rng, allocated, stop_counting};
 use thalweg_broker::{Cache, CacheConfig, Expiry, Moment};
 
-const KEYS: u64 = 200_000;
-const OPERATIONS: u64 = 2_000_000;
+const KEYS: u64 = 100_000;
+const OPERATIONS: u64 = 500_000;
 const NOW: Moment = Moment::from_nanos(1);
 
 fn key(number: u64) -> [u8; 16] {
@@ -25,7 +22,7 @@ fn key(number: u64) -> [u8; 16] {
 }
 
 fn measure(name: &str, threads: u64, operation: impl Fn(&mut Rng) + Sync) {
-    let start = Instant::now();
+    let start = Cpu::start();
     thread::scope(|scope| {
         for thread in 0..threads {
             let operation = &operation;
@@ -35,7 +32,7 @@ fn measure(name: &str, threads: u64, operation: impl Fn(&mut Rng) + Sync) {
             });
         }
     });
-    println!("  {name:<28} {threads} threads {:7.1} ns", nanos(start, OPERATIONS as usize));
+    println!("  {name:<28} {threads} threads {:7.1} ns", start.each(OPERATIONS as usize));
 }
 
 fn main() {
@@ -88,7 +85,7 @@ fn main() {
     for number in 0..KEYS {
         cache.put(NOW, &key(number), b"v", Expiry::Never).expect("fits");
     }
-    let start = Instant::now();
+    let start = Cpu::start();
     let (mut from, mut pages, mut seen) = (None, 0, 0);
     loop {
         let page = cache.scan(NOW, from, 1000);
@@ -98,7 +95,7 @@ fn main() {
             break;
         }
     }
-    println!("  scan of {seen} keys in {pages} pages: {:.1} ns a key", nanos(start, seen));
+    println!("  scan of {seen} keys in {pages} pages: {:.1} ns a key", start.each(seen));
 }
 
 /// What an entry really takes, against what it is counted for.

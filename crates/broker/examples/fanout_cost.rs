@@ -1,4 +1,5 @@
-//! What a delivery costs: publishing, queueing and taking, without sockets and without encoding.
+//! What a delivery costs: publishing, queueing and taking, without sockets and without encoding; in
+//! CPU time, where threads don't matter.
 //!
 //! `cargo run --release -p thalweg-broker --example fanout_cost`
 
@@ -16,7 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use shared::{nanos, stop_counting};
+use shared::{Cpu, stop_counting};
 use thalweg_broker::{
     Batch, Batching, Broker, BrokerConfig, Budget, Coalescer, Link, Moment, Notify, Outbound, Pattern, Policy, Subject,
     SubscribeOptions, SubscriptionId, Taken,
@@ -62,13 +63,13 @@ fn one_thread(subscribers: usize, per_link: usize, messages: u32) {
     let (mut published, mut taken) = (Duration::ZERO, Duration::ZERO);
     let (mut batches, mut deliveries) = (0_u64, 0);
     while published + taken < RUN {
-        let start = Instant::now();
+        let start = Cpu::start();
         for _ in 0..64 {
             broker.publish(&fresh(&to, &encoded, messages), None).expect("room");
         }
-        published += start.elapsed();
+        published += Duration::from_nanos(start.nanos());
         batches += 64;
-        let start = Instant::now();
+        let start = Cpu::start();
         for link in &links {
             while link.take(&mut out, Budget::DEFAULT) == Taken::More {
                 deliveries += count(&out);
@@ -77,7 +78,7 @@ fn one_thread(subscribers: usize, per_link: usize, messages: u32) {
             deliveries += count(&out);
             out.clear();
         }
-        taken += start.elapsed();
+        taken += Duration::from_nanos(start.nanos());
     }
     assert_eq!(deliveries, batches * u64::from(messages) * subscribers as u64, "each once");
     let each = |span: Duration| span.as_nanos() as f64 / deliveries as f64;
@@ -158,8 +159,8 @@ fn coalesced(name: &str, batching: Batching) {
     let mut coalescer = Coalescer::<Vec<u8>>::new(batching);
     let (mut complete, mut out) = (Vec::new(), Vec::new());
     let mut messages = 0_usize;
-    let start = Instant::now();
-    while start.elapsed() < RUN {
+    let start = Cpu::start();
+    while Duration::from_nanos(start.nanos()) < RUN {
         for _ in 0..1024 {
             let add = |into: &mut Vec<u8>| {
                 into.extend_from_slice(&[7; MESSAGE_BYTES]);
@@ -176,7 +177,7 @@ fn coalesced(name: &str, batching: Batching) {
         while links[0].take(&mut out, Budget::DEFAULT) == Taken::More {}
         out.clear();
     }
-    println!("  {name:<11} {:7.1} ns a message, encoding by copying included", nanos(start, messages));
+    println!("  {name:<11} {:7.1} ns a message, encoding by copying included", start.each(messages));
 }
 
 fn main() {

@@ -61,7 +61,9 @@ fn agrees_with_a_map_under_virtual_time() {
         let mut model = Model { entries: BTreeMap::new(), now: at(0) };
         let mut versions: BTreeMap<Vec<u8>, Version> = BTreeMap::new();
         for step in 0..4000 {
-            let key = format!("k{}", rng.below(30)).into_bytes();
+            // Short keys and long ones, which are kept differently.
+            let number = rng.below(30) as usize;
+            let key = format!("k{number}{}", "-tail".repeat(number % 7)).into_bytes();
             let expiry = match rng.below(3) {
                 0 => Expiry::Never,
                 1 => Expiry::Keep,

@@ -1,11 +1,10 @@
-//! What the examples share: numbers from a seed, a clock, an allocator that counts.
+//! What the examples share: numbers from a seed, CPU time, an allocator that counts.
 
 #![allow(dead_code, reason = "each example uses some of it")]
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::atomic::{AtomicUsize, Ordering},
-    time::Instant,
 };
 
 /// Numbers from a seed (splitmix64).
@@ -25,9 +24,27 @@ impl Rng {
     }
 }
 
-/// Nanoseconds since `start` for each of `count`.
-pub fn nanos(start: Instant, count: usize) -> f64 {
-    start.elapsed().as_nanos() as f64 / count as f64
+/// CPU time of the whole process since it was made: what others do on the machine changes it less than the wall's.
+pub struct Cpu(u64);
+
+impl Cpu {
+    pub fn start() -> Self {
+        Self(cpu_nanos())
+    }
+
+    pub fn nanos(&self) -> u64 {
+        cpu_nanos() - self.0
+    }
+
+    /// For each of `count`.
+    pub fn each(&self, count: usize) -> f64 {
+        self.nanos() as f64 / count as f64
+    }
+}
+
+fn cpu_nanos() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 struct Counting;
