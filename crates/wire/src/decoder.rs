@@ -100,7 +100,8 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// For a new connection: frames of at most [`MAX_HELLO_BYTES`] until [`set_max_bytes`](Self::set_max_bytes).
+    /// For a new connection: frames of at most [`MAX_HELLO_BYTES`] until [`set_max_bytes`](Self::set_max_bytes), which a
+    /// server calls when it says welcome, and a client at once, since its hello says what it takes.
     #[must_use]
     pub fn new() -> Self {
         Self { buffer: BytesMut::new(), used: 0, max_bytes: MAX_HELLO_BYTES, failed: None }
@@ -226,6 +227,30 @@ mod tests {
             let wanted: Vec<_> = (1..).zip(bodies.map(<[u8]>::to_vec)).collect();
             assert_eq!(got, wanted, "in steps of {step}");
             assert_eq!(decoder.pending_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_read_into_the_buffer_joins_what_is_there() {
+        let stream: Vec<u8> = (1..=400).flat_map(|id: u32| frame(id, &vec![id as u8; id as usize * 3])).collect();
+        for step in [5, 1000, 40_000] {
+            let mut decoder = Decoder::new();
+            let (mut at, mut seen) = (0, 0);
+            while at < stream.len() {
+                // As a socket does: no more than there is room for.
+                let buffer = decoder.buffer();
+                let room = buffer.capacity() - buffer.len();
+                assert!(room > 0);
+                let read = step.min(room).min(stream.len() - at);
+                buffer.extend_from_slice(&stream[at..at + read]);
+                at += read;
+                while let Some(raw) = decoder.next_borrowed().unwrap() {
+                    seen += 1;
+                    assert_eq!((raw.header.id, raw.payload.len()), (seen, seen as usize * 3), "in steps of {step}");
+                    assert!(raw.payload.iter().all(|byte| *byte == seen as u8));
+                }
+            }
+            assert_eq!((seen, decoder.pending_bytes()), (400, 0));
         }
     }
 

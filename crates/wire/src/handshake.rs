@@ -24,6 +24,9 @@ pub const MIN_VERSION: u16 = 1;
 /// Highest version that this crate speaks.
 pub const MAX_VERSION: u16 = 1;
 
+/// What both sides name the protocol where TLS or QUIC asks (ALPN).
+pub const ALPN: &[u8] = b"thalweg";
+
 /// Silence is not broken more often than this, whatever a side asks for.
 pub const MIN_KEEP_ALIVE: Duration = Duration::from_secs(1);
 

@@ -64,6 +64,8 @@ fn fields_and_reasons_are_documented() {
     let code: Vec<_> = KNOWN_FIELDS.iter().map(|(tag, name)| (format!("{tag:04x}"), (*name).to_owned())).collect();
     assert_eq!(fields, code);
     assert!(document().contains(&format!("below `{MUST_UNDERSTAND:04x}`")));
+    let alpn = std::str::from_utf8(thalweg_wire::handshake::ALPN).unwrap();
+    assert!(document().contains(&format!("ALPN is `{alpn}`")));
     let reasons: Vec<_> = rows("| reason | name |").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     let code: Vec<_> = Reason::ALL.iter().map(|(_, code, name)| (code.to_string(), (*name).to_owned())).collect();
     assert_eq!(reasons, code);
