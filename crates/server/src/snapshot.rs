@@ -14,7 +14,6 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::Instant,
 };
 
 use axum::{
@@ -23,6 +22,7 @@ use axum::{
 };
 use thalweg_engine::snapshot::{Snapshot, SnapshotError, SnapshotOptions};
 use thalweg_types::{Action, Classified};
+use tokio::time::Instant;
 
 use crate::{
     app::{Answer, App, Call},
@@ -149,7 +149,7 @@ impl Table {
 /// Forgets what is kept too long, until nothing is kept.
 async fn sweep(app: Weak<App>) {
     while let Some(end) = app.upgrade().and_then(|app| app.snapshots.next_end()) {
-        tokio::time::sleep_until(end.into()).await;
+        tokio::time::sleep_until(end).await;
         if let Some(app) = app.upgrade() {
             app.snapshots.expire();
         }
