@@ -3,24 +3,52 @@
 //! Links take what they need in steps of [`STEP`], so the shared counter is touched rarely. Invariant: `used` is the
 //! sum of what links hold; it passes `max` only by what [`Memory::force`] gave, at most a batch for each link.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use crate::{
+    locked,
+    notify::{Notify, Waiters},
+};
 
 /// Bytes that a link takes at a time.
 const STEP: u64 = 64 * 1024;
 
-#[derive(Debug)]
 pub(crate) struct Memory {
     used: AtomicU64,
     max: u64,
+    waiting: Mutex<Waiters>,
+    any_waiting: AtomicBool,
 }
 
 impl Memory {
     pub(crate) fn new(max: u64) -> Self {
-        Self { used: AtomicU64::new(0), max }
+        Self { used: AtomicU64::new(0), max, waiting: Mutex::default(), any_waiting: AtomicBool::new(false) }
     }
 
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Remembers who waits for others to give some back. Whoever calls this tries again afterwards: what is given back
+    /// before that is seen by the try, what is given back later sees the flag (both orders are sequentially
+    /// consistent).
+    pub(crate) fn wait(&self, waiter: &Arc<dyn Notify>) {
+        let mut waiting = locked(self.waiting.lock());
+        waiting.add(waiter);
+        self.any_waiting.store(true, Ordering::SeqCst);
+    }
+
+    /// Whom to tell, after something may have been given back.
+    pub(crate) fn take_waiting(&self) -> Vec<Arc<dyn Notify>> {
+        if !self.any_waiting.load(Ordering::SeqCst) || self.used.load(Ordering::SeqCst) >= self.max {
+            return Vec::new();
+        }
+        let mut waiting = locked(self.waiting.lock());
+        self.any_waiting.store(false, Ordering::SeqCst);
+        waiting.take()
     }
 }
 
@@ -35,8 +63,9 @@ impl Held {
             return true;
         }
         let more = (bytes - self.0).next_multiple_of(STEP);
-        if memory.used.fetch_add(more, Ordering::Relaxed).saturating_add(more) > memory.max {
-            memory.used.fetch_sub(more, Ordering::Relaxed);
+        // Not added and taken back: somebody who waits might look in between, and nobody would tell it.
+        let take = |used: u64| used.checked_add(more).filter(|used| *used <= memory.max);
+        if memory.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
             return false;
         }
         self.0 += more;
@@ -47,7 +76,7 @@ impl Held {
     pub(crate) fn force(&mut self, bytes: u64, memory: &Memory) {
         if bytes > self.0 {
             let more = (bytes - self.0).next_multiple_of(STEP);
-            memory.used.fetch_add(more, Ordering::Relaxed);
+            memory.used.fetch_add(more, Ordering::SeqCst);
             self.0 += more;
         }
     }
@@ -56,7 +85,7 @@ impl Held {
     pub(crate) fn shrink(&mut self, bytes: u64, memory: &Memory) {
         let keep = if bytes == 0 { 0 } else { bytes.next_multiple_of(STEP) + STEP };
         if self.0 > keep {
-            memory.used.fetch_sub(self.0 - keep, Ordering::Relaxed);
+            memory.used.fetch_sub(self.0 - keep, Ordering::SeqCst);
             self.0 = keep;
         }
     }

@@ -11,7 +11,8 @@
 //! # Room
 //! If some of those who match have the policy to block, room is reserved in all of their queues before anything is
 //! queued anywhere. If one has none, the reservations are given up, the publisher is put on that link's list of
-//! waiters, under the same lock under which there was no room, and nobody gets anything. So a publish happens for all or
+//! waiters, under the same lock under which there was no room, and nobody gets anything. (If it is the broker's memory that
+//! is full, it is put on the broker's list as well, and looks once more.) So a publish happens for all or
 //! for none, and can be repeated as it is. No thread waits for room here, and none waits for a lock while it holds
 //! another's for longer than a push: locks are taken in the order shard, trie, link, and never two links at once.
 //!
@@ -104,7 +105,7 @@ impl Publish<'_> {
             match self.reserve(target) {
                 Ok(Reserved::Yes) => reserved.push(target),
                 Ok(Reserved::Gone) => {}
-                Ok(Reserved::Full) => unreachable!("told as an error"),
+                Ok(Reserved::Full | Reserved::NoMemory) => unreachable!("told as an error"),
                 Err(blocked) => return Err(self.give_up(&reserved, blocked)),
             }
         }
@@ -131,8 +132,14 @@ impl Publish<'_> {
     /// Keeps room in a queue whose policy is to block, or says that there is none.
     fn reserve(&mut self, target: &Target) -> Result<Reserved, WouldBlock> {
         let mut link = target.link.lock();
-        let reserved = link.reserve(target.place, self.batch.cost(), self.memory);
-        if reserved != Reserved::Full {
+        let mut reserved = link.reserve(target.place, self.batch.cost(), self.memory);
+        if reserved == Reserved::NoMemory
+            && let Some(waiter) = self.waiter
+        {
+            self.memory.wait(waiter);
+            reserved = link.reserve(target.place, self.batch.cost(), self.memory);
+        }
+        if matches!(reserved, Reserved::Yes | Reserved::Gone) {
             return Ok(reserved);
         }
         if let Some(waiter) = self.waiter {
@@ -149,6 +156,7 @@ impl Publish<'_> {
             link.unreserve(target.place, self.batch.cost(), self.memory);
             self.wakes.waiters(link.take_waiting());
         }
+        self.wakes.waiters(self.memory.take_waiting());
         blocked
     }
 
@@ -164,7 +172,7 @@ impl Publish<'_> {
             let member = &members[at];
             match self.reserve_in_group(member) {
                 Ok(Reserved::Yes) => return Picked::Room(member),
-                Ok(Reserved::Full) => overflows = overflows.or(Some(member)),
+                Ok(Reserved::Full | Reserved::NoMemory) => overflows = overflows.or(Some(member)),
                 Ok(Reserved::Gone) => {}
                 Err(blocked) => blocks = blocks.or(Some(blocked)),
             }
@@ -213,6 +221,7 @@ impl Publish<'_> {
             let told = link.must_tell();
             if !link.is_open() {
                 self.wakes.waiters(link.take_waiting());
+                self.wakes.waiters(self.memory.take_waiting());
             }
             drop(link);
             if told {

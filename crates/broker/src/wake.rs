@@ -21,7 +21,7 @@ impl Wakes {
     pub(crate) fn waiters(&mut self, waiters: Vec<Arc<dyn Notify>>) {
         if self.waiters.is_empty() {
             self.waiters = waiters;
-        } else {
+        } else if !waiters.is_empty() {
             self.waiters.extend(waiters);
         }
     }

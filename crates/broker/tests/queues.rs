@@ -296,6 +296,33 @@ fn the_brokers_bound_counts_all_links() {
     assert_eq!(broker.stats().queued_bytes, 0);
 }
 
+/// The link that blocks has something that its receiver does not permit to be sent, so nothing ever leaves it: room comes
+/// from others.
+#[test]
+fn a_publisher_that_waits_for_the_brokers_memory_is_woken_by_any_link() {
+    for how in 0..3 {
+        let step = 64 * 1024;
+        let broker = Broker::new(BrokerConfig { max_queued_bytes: 2 * step, ..BrokerConfig::DEFAULTS });
+        let stuck = open(&broker, "stuck", &SubscribeOptions { credit: Credit::NONE, ..SubscribeOptions::DEFAULTS });
+        stuck.subscribe(SubscriptionId(2), pattern("a"), &options(Policy::Block, 9, 1 << 40)).unwrap();
+        broker.publish(&sized("stuck", 0, step as usize, 1), None).unwrap();
+        let other = open(&broker, "other", &SubscribeOptions::DEFAULTS);
+        broker.publish(&sized("other", 0, step as usize, 1), None).unwrap();
+        let bell = Bell::new();
+        let waiter: std::sync::Arc<dyn thalweg_broker::Notify> = bell.clone();
+        broker.publish(&message("a", 1), Some(&waiter)).unwrap_err();
+        assert_eq!(bell.count(), 0);
+        match how {
+            0 => assert_eq!(take(&other).len(), 1),
+            1 => other.unsubscribe(SubscriptionId(1)).unwrap(),
+            _ => drop(other),
+        }
+        assert_eq!(bell.count(), 1, "way {how}");
+        assert_eq!(broker.publish(&message("a", 1), Some(&waiter)).unwrap().delivered, 1);
+        assert_eq!(told_to(2, &take(&stuck)), [Told::Message(1)]);
+    }
+}
+
 #[test]
 fn a_driver_is_told_once_until_it_looks() {
     let broker = broker();

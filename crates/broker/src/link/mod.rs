@@ -232,6 +232,7 @@ impl Link {
             self.shared.note_load(&state);
             removed
         };
+        wakes.waiters(self.core.memory.take_waiting());
         let (place, subscription) = removed.ok_or(UnknownSubscription(id))?;
         self.forget(place, &subscription);
         self.core.uncount_subscriptions(1);
@@ -272,6 +273,7 @@ impl Link {
             self.shared.note_load(&state);
         }
         drop(state);
+        wakes.waiters(self.core.memory.take_waiting());
         taken
     }
 
@@ -307,6 +309,7 @@ impl Drop for Link {
             wakes.waiters(state.take_waiting());
             state.close(&self.core.memory)
         };
+        wakes.waiters(self.core.memory.take_waiting());
         drop(wakes);
         for (place, subscription) in &removed {
             self.forget(*place, subscription);

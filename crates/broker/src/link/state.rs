@@ -28,7 +28,7 @@ use super::{
 use crate::{
     batch::{Batch, Cost},
     memory::{Held, Memory},
-    notify::Notify,
+    notify::{Notify, Waiters},
 };
 
 /// Which subscription of a link, and in which life of its slot.
@@ -67,7 +67,10 @@ pub(crate) enum Offered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
     Yes,
+    /// Its queue or its link has none, until that link's driver takes something.
     Full,
+    /// All links together have none, until any of them gives some back.
+    NoMemory,
     Gone,
 }
 
@@ -104,7 +107,7 @@ pub(crate) struct LinkState {
     /// The driver has been told and has not looked since.
     told: bool,
     /// Publishers that wait for room.
-    waiting: Vec<Arc<dyn Notify>>,
+    waiting: Waiters,
 }
 
 impl LinkState {
@@ -123,7 +126,7 @@ impl LinkState {
             dropped: 0,
             standing: Standing::Open,
             told: false,
-            waiting: Vec::new(),
+            waiting: Waiters::default(),
         }
     }
 
@@ -242,7 +245,8 @@ impl LinkState {
             Some(_) => {}
         }
         if !self.covers(cost.bytes, memory) {
-            return Reserved::Full;
+            let link_has_room = self.held.bytes + cost.bytes <= self.max_bytes;
+            return if link_has_room { Reserved::NoMemory } else { Reserved::Full };
         }
         self.held.add(cost);
         self.at(place).expect("just seen").reserve(cost);
@@ -433,20 +437,13 @@ impl LinkState {
         if self.told { Taken::More } else { Taken::All }
     }
 
-    /// Remembers who waits for room, once. Those whose owners have gone are forgotten before the list grows, so it
-    /// is at most twice as long as there are publishers.
+    /// Remembers who waits for room.
     pub(crate) fn wait(&mut self, waiter: &Arc<dyn Notify>) {
-        if self.waiting.iter().any(|known| Arc::ptr_eq(known, waiter)) {
-            return;
-        }
-        if self.waiting.len() == self.waiting.capacity() {
-            self.waiting.retain(|known| Arc::strong_count(known) > 1);
-        }
-        self.waiting.push(Arc::clone(waiter));
+        self.waiting.add(waiter);
     }
 
     pub(crate) fn take_waiting(&mut self) -> Vec<Arc<dyn Notify>> {
-        std::mem::take(&mut self.waiting)
+        self.waiting.take()
     }
 }
 
