@@ -1,12 +1,13 @@
 //! The snapshot suite: full snapshots of a filled database while others write, and what the writers notice.
 //!
-//! Setup fills an embedded engine and waits for its compactions. A closed loop then finds the most puts a second
-//! that the writers get; at half of that, on a schedule, they write first undisturbed and then beside a snapshot,
-//! in turns. Half of the most stands for half of the rate at which response times begin to grow without bound.
-//! A snapshot that went to a file is read again and checked, with nobody writing, or the figures are not given.
+//! Setup fills an embedded engine and waits for its compactions. A search then finds the knee: the highest rate, on a
+//! schedule, at which the writers meet an objective, and go on meeting it. At half of that they write first
+//! undisturbed and then beside a snapshot, in turns. A snapshot that went to a file is read again and checked, with
+//! nobody writing, or the figures are not given.
 
 mod content;
 mod take;
+mod tasks;
 mod writers;
 
 use std::{
@@ -17,7 +18,7 @@ use std::{
 use thalweg_engine::{BackendKind, Database, Options, snapshot::Compression};
 use thalweg_types::Durability;
 
-pub use self::take::Target;
+pub use self::{take::Target, writers::Drive};
 use self::{
     content::Content,
     take::{Taken, take},
@@ -28,7 +29,7 @@ use crate::{
     backends::backend,
     data::KEY_BYTES,
     engine::settle,
-    http::search::parse_duration,
+    http::search::{Bounds, Objective, Trial, find_knee, parse_duration},
     report::{Cell, Check, Table, number},
     stats::{Summary, ratio},
     usage::{Usage, Whose},
@@ -43,6 +44,12 @@ const WANTED_TIMES: f64 = 2.0;
 const FEWEST_PUTS: u64 = 1000;
 /// Writers that get less of their schedule than this are past what they can do: their times mean nothing.
 const LEAST_OF_RATE: f64 = 0.95;
+/// The search ends when it knows the knee up to this share of it.
+const PRECISION: f64 = 0.05;
+/// Times that the knee must meet the objective.
+const REPEATS: u32 = 3;
+/// A trial is given up when a put takes longer than this and than 20 times what the objective allows.
+const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Options of the snapshot suite.
 #[derive(Clone, Debug, clap::Args)]
@@ -65,13 +72,22 @@ pub struct SnapshotOptions {
     /// Where the snapshot goes.
     #[arg(long, value_enum, default_value_t)]
     pub to: Target,
-    /// Who writes meanwhile, a thread each.
+    /// How many write meanwhile, each one put at a time.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub writers: u32,
+    /// What they are.
+    #[arg(long, value_enum, default_value_t)]
+    pub drive: Drive,
+    /// What the writers must meet at the knee.
+    #[arg(long, default_value = "p99<5ms")]
+    pub objective: Objective,
+    /// Puts a second while a snapshot is taken, instead of half of the knee, which is not searched then.
+    #[arg(long)]
+    pub rate: Option<f64>,
     /// Durability of their puts.
     #[arg(long, default_value_t = Durability::Disk)]
     pub durability: Durability,
-    /// How long the writers write without a snapshot, in each round and in the closed loop.
+    /// How long the writers write without a snapshot, in each round and in each trial of the search.
     #[arg(long, default_value = "3s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Rounds, each without and then with a snapshot; medians are reported.
@@ -101,16 +117,9 @@ pub fn run(options: &SnapshotOptions, progress: &mut dyn Progress) -> Result<Rep
     let mut report = Report::begin("snapshot", scratch.path());
     conditions(options, &mut report);
     let measured = measure(options, &scratch, progress)?;
-    report.condition(
-        "rate",
-        format!("{} puts/s, half of the {} of the closed loop", number(measured.most / 2.0), number(measured.most)),
-    );
+    report.condition("rate", measured.load.text(options));
     measured.report(&mut report);
-    report.notes.push(
-        "half of the closed loop's rate stands for half of the knee, which was not searched; response times count \
-         from the scheduled moment"
-            .to_owned(),
-    );
+    report.notes.push("response times count from the scheduled moment".to_owned());
     report.notes.push(match options.to {
         Target::File => "each snapshot's time includes syncing its file; each was read again and checked".to_owned(),
         Target::Null => "the chunks were dropped: nothing was written, and nothing was read again".to_owned(),
@@ -123,7 +132,11 @@ pub fn run(options: &SnapshotOptions, progress: &mut dyn Progress) -> Result<Rep
 fn conditions(options: &SnapshotOptions, report: &mut Report) {
     report.condition("backend", options.backend.name());
     report.condition("durability", options.durability.name());
-    report.condition("concurrency", format!("{} writers, a thread each; 1 snapshot at a time", options.writers));
+    let drive = match options.drive {
+        Drive::Tasks => "tasks that share a thread",
+        Drive::Threads => "a thread each",
+    };
+    report.condition("concurrency", format!("{} writers, {drive}; 1 snapshot at a time", options.writers));
     report.condition(
         "payload",
         format!(
@@ -145,9 +158,27 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
 struct Measured {
     /// Bytes of all keys and values.
     payload: f64,
-    /// Puts a second of the closed loop.
-    most: f64,
+    load: Load,
     rounds: Vec<Round>,
+}
+
+/// How fast the writers go.
+struct Load {
+    /// Puts a second while a snapshot is taken, and without.
+    rate: f64,
+    /// Highest rate that met the objective; `None` if the rate was given.
+    knee: Option<f64>,
+    trials: Vec<(f64, Written, Trial)>,
+}
+
+impl Load {
+    fn text(&self, options: &SnapshotOptions) -> String {
+        let rate = number(self.rate);
+        match self.knee {
+            None => format!("{rate} puts/s, as given"),
+            Some(knee) => format!("{rate} puts/s, half of the knee ({} with {})", number(knee), options.objective),
+        }
+    }
 }
 
 /// One round: the writers without, the snapshot without, and both.
@@ -173,27 +204,27 @@ fn measure(options: &SnapshotOptions, scratch: &Scratch, progress: &mut dyn Prog
     settle(&database)?;
     progress.step(&format!("filled with {} MB", number(content.bytes() as f64 / 1e6)));
     let keyspace = keyspace.with_durability(options.durability);
+    let asynchronous = database.to_async();
     let mut phases = 0;
     let mut writers = || {
         phases += 1;
         let seed = options.seed.wrapping_add(1 << 32).wrapping_mul(phases << 16);
-        Writers { keyspace: &keyspace, content: &content, count: options.writers, seed }
+        let (database, drive, count) = (&asynchronous, options.drive, options.writers);
+        Writers { database, keyspace: &keyspace, content: &content, level: options.durability, drive, count, seed }
     };
-    let most = writers().closed(options.duration)?.rate();
-    if most.is_nan() || most <= 0.0 {
-        let message = "no put was answered in that time: make it longer".to_owned();
-        return Err(BenchError::Option { option: "--duration", message });
-    }
-    progress.step(&format!("closed loop: {} puts/s", number(most)));
+    let load = match options.rate {
+        Some(rate) => Load { rate, knee: None, trials: Vec::new() },
+        None => search(options, &mut writers, progress)?,
+    };
     let mut rounds = Vec::new();
     for number in 1..=options.rounds {
         settle(&database)?;
-        let undisturbed = writers().open(most / 2.0, options.duration)?;
+        let undisturbed = writers().open(load.rate, options.duration, None)?;
         let alone = checked(options, &content, &files, || take_one(&database, options, &files))?;
         settle(&database)?;
         let mut beside = None;
         let taken = checked(options, &content, &files, || {
-            let (written, taken) = writers().open_beside(most / 2.0, || take_one(&database, options, &files))?;
+            let (written, taken) = writers().open_beside(load.rate, || take_one(&database, options, &files))?;
             beside = Some(written);
             Ok(taken)
         })?;
@@ -202,7 +233,38 @@ fn measure(options: &SnapshotOptions, scratch: &Scratch, progress: &mut dyn Prog
         rounds.push(round);
     }
     database.close().map_err(BenchError::subject(NAME, "closing"))?;
-    Ok(Measured { payload: content.bytes() as f64, most, rounds })
+    Ok(Measured { payload: content.bytes() as f64, load, rounds })
+}
+
+/// Searches the knee, from a small share of what a closed loop gets.
+fn search<'a>(
+    options: &SnapshotOptions,
+    writers: &mut impl FnMut() -> Writers<'a>,
+    progress: &mut dyn Progress,
+) -> Result<Load, BenchError> {
+    let most = writers().closed(options.duration)?.rate();
+    if most.is_nan() || most <= 0.0 {
+        let message = "no put was answered in that time: make it longer".to_owned();
+        return Err(BenchError::Option { option: "--duration", message });
+    }
+    progress.step(&format!("closed loop: {} puts/s", number(most)));
+    let bounds = Bounds { start: most / 4.0, max: most * 4.0, precision: PRECISION, repeats: REPEATS };
+    let give_up = (options.objective.bound * 20).max(LEAST_PATIENCE);
+    let mut trials = Vec::new();
+    let knee = find_knee(&bounds, |rate| {
+        let written = writers().open(rate, options.duration, Some(give_up))?;
+        let kept_up = !written.gave_up && written.rate() >= LEAST_OF_RATE * rate;
+        let trial = if kept_up && options.objective.is_met(&written.times) { Trial::Pass } else { Trial::Fail };
+        let p99 = written.times.quantiles().p99_us;
+        progress.step(&format!("{} puts/s: p99 {} µs, {trial:?}", number(rate), number(p99)));
+        trials.push((rate, written, trial));
+        Ok::<_, BenchError>(trial)
+    })?;
+    let Some(knee) = knee.rate else {
+        let message = format!("no rate meets {}", options.objective);
+        return Err(BenchError::Option { option: "--objective", message });
+    };
+    Ok(Load { rate: knee / 2.0, knee: Some(knee), trials })
 }
 
 fn take_one(database: &Database, options: &SnapshotOptions, files: &Path) -> Result<Taken, BenchError> {
@@ -244,6 +306,9 @@ impl Measured {
     fn report(&self, report: &mut Report) {
         report.tables.push(self.snapshots());
         report.tables.push(self.writers());
+        if !self.load.trials.is_empty() {
+            report.tables.push(self.load.table());
+        }
         let rates: Vec<f64> = self.rounds.iter().map(|round| self.payload / round.taken.seconds).collect();
         let rate = Summary::of(&rates).median / 1e6;
         report.checks.push(Check::at_least("payload in a snapshot beside writers", rate, WANTED_RATE / 1e6, " MB/s"));
@@ -255,7 +320,7 @@ impl Measured {
 
     /// NaN if the phase says nothing about it.
     fn p99(&self, written: &Written) -> f64 {
-        if written.times.count() < FEWEST_PUTS || written.rate() < LEAST_OF_RATE * self.most / 2.0 {
+        if written.times.count() < FEWEST_PUTS || written.rate() < LEAST_OF_RATE * self.load.rate {
             return f64::NAN;
         }
         written.times.quantiles().p99_us
@@ -310,6 +375,26 @@ impl Measured {
     }
 }
 
+impl Load {
+    fn table(&self) -> Table {
+        let columns = &["offered/s", "answered/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "outcome"];
+        let mut table = Table::new("the knee: climb, bisect, repeat", columns);
+        for (rate, written, trial) in &self.trials {
+            let quantiles = written.times.quantiles();
+            table.row(vec![
+                (*rate).into(),
+                written.rate().into(),
+                quantiles.p50_us.into(),
+                quantiles.p99_us.into(),
+                quantiles.p999_us.into(),
+                quantiles.max_us.into(),
+                if *trial == Trial::Pass { "met" } else { "missed" }.to_owned().into(),
+            ]);
+        }
+        table
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,12 +409,19 @@ mod tests {
             compress: Compression::Zstd,
             to: Target::File,
             writers: 2,
+            drive: Drive::Tasks,
+            objective: "p99<5s".parse().unwrap(),
+            rate: None,
             durability: Durability::Os,
             duration: Duration::from_millis(50),
             rounds: 2,
             dir: None,
             seed: 1,
         }
+    }
+
+    fn given() -> SnapshotOptions {
+        SnapshotOptions { rate: Some(2000.0), drive: Drive::Threads, ..small() }
     }
 
     fn cell(report: &Report, table: usize, row: usize, column: &str) -> f64 {
@@ -346,6 +438,7 @@ mod tests {
     fn a_small_run_takes_whole_snapshots_beside_writers() {
         let report = run(&small(), &mut Quiet).unwrap();
         assert_eq!((report.tables[0].rows.len(), report.tables[1].rows.len(), report.checks.len()), (4, 4, 2));
+        assert!(report.tables[2].rows.len() > REPEATS as usize);
         for row in 0..4 {
             assert!(cell(&report, 0, row, "rows") >= 2000.0);
             let size = cell(&report, 0, row, "written B/payload B");
@@ -356,14 +449,16 @@ mod tests {
 
     #[test]
     fn without_compression_it_is_as_large_as_what_it_holds() {
-        let plain = SnapshotOptions { compress: Compression::None, to: Target::Null, rounds: 1, ..small() };
+        let plain = SnapshotOptions { compress: Compression::None, to: Target::Null, rounds: 1, ..given() };
         let report = run(&plain, &mut Quiet).unwrap();
+        assert_eq!(report.tables.len(), 2, "nothing was searched");
         assert!((1.0..1.2).contains(&cell(&report, 0, 0, "written B/payload B")));
     }
 
     #[test]
     fn few_puts_or_a_missed_schedule_say_nothing_about_a_99th_percentile() {
-        let measured = Measured { payload: 1.0, most: 2000.0, rounds: Vec::new() };
+        let load = Load { rate: 1000.0, knee: None, trials: Vec::new() };
+        let measured = Measured { payload: 1.0, load, rounds: Vec::new() };
         let mut written = Written { seconds: 1.0, ..Written::default() };
         (1..FEWEST_PUTS).for_each(|_| written.times.record_nanos(5000));
         assert!(measured.p99(&written).is_nan());
@@ -377,6 +472,13 @@ mod tests {
     fn a_closed_loop_without_an_answer_is_an_error() {
         let at_once = SnapshotOptions { entries: 1, duration: Duration::ZERO, ..small() };
         assert!(matches!(run(&at_once, &mut Quiet), Err(BenchError::Option { option: "--duration", .. })));
+    }
+
+    #[test]
+    fn an_objective_that_nothing_meets_is_an_error() {
+        let objective = "max<1us".parse().unwrap();
+        let never = SnapshotOptions { objective, duration: Duration::from_millis(5), ..small() };
+        assert!(matches!(run(&never, &mut Quiet), Err(BenchError::Option { option: "--objective", .. })));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Those who put while a snapshot is taken: as fast as they are answered, or as a schedule says.
 //!
-//! A writer is a thread that puts one value at a time under a random key of those that are there. In an open loop
-//! a put's time counts from its scheduled moment: what a writer could not begin on time waits, and that counts.
+//! A writer puts one value at a time under a random key of those that are there. In an open loop a put's time
+//! counts from its scheduled moment: what a writer could not begin on time waits, and that counts.
 
 use std::{
     num::NonZeroU64,
@@ -11,15 +11,26 @@ use std::{
 };
 
 use rustix::thread::set_current_timer_slack;
-use thalweg_engine::Keyspace;
+use thalweg_engine::{AsyncDatabase, Keyspace};
+use thalweg_types::Durability;
 
-use super::{NAME, content::Content};
+use super::{NAME, content::Content, tasks};
 use crate::{
     BenchError, data,
     http::schedule::{Arrivals, Schedule},
     latency::Latencies,
     random::Rng,
 };
+
+/// What a writer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Drive {
+    /// A task: all share one thread, as the connections of a server do, and wait as futures.
+    #[default]
+    Tasks,
+    /// A thread that blocks, as in a program that embeds the engine.
+    Threads,
+}
 
 /// What all writers of a phase did.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +39,8 @@ pub(super) struct Written {
     pub(super) times: Latencies,
     /// From the first scheduled moment to the last answer.
     pub(super) seconds: f64,
+    /// They were stopped because they fell too far behind.
+    pub(super) gave_up: bool,
 }
 
 impl Written {
@@ -38,24 +51,101 @@ impl Written {
 
 /// Who writes, and where.
 pub(super) struct Writers<'a> {
+    pub(super) database: &'a AsyncDatabase,
     pub(super) keyspace: &'a Keyspace,
     pub(super) content: &'a Content,
+    pub(super) level: Durability,
+    pub(super) drive: Drive,
     pub(super) count: u32,
     /// Feeds keys, values and schedules; another one in each phase.
     pub(super) seed: u64,
 }
 
+/// When one phase begins and ends, and how fast it goes.
+pub(super) struct Phase {
+    pub(super) begun: Instant,
+    /// In nanoseconds since it begun. Whatever is due before is put, however late.
+    until: AtomicU64,
+    /// Puts a second of all; `None`: as fast as they are answered.
+    rate: Option<f64>,
+    /// Nanoseconds that a put may be late before all stop.
+    give_up: u64,
+}
+
+impl Phase {
+    fn new(until: u64, rate: Option<f64>, give_up: Option<Duration>) -> Self {
+        Self { begun: Instant::now(), until: until.into(), rate, give_up: give_up.map_or(u64::MAX, nanos) }
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        nanos(self.begun.elapsed())
+    }
+
+    pub(super) fn is_over(&self, due: u64) -> bool {
+        due >= self.until.load(Ordering::Relaxed)
+    }
+
+    fn stop(&self) {
+        self.until.store(0, Ordering::Relaxed);
+    }
+
+    fn was_stopped(&self) -> bool {
+        self.until.load(Ordering::Relaxed) == 0
+    }
+
+    /// Counts a put that was answered just now.
+    pub(super) fn answered(&self, due: u64, times: &mut Latencies) {
+        let took = self.now().saturating_sub(due);
+        times.record_nanos(took);
+        if took > self.give_up {
+            self.stop();
+        }
+    }
+}
+
+/// What one writer puts, and when.
+pub(super) struct Puts<'a> {
+    content: &'a Content,
+    rng: Rng,
+    schedule: Option<Schedule>,
+    pub(super) key: [u8; data::KEY_BYTES],
+    pub(super) value: Vec<u8>,
+    /// Nanoseconds since the phase begun.
+    pub(super) due: u64,
+}
+
+impl<'a> Puts<'a> {
+    pub(super) fn new(writers: &Writers<'a>, number: u32, phase: &Phase) -> Self {
+        let schedule =
+            |rate| Schedule::new(Arrivals::Constant, rate, number as usize, writers.count as usize, writers.seed);
+        let mut puts = Self {
+            content: writers.content,
+            rng: Rng::new(writers.seed.wrapping_add(u64::from(number))),
+            schedule: phase.rate.map(schedule),
+            key: data::key(0),
+            value: Vec::new(),
+            due: 0,
+        };
+        puts.next(phase);
+        puts
+    }
+
+    pub(super) fn next(&mut self, phase: &Phase) {
+        self.key = data::key(self.rng.below(self.content.entries));
+        self.content.value(self.rng.next_u64(), &mut self.value);
+        self.due = self.schedule.as_mut().map_or_else(|| phase.now(), Schedule::take);
+    }
+}
+
 impl Writers<'_> {
     /// All put as fast as they are answered.
     pub(super) fn closed(&self, time: Duration) -> Result<Written, BenchError> {
-        let until = AtomicU64::new(nanos(time));
-        self.run(&until, None, || Ok(())).map(|(written, ())| written)
+        self.run(&Phase::new(nanos(time), None, None), || Ok(())).map(|(written, ())| written)
     }
 
-    /// Together they put `rate` times a second, for `time`.
-    pub(super) fn open(&self, rate: f64, time: Duration) -> Result<Written, BenchError> {
-        let until = AtomicU64::new(nanos(time));
-        self.run(&until, Some(rate), || Ok(())).map(|(written, ())| written)
+    /// Together they put `rate` times a second, for `time`, or until a put takes longer than `give_up`.
+    pub(super) fn open(&self, rate: f64, time: Duration, give_up: Option<Duration>) -> Result<Written, BenchError> {
+        self.run(&Phase::new(nanos(time), Some(rate), give_up), || Ok(())).map(|(written, ())| written)
     }
 
     /// Together they put `rate` times a second, for as long as `beside` takes.
@@ -64,73 +154,66 @@ impl Writers<'_> {
         rate: f64,
         beside: impl FnOnce() -> Result<T, BenchError>,
     ) -> Result<(Written, T), BenchError> {
-        self.run(&AtomicU64::new(u64::MAX), Some(rate), beside)
+        self.run(&Phase::new(u64::MAX, Some(rate), None), beside)
     }
 
     fn run<T>(
         &self,
-        until: &AtomicU64,
-        rate: Option<f64>,
+        phase: &Phase,
         beside: impl FnOnce() -> Result<T, BenchError>,
     ) -> Result<(Written, T), BenchError> {
-        let begun = Instant::now();
+        let numbers: Vec<Vec<u32>> = match self.drive {
+            Drive::Tasks => vec![(0..self.count).collect()],
+            Drive::Threads => (0..self.count).map(|number| vec![number]).collect(),
+        };
         let (outcomes, done) = thread::scope(|scope| {
-            let writer = |number| {
+            let writer = |numbers: Vec<u32>| {
                 scope.spawn(move || {
-                    let done = self.write(number, begun, until, rate);
+                    // Sleeps end up to 50 µs late otherwise; without it they do, which the times then show.
+                    let _ = set_current_timer_slack(NonZeroU64::new(1));
+                    let done = match self.drive {
+                        Drive::Tasks => tasks::run(self, &numbers, phase),
+                        Drive::Threads => self.write(numbers[0], phase),
+                    };
                     if done.is_err() {
-                        until.store(0, Ordering::Relaxed);
+                        phase.stop();
                     }
                     done
                 })
             };
-            let writers: Vec<_> = (0..self.count).map(writer).collect();
+            let writers: Vec<_> = numbers.into_iter().map(writer).collect();
             let done = beside();
-            let end = nanos(begun.elapsed());
+            let end = phase.now();
             // Not if it has an end already, which failing gives it.
-            let _ = until.compare_exchange(u64::MAX, end, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = phase.until.compare_exchange(u64::MAX, end, Ordering::Relaxed, Ordering::Relaxed);
             let panicked = |_| Err(BenchError::subject(NAME, "putting")("a writer panicked"));
             let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap_or_else(panicked)).collect();
             (outcomes, done)
         });
-        let mut written = Written { seconds: begun.elapsed().as_secs_f64(), ..Written::default() };
+        let seconds = phase.begun.elapsed().as_secs_f64();
+        let mut written = Written { seconds, gave_up: phase.was_stopped(), ..Written::default() };
         for times in outcomes {
             written.times.merge(&times?);
         }
         Ok((written, done?))
     }
 
-    /// One writer's part. Whatever is due before the end is put, however late.
-    fn write(
-        &self,
-        number: u32,
-        begun: Instant,
-        until: &AtomicU64,
-        rate: Option<f64>,
-    ) -> Result<Latencies, BenchError> {
-        // Sleeps end up to 50 µs late otherwise; without it they do, which the times then show.
-        let _ = set_current_timer_slack(NonZeroU64::new(1));
-        let mut rng = Rng::new(self.seed.wrapping_add(u64::from(number)));
-        let schedule = |rate| Schedule::new(Arrivals::Constant, rate, number as usize, self.count as usize, self.seed);
-        let mut schedule = rate.map(schedule);
-        let (mut times, mut value) = (Latencies::default(), Vec::new());
-        loop {
-            let key = data::key(rng.below(self.content.entries));
-            self.content.value(rng.next_u64(), &mut value);
-            let due = schedule.as_mut().map_or_else(|| nanos(begun.elapsed()), Schedule::take);
-            if due >= until.load(Ordering::Relaxed) {
-                return Ok(times);
-            }
-            let early = due.saturating_sub(nanos(begun.elapsed()));
+    /// One writer's part, on a thread of its own.
+    fn write(&self, number: u32, phase: &Phase) -> Result<Latencies, BenchError> {
+        let (mut times, mut puts) = (Latencies::default(), Puts::new(self, number, phase));
+        while !phase.is_over(puts.due) {
+            let early = puts.due.saturating_sub(phase.now());
             if early > 0 {
                 thread::sleep(Duration::from_nanos(early));
-                if due >= until.load(Ordering::Relaxed) {
-                    return Ok(times);
+                if phase.is_over(puts.due) {
+                    break;
                 }
             }
-            self.keyspace.put(&key, &value).map_err(BenchError::subject(NAME, "putting"))?;
-            times.record_nanos(nanos(begun.elapsed()).saturating_sub(due));
+            self.keyspace.put(&puts.key, &puts.value).map_err(BenchError::subject(NAME, "putting"))?;
+            phase.answered(puts.due, &mut times);
+            puts.next(phase);
         }
+        Ok(times)
     }
 }
 
