@@ -18,7 +18,7 @@ mod path;
 mod real;
 pub mod sim;
 
-pub use real::RealDisk;
+pub use real::{RealDisk, write_out};
 pub use sim::SimDisk;
 
 /// A directory tree. Cheap to clone behind an `Arc`; safe from many threads.

@@ -35,7 +35,7 @@ use crate::{
     maintenance::{Background, Maintenance, Rounds},
     open::{self, OpenReport, Opened},
     options::Options,
-    snapshot::Pins,
+    snapshot::{Counters, Pins},
     stats::Stats,
     stream::{Stream, StreamInfo},
 };
@@ -103,6 +103,7 @@ pub(crate) struct Inner {
     pub(crate) totals: Mutex<Maintenance>,
     /// Keep segments of the log from being freed.
     pub(crate) snapshots: Arc<Pins>,
+    pub(crate) snapshot_counters: Arc<Counters>,
     /// Why the last round of maintenance failed, if it did.
     complaint: Mutex<Option<String>>,
     closed: AtomicBool,
@@ -131,6 +132,7 @@ impl Database {
             rounds: Mutex::default(),
             totals: Mutex::default(),
             snapshots: Arc::default(),
+            snapshot_counters: Arc::default(),
             complaint: Mutex::default(),
             closed: AtomicBool::new(false),
         });

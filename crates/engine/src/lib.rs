@@ -41,6 +41,7 @@ mod open;
 mod optimistic;
 mod options;
 mod past;
+mod priority;
 mod producer;
 pub mod snapshot;
 mod stats;

@@ -6,7 +6,7 @@ use thalweg_log::LogStats;
 use thalweg_state::backend::BackendStats;
 use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
 
-use crate::{database::Inner, maintenance::Maintenance};
+use crate::{database::Inner, maintenance::Maintenance, snapshot::SnapshotStats};
 
 /// Figures of a database; counters count since open.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +43,8 @@ pub struct Stats {
     pub maintenance: Maintenance,
     /// Why the last round of maintenance failed, if it did.
     pub maintenance_error: Option<String>,
+    /// Snapshots that were taken, and those that are.
+    pub snapshots: SnapshotStats,
     /// The space's time.
     pub space_time: SpaceTime,
 }
@@ -69,6 +71,7 @@ impl Inner {
             streams: open.machine.stream_count() as u64,
             maintenance: *self.totals.lock().unwrap_or_else(PoisonError::into_inner),
             maintenance_error: self.complaint(),
+            snapshots: self.snapshot_counters.get(),
             space_time: open.solo.now(),
         }
     }

@@ -48,6 +48,9 @@ pub const MAX_REQUEST_ID_BYTES: usize = 64;
 pub const CONNECTION_BYTES: u64 = 160 * 1024;
 /// What a request in flight holds beside its body.
 pub const REQUEST_BYTES: u64 = 4 * 1024;
-/// How long a snapshot is kept for a client whose connection broke, or may have broken while the last of it was on
-/// its way. Meanwhile the log frees no segment, unless the disk is full.
+/// How long a snapshot is kept for a client whose connection broke. Meanwhile the log frees no segment, unless the
+/// disk is full.
 pub const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);
+/// How long one is kept that was sent to its end, for a client whose connection broke while the last of it was on its
+/// way: less, because nearly always nobody comes.
+pub const SENT_SNAPSHOT_KEEP: Duration = Duration::from_secs(10);

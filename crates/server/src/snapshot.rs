@@ -5,8 +5,8 @@
 //!
 //! A reply names its snapshot. A client whose connection broke asks for the same one from the first chunk that
 //! it has not whole; a view of the state and the log's segments are kept for it for [`SNAPSHOT_KEEP`], no longer.
-//! One that was sent to its end is kept, too: its last megabytes may have been in the buffers of a connection that
-//! broke, and the server can't tell.
+//! One that was sent to its end is kept, too, for [`SENT_SNAPSHOT_KEEP`]: its last megabytes may have been in the
+//! buffers of a connection that broke, and the server can't tell.
 //!
 //! Invariant: no more than the engine's `MAX_OPEN_SNAPSHOTS` are here. What is kept gives way to a new one, those
 //! that were sent to their end first, then those that have been kept longest.
@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::{
     app::{Answer, App, Call},
     error::ApiError,
-    limits::SNAPSHOT_KEEP,
+    limits::{SENT_SNAPSHOT_KEEP, SNAPSHOT_KEEP},
     pages::{self, First, Framing, Page, PageSource},
     parse::{Media, SnapshotQuery},
 };
@@ -66,6 +66,13 @@ struct Kept {
     is_sent: bool,
 }
 
+impl Kept {
+    /// When it is forgotten.
+    fn until(&self) -> Instant {
+        self.since + if self.is_sent { SENT_SNAPSHOT_KEEP } else { SNAPSHOT_KEEP }
+    }
+}
+
 impl Snapshots {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -81,16 +88,16 @@ impl Snapshots {
         let now = Instant::now();
         self.table().places.retain(|_, place| match place {
             Place::Sending => true,
-            Place::Kept(kept) => now.duration_since(kept.since) < SNAPSHOT_KEEP,
+            Place::Kept(kept) => now < kept.until(),
         });
     }
 
     /// When the next one is to be forgotten; if there is none, nobody waits for it any more.
     fn next_end(&self) -> Option<Instant> {
         let mut table = self.table();
-        let since = table.kept().map(|(_, kept)| kept.since).min();
-        table.is_swept = since.is_some();
-        since.map(|since| since + SNAPSHOT_KEEP)
+        let next = table.kept().map(|(_, kept)| kept.until()).min();
+        table.is_swept = next.is_some();
+        next
     }
 
     /// Gives up the one that is least likely to be asked for; says whether there was one.

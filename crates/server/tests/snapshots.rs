@@ -111,3 +111,22 @@ async fn what_was_sent_gives_way_first_and_what_broke_off_stays() {
     assert_eq!(verify(&all.body[..]).unwrap().totals.rows, 3000 + 2);
     node.stop().await;
 }
+
+#[tokio::test]
+async fn metrics_count_snapshots() {
+    let node = Node::start().await;
+    let full = node.get("/v1/snapshot").await.is(200);
+    node.get("/v1/snapshot?since=99999").await.refused(416, "past_end", "fix");
+    let text = String::from_utf8(node.get("/metrics").await.is(200).body).unwrap();
+    for line in [
+        "thalweg_snapshots_open 1".to_owned(),
+        "thalweg_snapshots_taken_total 1".to_owned(),
+        "thalweg_snapshots_failed_total 1".to_owned(),
+        "thalweg_snapshots_abandoned_total 0".to_owned(),
+        format!("thalweg_snapshot_bytes_total {}", full.body.len()),
+        "thalweg_snapshot_duration_seconds_count 1".to_owned(),
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "{line} in {text}");
+    }
+    node.stop().await;
+}

@@ -209,6 +209,11 @@ pub trait View: Send + Sync {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError>;
+    /// Visits the pairs from a bound on, in ascending order. For walks over everything: what they read is not kept
+    /// in memory, so it pushes nothing out that others read again, and no lock is shared with those.
+    fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
+        self.scan(lower, Bound::Unbounded, Direction::Forward, visit)
+    }
     /// What the view has applied.
     fn applied(&self) -> Applied;
 }

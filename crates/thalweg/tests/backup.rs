@@ -129,3 +129,55 @@ fn a_backup_goes_on_when_its_connection_breaks() {
     let back = cli(&["export", "--stream", "s", "--format", "lines", "--data", text(&data)]).ok();
     assert!(back == lines, "every record is there");
 }
+
+/// A server that gives a snapshot's first bytes so many times and then forgets it, and all of it afterwards.
+fn forgetful_server(snapshot: Vec<u8>, forgets: usize) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = begun.clone();
+    thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && matches!(client.read(&mut byte), Ok(1)) {
+                head.push(byte[0]);
+            }
+            let reply = if head.starts_with(b"GET /v1/snapshot?resume=") {
+                let gone = r#"{"code":"snapshot_gone","retry":"fix","message":"not kept any more"}"#;
+                format!("HTTP/1.1 410 Gone\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{gone}", gone.len()).into_bytes()
+            } else {
+                let number = counted.fetch_add(1, Ordering::SeqCst);
+                let sent = if number < forgets { snapshot.len() / 2 } else { snapshot.len() };
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nthalweg-snapshot: 1\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                    snapshot.len()
+                );
+                [head.as_bytes(), &snapshot[..sent]].concat()
+            };
+            let _ = client.write_all(&reply);
+            let _ = client.shutdown(Shutdown::Both);
+        }
+    });
+    (address, begun)
+}
+
+#[test]
+fn a_backup_whose_server_forgot_it_is_taken_anew_a_few_times() {
+    let root = tempfile::tempdir().unwrap();
+    let data = root.path().join("data");
+    cli(&["put", "k", "a", "1", "--data", text(&data)]).ok();
+    let whole = root.path().join("whole.tws");
+    cli(&["backup", "--to", text(&whole), "--compress", "none", "--data", text(&data)]).ok();
+    let snapshot = fs::read(&whole).unwrap();
+    let (address, begun) = forgetful_server(snapshot.clone(), 2);
+    let third = root.path().join("third.tws");
+    cli(&["backup", "--to", text(&third), "--server", &address]).ok();
+    assert_eq!((begun.load(Ordering::SeqCst), fs::read(&third).unwrap() == snapshot), (3, true));
+    let (address, begun) = forgetful_server(snapshot, 3);
+    let never = root.path().join("never.tws");
+    let said = cli(&["backup", "--to", text(&never), "--server", &address]).fails(5);
+    assert!(said.contains("lost 3 times") && said.contains("not kept any more"), "{said}");
+    assert_eq!(begun.load(Ordering::SeqCst), 3);
+    assert!(!never.exists() && fs::read_dir(root.path()).unwrap().count() == 3, "nothing unfinished is left");
+}

@@ -18,12 +18,12 @@ use std::{
 use thalweg_engine::{BackendKind, Database, Options, snapshot::Compression};
 use thalweg_types::Durability;
 
-pub use self::{take::Target, writers::Drive};
 use self::{
     content::Content,
     take::{Taken, take},
     writers::{Writers, Written},
 };
+pub use self::{take::Target, writers::Drive};
 use crate::{
     BenchError, Progress, Report, Scratch,
     backends::backend,
@@ -31,7 +31,7 @@ use crate::{
     engine::settle,
     http::search::{Bounds, Objective, Trial, find_knee, parse_duration},
     report::{Cell, Check, Table, number},
-    stats::{Summary, ratio},
+    stats::Summary,
     usage::{Usage, Whose},
 };
 
@@ -46,8 +46,9 @@ const FEWEST_PUTS: u64 = 1000;
 const LEAST_OF_RATE: f64 = 0.95;
 /// The search ends when it knows the knee up to this share of it.
 const PRECISION: f64 = 0.05;
-/// Times that the knee must meet the objective.
-const REPEATS: u32 = 3;
+/// A rate meets the objective if so many of one less than twice as many runs do: the disks of virtual machines stop
+/// for 20 to 30 ms now and then, whatever is asked of them, and one stop decides a run's 99th percentile.
+const MAJORITY: usize = 2;
 /// A trial is given up when a put takes longer than this and than 20 times what the objective allows.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -91,7 +92,7 @@ pub struct SnapshotOptions {
     #[arg(long, default_value = "3s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Rounds, each without and then with a snapshot; medians are reported.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Directory below which database and snapshots are made; decides which disk is measured.
     #[arg(long)]
@@ -219,8 +220,11 @@ fn measure(options: &SnapshotOptions, scratch: &Scratch, progress: &mut dyn Prog
     let mut rounds = Vec::new();
     for number in 1..=options.rounds {
         settle(&database)?;
-        let undisturbed = writers().open(load.rate, options.duration, None)?;
         let alone = checked(options, &content, &files, || take_one(&database, options, &files))?;
+        settle(&database)?;
+        // As long as a snapshot takes: what happens once in a while shall have the same chance to happen.
+        let without = options.duration.max(Duration::from_secs_f64(alone.seconds));
+        let undisturbed = writers().open(load.rate, without, None)?;
         settle(&database)?;
         let mut beside = None;
         let taken = checked(options, &content, &files, || {
@@ -248,23 +252,34 @@ fn search<'a>(
         return Err(BenchError::Option { option: "--duration", message });
     }
     progress.step(&format!("closed loop: {} puts/s", number(most)));
-    let bounds = Bounds { start: most / 4.0, max: most * 4.0, precision: PRECISION, repeats: REPEATS };
-    let give_up = (options.objective.bound * 20).max(LEAST_PATIENCE);
+    let bounds = Bounds { start: most / 4.0, max: most * 4.0, precision: PRECISION, repeats: 1 };
     let mut trials = Vec::new();
     let knee = find_knee(&bounds, |rate| {
-        let written = writers().open(rate, options.duration, Some(give_up))?;
-        let kept_up = !written.gave_up && written.rate() >= LEAST_OF_RATE * rate;
-        let trial = if kept_up && options.objective.is_met(&written.times) { Trial::Pass } else { Trial::Fail };
-        let p99 = written.times.quantiles().p99_us;
-        progress.step(&format!("{} puts/s: p99 {} µs, {trial:?}", number(rate), number(p99)));
-        trials.push((rate, written, trial));
-        Ok::<_, BenchError>(trial)
+        let mut outcomes = [0, 0];
+        while outcomes.iter().all(|count| *count < MAJORITY) {
+            let written = writers().open(rate, options.duration, Some(patience(options)))?;
+            let trial = trial_of(&written, rate, options.objective);
+            outcomes[usize::from(trial == Trial::Pass)] += 1;
+            let p99 = written.times.quantiles().p99_us;
+            progress.step(&format!("{} puts/s: p99 {} µs, {trial:?}", number(rate), number(p99)));
+            trials.push((rate, written, trial));
+        }
+        Ok::<_, BenchError>(if outcomes[1] == MAJORITY { Trial::Pass } else { Trial::Fail })
     })?;
     let Some(knee) = knee.rate else {
         let message = format!("no rate meets {}", options.objective);
         return Err(BenchError::Option { option: "--objective", message });
     };
     Ok(Load { rate: knee / 2.0, knee: Some(knee), trials })
+}
+
+fn patience(options: &SnapshotOptions) -> Duration {
+    (options.objective.bound * 20).max(LEAST_PATIENCE)
+}
+
+fn trial_of(written: &Written, rate: f64, objective: Objective) -> Trial {
+    let kept_up = !written.gave_up && written.rate() >= LEAST_OF_RATE * rate;
+    if kept_up && objective.is_met(&written.times) { Trial::Pass } else { Trial::Fail }
 }
 
 fn take_one(database: &Database, options: &SnapshotOptions, files: &Path) -> Result<Taken, BenchError> {
@@ -312,10 +327,18 @@ impl Measured {
         let rates: Vec<f64> = self.rounds.iter().map(|round| self.payload / round.taken.seconds).collect();
         let rate = Summary::of(&rates).median / 1e6;
         report.checks.push(Check::at_least("payload in a snapshot beside writers", rate, WANTED_RATE / 1e6, " MB/s"));
-        let p99 =
-            |of: fn(&Round) -> &Written| -> Vec<f64> { self.rounds.iter().map(|round| self.p99(of(round))).collect() };
-        let times = ratio(&p99(|round| &round.beside), &p99(|round| &round.undisturbed));
-        report.checks.push(Check::below("writers' p99 beside a snapshot, of without", times, WANTED_TIMES, " ×"));
+        // Of the medians, not the median of the rounds' ratios: a stop of the disk hits one side of a round.
+        let p99 = |of: fn(&Round) -> &Written| {
+            let rounds: Vec<f64> = self.rounds.iter().map(|round| self.p99(of(round))).collect();
+            if rounds.iter().any(|p99| p99.is_nan()) { f64::NAN } else { Summary::of(&rounds).median }
+        };
+        let times = p99(|round| &round.beside) / p99(|round| &round.undisturbed);
+        report.checks.push(Check::below(
+            "median of the writers' p99 beside a snapshot, of without",
+            times,
+            WANTED_TIMES,
+            " ×",
+        ));
     }
 
     /// NaN if the phase says nothing about it.
@@ -378,7 +401,7 @@ impl Measured {
 impl Load {
     fn table(&self) -> Table {
         let columns = &["offered/s", "answered/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "outcome"];
-        let mut table = Table::new("the knee: climb, bisect, repeat", columns);
+        let mut table = Table::new("the knee: climb, bisect, repeat; two runs of three decide", columns);
         for (rate, written, trial) in &self.trials {
             let quantiles = written.times.quantiles();
             table.row(vec![
@@ -438,7 +461,7 @@ mod tests {
     fn a_small_run_takes_whole_snapshots_beside_writers() {
         let report = run(&small(), &mut Quiet).unwrap();
         assert_eq!((report.tables[0].rows.len(), report.tables[1].rows.len(), report.checks.len()), (4, 4, 2));
-        assert!(report.tables[2].rows.len() > REPEATS as usize);
+        assert!(report.tables[2].rows.len() > MAJORITY);
         for row in 0..4 {
             assert!(cell(&report, 0, row, "rows") >= 2000.0);
             let size = cell(&report, 0, row, "written B/payload B");
@@ -466,6 +489,18 @@ mod tests {
         assert!((measured.p99(&written) - 5.0).abs() < 0.1);
         written.seconds = 1.2;
         assert!(measured.p99(&written).is_nan());
+    }
+
+    #[test]
+    fn a_rate_passes_if_the_writers_keep_up_and_meet_the_objective() {
+        let objective = "p99<5ms".parse().unwrap();
+        let mut written = Written { seconds: 1.0, ..Written::default() };
+        (0..1000).for_each(|_| written.times.record_nanos(4_000_000));
+        assert_eq!(trial_of(&written, 1000.0, objective), Trial::Pass);
+        assert_eq!(trial_of(&written, 1100.0, objective), Trial::Fail);
+        assert_eq!(trial_of(&Written { gave_up: true, ..written.clone() }, 1000.0, objective), Trial::Fail);
+        (0..20).for_each(|_| written.times.record_nanos(6_000_000));
+        assert_eq!(trial_of(&written, 1000.0, objective), Trial::Fail);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 
 use thalweg_engine::{
     Database,
-    snapshot::{self, Compression, SnapshotOptions, Totals},
+    snapshot::{self, Compression, SnapshotFile, SnapshotOptions, Totals},
 };
 
 use super::NAME;
@@ -50,7 +50,7 @@ pub(super) fn take(
     path: &Path,
 ) -> Result<Taken, BenchError> {
     let mut file = match target {
-        Target::File => Some(File::create(path).map_err(BenchError::files(path))?),
+        Target::File => Some(File::create(path).and_then(SnapshotFile::new).map_err(BenchError::files(path))?),
         Target::Null => None,
     };
     let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
@@ -63,8 +63,8 @@ pub(super) fn take(
             file.write_all(&chunk).map_err(BenchError::files(path))?;
         }
     }
-    if let Some(file) = &file {
-        file.sync_all().map_err(BenchError::files(path))?;
+    if let Some(file) = &mut file {
+        file.finish().map_err(BenchError::files(path))?;
     }
     Ok(Taken {
         seconds: begun.elapsed().as_secs_f64(),
@@ -84,5 +84,8 @@ pub(super) fn check(taken: &Taken, path: &Path) -> Result<(), BenchError> {
         let message = format!("taken {taken:?}, read {read:?}");
         return Err(BenchError::WrongData { subject: NAME.to_owned(), doing: "checking a snapshot", message });
     }
-    std::fs::remove_file(path).map_err(BenchError::files(path))
+    std::fs::remove_file(path).map_err(BenchError::files(path))?;
+    // So that giving its blocks back to the disk is over before somebody's times are taken.
+    let parent = path.parent().unwrap_or(path);
+    File::open(parent).and_then(|parent| parent.sync_all()).map_err(BenchError::files(parent))
 }

@@ -6,6 +6,7 @@
 
 mod file;
 mod mapping;
+mod write_out;
 
 use std::{
     fs, io,
@@ -17,6 +18,7 @@ use std::{
 use rustix::fs::FlockOperation;
 
 use self::file::RealFile;
+pub use self::write_out::write_out;
 use crate::{Disk, File, LockGuard, path};
 
 /// A directory tree below a root in the file system.

@@ -1,6 +1,6 @@
 //! Chunks as they are written and read: compression, checksums, the chain.
 //!
-//! Owns: [`Sealer`], which makes chunks, and [`ChunkReader`], which checks them before anybody looks inside.
+//! Owns: [`Packer`] and [`Link`], which make chunks, and [`ChunkReader`], which checks them before anybody looks inside.
 //! Invariants: chunks are numbered from 0 without gaps, each names the checksum of the one before; the first
 //! is the only one of kind *begin*, the last the only one of kind *end*, and nothing follows it.
 
@@ -27,21 +27,29 @@ pub(crate) struct Link {
     pub(crate) chain: u32,
 }
 
-/// Makes chunks of bytes.
-pub(crate) struct Sealer {
+/// Compresses what chunks hold.
+pub(crate) struct Packer {
     compression: Compression,
     zstd: Option<Compressor<'static>>,
-    pub(crate) link: Link,
 }
 
-impl Sealer {
+/// The bytes of a chunk, behind the room for its header.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    compression: Compression,
+    plain_len: usize,
+    out: Vec<u8>,
+}
+
+impl Packer {
     pub(crate) fn new(compression: Compression) -> io::Result<Self> {
         let zstd = (compression == Compression::Zstd).then(|| Compressor::new(ZSTD_LEVEL)).transpose()?;
-        Ok(Self { compression, zstd, link: Link::default() })
+        Ok(Self { compression, zstd })
     }
 
-    /// The next chunk. What compression makes no shorter is stored as it is.
-    pub(crate) fn seal(&mut self, kind: ChunkKind, plain: &[u8]) -> io::Result<Bytes> {
+    /// What compression makes no shorter is stored as it is. The same bytes become the same chunk, whatever this
+    /// has packed before.
+    pub(crate) fn pack(&mut self, plain: &[u8]) -> io::Result<Packed> {
         let too_large = || io::Error::new(io::ErrorKind::InvalidData, "a row or entry is too large for a chunk");
         if plain.len() > MAX_SNAPSHOT_CHUNK_BYTES {
             return Err(too_large());
@@ -66,13 +74,7 @@ impl Sealer {
             }
         };
         out.truncate(HEADER_BYTES + stored);
-        let Link { number, chain } = self.link;
-        let header =
-            ChunkHeader { kind, compression, number, stored: stored as u32, plain: plain.len() as u32, chain, crc: 0 };
-        let crc = ChunkHeader::checksum(&header.encode(), &out[HEADER_BYTES..]);
-        out[..HEADER_BYTES].copy_from_slice(&ChunkHeader { crc, ..header }.encode());
-        self.link = Link { number: number + 1, chain: crc };
-        Ok(out.into())
+        Ok(Packed { compression, plain_len: plain.len(), out })
     }
 
     fn bound(&self, plain: usize) -> usize {
@@ -81,6 +83,20 @@ impl Sealer {
             Compression::Lz4 => lz4_flex::block::get_maximum_output_size(plain),
             Compression::Zstd => zstd::zstd_safe::compress_bound(plain),
         }
+    }
+}
+
+impl Link {
+    /// Makes the next chunk.
+    pub(crate) fn seal(&mut self, kind: ChunkKind, packed: Packed) -> Bytes {
+        let Packed { compression, plain_len, mut out } = packed;
+        let Self { number, chain } = *self;
+        let (stored, plain) = ((out.len() - HEADER_BYTES) as u32, plain_len as u32);
+        let header = ChunkHeader { kind, compression, number, stored, plain, chain, crc: 0 };
+        let crc = ChunkHeader::checksum(&header.encode(), &out[HEADER_BYTES..]);
+        out[..HEADER_BYTES].copy_from_slice(&ChunkHeader { crc, ..header }.encode());
+        *self = Self { number: number + 1, chain: crc };
+        out.into()
     }
 }
 
@@ -237,10 +253,10 @@ mod tests {
     use super::*;
 
     fn sealed(compression: Compression) -> Vec<Bytes> {
-        let mut sealer = Sealer::new(compression).unwrap();
+        let (mut packer, mut link) = (Packer::new(compression).unwrap(), Link::default());
         let plain = [b"begin".to_vec(), b"ab".repeat(500), (0..=255).collect(), b"end".to_vec()];
         let kinds = [ChunkKind::Begin, ChunkKind::Rows, ChunkKind::Rows, ChunkKind::End];
-        kinds.into_iter().zip(&plain).map(|(kind, plain)| sealer.seal(kind, plain).unwrap()).collect()
+        kinds.into_iter().zip(&plain).map(|(kind, plain)| link.seal(kind, packer.pack(plain).unwrap())).collect()
     }
 
     fn read(bytes: &[u8]) -> Result<Vec<Vec<u8>>, SnapshotReadError> {

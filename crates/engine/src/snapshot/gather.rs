@@ -1,20 +1,16 @@
-//! Gathering what a chunk holds, on a thread of its own, ahead of whoever compresses and writes it.
+//! Gathering what a chunk holds.
 //!
-//! Owns: [`Source`], where rows and entries come from, and [`Gathering`], the thread. Bound: [`AHEAD`] chunks
-//! wait, and one is being gathered.
+//! Owns: [`Source`], where rows and entries come from, and [`Gatherer`], which goes through it. Does not own: on
+//! which thread, or what is done with it (see `pipeline`).
 
 use std::{
     ops::{Bound, ControlFlow},
-    sync::{
-        Arc,
-        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
-    },
-    thread,
+    sync::Arc,
 };
 
 use thalweg_log::{Log, ReadError, RecordKind, Records};
 use thalweg_state::{
-    backend::{Direction, View},
+    backend::View,
     portable::{self, Row},
 };
 use thalweg_types::{Lsn, SpaceId};
@@ -22,12 +18,10 @@ use thalweg_types::{Lsn, SpaceId};
 use super::{
     EntryId, PartKind, SnapshotError, SnapshotInfo, Totals,
     format::{ChunkKind, EntryItem, EntryKind, Item},
-    stopped,
+    pipeline::stopped,
 };
 use crate::database::Inner;
 
-/// Chunks that wait to be compressed.
-const AHEAD: usize = 1;
 /// Records looked at for the last entry before an increment.
 const LOOK_BACK: u64 = 64;
 /// Room for a row that goes over the size of a chunk.
@@ -129,35 +123,8 @@ pub(super) struct Gathered {
     pub(super) after: Cursor,
 }
 
-/// The thread that gathers. Ends when it is dropped, when there is no more, or at an error.
-pub(super) struct Gathering {
-    ready: Receiver<Result<Gathered, SnapshotError>>,
-    /// Buffers to be used again.
-    free: Sender<Vec<u8>>,
-}
-
-impl Gathering {
-    pub(super) fn start(source: &Source, from: &Cursor, chunk_bytes: usize) -> Result<Self, SnapshotError> {
-        let mut gatherer = Gatherer::new(source.clone(), from.clone(), chunk_bytes)?;
-        let (send, ready) = sync_channel(AHEAD);
-        let (free, freed) = channel::<Vec<u8>>();
-        let work = move || gatherer.run(&send, &freed);
-        thread::Builder::new().name("snapshot-read".to_owned()).spawn(work)?;
-        Ok(Self { ready, free })
-    }
-
-    pub(super) fn next(&self) -> Result<Gathered, SnapshotError> {
-        self.ready.recv().map_err(|_| SnapshotError::Io(stopped()))?
-    }
-
-    pub(super) fn give_back(&self, mut plain: Vec<u8>) {
-        plain.clear();
-        // A thread that has ended needs none.
-        let _ = self.free.send(plain);
-    }
-}
-
-struct Gatherer {
+/// Goes through a source, a chunk at a time.
+pub(super) struct Gatherer {
     source: Source,
     next: Cursor,
     records: Option<Records>,
@@ -165,7 +132,7 @@ struct Gatherer {
 }
 
 impl Gatherer {
-    fn new(source: Source, next: Cursor, chunk_bytes: usize) -> Result<Self, SnapshotError> {
+    pub(super) fn new(source: Source, next: Cursor, chunk_bytes: usize) -> Result<Self, SnapshotError> {
         let records = match (&source, &next) {
             (Source::Log { log, since, .. }, Cursor::Entries(from, _)) => {
                 Some(log.records_from(*from).map_err(|error| log_error(*since, &error))?)
@@ -175,16 +142,14 @@ impl Gatherer {
         Ok(Self { source, next, records, chunk_bytes })
     }
 
-    fn run(&mut self, ready: &SyncSender<Result<Gathered, SnapshotError>>, freed: &Receiver<Vec<u8>>) {
-        while matches!(self.next, Cursor::Rows(..) | Cursor::Entries(..)) {
-            let room = self.chunk_bytes + SLACK_BYTES.min(self.chunk_bytes);
-            let mut plain = freed.try_recv().unwrap_or_else(|_| Vec::with_capacity(room));
-            let gathered = self.gather(&mut plain).map(|kind| Gathered { kind, plain, after: self.next.clone() });
-            let failed = gathered.is_err();
-            if ready.send(gathered).is_err() || failed {
-                return;
-            }
+    /// The next chunk, in a buffer that is empty; `None` if no more comes.
+    pub(super) fn next(&mut self, mut plain: Vec<u8>) -> Option<Result<Gathered, SnapshotError>> {
+        if !matches!(self.next, Cursor::Rows(..) | Cursor::Entries(..)) {
+            return None;
         }
+        plain.reserve(self.chunk_bytes + SLACK_BYTES.min(self.chunk_bytes));
+        let kind = self.gather(&mut plain);
+        Some(kind.map(|kind| Gathered { kind, plain, after: self.next.clone() }))
     }
 
     fn gather(&mut self, plain: &mut Vec<u8>) -> Result<ChunkKind, SnapshotError> {
@@ -215,13 +180,7 @@ fn rows(
 ) -> Result<Cursor, SnapshotError> {
     let lower = after.map_or(Bound::Unbounded, Bound::Excluded);
     let (mut full, mut failure, mut last) = (false, None, Vec::new());
-    view.scan(lower, Bound::Unbounded, Direction::Forward, &mut |key, value| match row(
-        log,
-        key,
-        value,
-        plain,
-        &mut totals,
-    ) {
+    view.scan_once(lower, &mut |key, value| match row(log, key, value, plain, &mut totals) {
         Ok(()) if plain.len() < chunk_bytes => ControlFlow::Continue(()),
         Ok(()) => {
             full = true;

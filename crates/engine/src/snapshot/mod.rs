@@ -12,20 +12,29 @@
 //! was on disk before its first chunk was given out, so that no power loss takes from the node what a backup
 //! of it has; nothing of the node itself (where bytes lie, who votes, what the log can tell) is in it.
 //! While one is open no segment of the log is freed, unless the disk is full.
+//!
+//! There is no asynchronous face, on purpose: each chunk is a megabyte that is read from disk and compressed, and
+//! beginning one waits for an fsync, so a future would only move to a blocking thread what belongs there from the
+//! beginning. A [`Snapshot`] may go from thread to thread: in a runtime, begin it and ask for chunks on the threads
+//! that are kept for what blocks (`spawn_blocking`), as the server does.
 
 mod chunk;
 mod error;
+mod file;
 mod format;
 mod gather;
 mod pins;
+mod pipeline;
 mod plan;
 mod read;
 mod restore;
+mod stats;
 
 use std::{
     collections::VecDeque,
     io::{self, Write},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -35,20 +44,28 @@ use thalweg_types::{
 };
 
 use self::{
-    chunk::{Link, Sealer},
+    chunk::{Link, Packer},
     format::ChunkKind,
-    gather::{Cursor, Gathered, Gathering, Source},
+    gather::{Cursor, Source},
     pins::Pin,
+    pipeline::{PATIENCE, Pipeline, Ready},
+    stats::Counted,
 };
-use crate::database::{Database, Inner};
+use crate::{
+    database::{Database, Inner},
+    priority::Priority,
+};
 
 pub use error::{RestoreError, SnapshotError, SnapshotReadError};
+pub use file::SnapshotFile;
 pub use format::{Compression, EntryId, PartKind, SnapshotInfo, Totals};
 pub(crate) use pins::Pins;
 pub use plan::{Part, RestoreTo, chain};
 pub use read::{PartialSnapshot, Verified, survey, verify};
 pub(crate) use restore::is_unfinished;
 pub use restore::{RestoreProgress, Restored, restore, restore_on};
+pub(crate) use stats::Counters;
+pub use stats::SnapshotStats;
 
 /// What to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,57 +86,85 @@ impl Default for SnapshotOptions {
 
 /// A snapshot that is being taken: gives one chunk after the other.
 ///
-/// One thread of its own reads ahead by a chunk or two; compression is done by whoever asks for the next one.
-/// Memory: about four chunks. Dropping it gives everything back.
+/// Threads of its own, which are idle ones, read and compress ahead. Memory: six chunks, and with compression six
+/// more for each processor after the first, up to the fourth. Dropping it gives everything back.
 pub struct Snapshot {
     info: SnapshotInfo,
     estimated_rows: u64,
     chunk_bytes: usize,
+    compression: Compression,
     source: Source,
-    sealer: Sealer,
-    gathering: Option<Gathering>,
+    pipeline: Option<Pipeline>,
+    /// Of the pipeline's threads.
+    priority: Priority,
+    /// How long idle threads may take for a chunk.
+    patience: Duration,
+    link: Link,
     next: Cursor,
     /// What comes before each of the latest chunks, the oldest first.
     cursors: VecDeque<(Link, Cursor)>,
+    counted: Counted,
     _pin: Pin,
 }
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshot").field("info", &self.info).field("next", &self.sealer.link).finish_non_exhaustive()
+        f.debug_struct("Snapshot").field("info", &self.info).field("next", &self.link).finish_non_exhaustive()
     }
 }
 
 impl Database {
     /// Begins a snapshot of what is applied now. Writes go on meanwhile.
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<Snapshot, SnapshotError> {
-        Snapshot::begin(&self.inner, options)
+        let mut counted = Counted::begin(&self.inner.snapshot_counters);
+        match Snapshot::source(&self.inner, options) {
+            Ok((pin, source, info)) => Ok(Snapshot::begin(&self.inner, options, pin, source, info, counted)),
+            Err(error) => {
+                counted.failed();
+                Err(error)
+            }
+        }
     }
 }
 
 impl Snapshot {
-    fn begin(inner: &Arc<Inner>, options: &SnapshotOptions) -> Result<Self, SnapshotError> {
+    fn source(inner: &Arc<Inner>, options: &SnapshotOptions) -> Result<(Pin, Source, SnapshotInfo), SnapshotError> {
         let pin = inner.snapshots.pin()?;
         let (source, info) = match options.since {
             None => Source::of_state(inner)?,
             Some(since) => Source::of_log(inner, since)?,
         };
         inner.open.log.sync_through(info.applied.lsn).map_err(|error| SnapshotError::Log(error.to_string()))?;
+        Ok((pin, source, info))
+    }
+
+    fn begin(
+        inner: &Arc<Inner>,
+        options: &SnapshotOptions,
+        pin: Pin,
+        source: Source,
+        info: SnapshotInfo,
+        counted: Counted,
+    ) -> Self {
         let estimated_rows = match info.kind {
             PartKind::Full => inner.open.backend.stats().estimated_keys,
             PartKind::Increment => 0,
         };
-        Ok(Self {
+        Self {
             info,
             estimated_rows,
             chunk_bytes: options.chunk_bytes.clamp(1, SNAPSHOT_CHUNK_BYTES),
+            compression: options.compression,
             source,
-            sealer: Sealer::new(options.compression)?,
-            gathering: None,
+            pipeline: None,
+            priority: Priority::Idle,
+            patience: PATIENCE,
+            link: Link::default(),
             next: Cursor::Begin,
             cursors: VecDeque::new(),
+            counted,
             _pin: pin,
-        })
+        }
     }
 
     /// What it is of.
@@ -143,34 +188,42 @@ impl Snapshot {
     /// Number of the chunk that comes next.
     #[must_use]
     pub fn next_number(&self) -> u64 {
-        self.sealer.link.number
+        self.link.number
     }
 
     /// The next chunk; `None` after the last.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>, SnapshotError> {
-        let before = (self.sealer.link, self.next.clone());
+        let made = self.make_next();
+        if made.is_err() {
+            self.counted.failed();
+        }
+        let chunk = made?;
+        self.counted.gave(chunk.as_ref().map_or(0, Bytes::len));
+        if matches!(self.next, Cursor::Done(_)) {
+            self.counted.taken();
+        }
+        Ok(chunk)
+    }
+
+    fn make_next(&mut self) -> Result<Option<Bytes>, SnapshotError> {
+        let before = (self.link, self.next.clone());
         let sealed = match &self.next {
             Cursor::Done(_) => return Ok(None),
             Cursor::Begin => {
-                let sealed = self.sealer.seal(ChunkKind::Begin, &self.info.encode())?;
+                let sealed = self.seal(ChunkKind::Begin, &self.info.encode())?;
                 self.next = self.source.first();
                 sealed
             }
             Cursor::Rows(..) | Cursor::Entries(..) => {
-                let gathering = match &self.gathering {
-                    Some(gathering) => gathering,
-                    None => self.gathering.insert(Gathering::start(&self.source, &self.next, self.chunk_bytes)?),
-                };
-                let Gathered { kind, plain, after } = gathering.next()?;
-                let sealed = self.sealer.seal(kind, &plain)?;
-                gathering.give_back(plain);
+                let Ready { kind, packed, after } = self.next_ready()?;
                 self.next = after;
-                sealed
+                self.link.seal(kind, packed)
             }
             Cursor::End(totals) => {
-                let sealed = self.sealer.seal(ChunkKind::End, &totals.encode())?;
-                self.next = Cursor::Done(*totals);
-                self.gathering = None;
+                let totals = *totals;
+                let sealed = self.seal(ChunkKind::End, &totals.encode())?;
+                self.next = Cursor::Done(totals);
+                self.pipeline = None;
                 sealed
             }
         };
@@ -179,6 +232,32 @@ impl Snapshot {
             self.cursors.pop_front();
         }
         Ok(Some(sealed))
+    }
+
+    fn next_ready(&mut self) -> Result<Ready, SnapshotError> {
+        loop {
+            let (patience, priority) = match self.priority {
+                Priority::Idle => (self.patience, Priority::Idle),
+                Priority::Low => (Duration::MAX, Priority::Low),
+            };
+            let pipeline = match &mut self.pipeline {
+                Some(pipeline) => pipeline,
+                none => {
+                    let (compression, chunk_bytes) = (self.compression, self.chunk_bytes);
+                    none.insert(Pipeline::start(&self.source, &self.next, chunk_bytes, compression, priority)?)
+                }
+            };
+            if let Some(ready) = pipeline.next(patience)? {
+                return Ok(ready);
+            }
+            self.priority = Priority::Low;
+            self.pipeline = None;
+        }
+    }
+
+    /// A chunk of a few bytes.
+    fn seal(&mut self, kind: ChunkKind, plain: &[u8]) -> io::Result<Bytes> {
+        Ok(self.link.seal(kind, Packer::new(self.compression)?.pack(plain)?))
     }
 
     /// Goes back, so that this chunk comes next, the same as the first time.
@@ -196,8 +275,8 @@ impl Snapshot {
         }
         self.cursors.truncate((chunk - oldest) as usize + 1);
         if let Some((link, cursor)) = self.cursors.pop_back() {
-            self.gathering = None;
-            (self.sealer.link, self.next) = (link, cursor);
+            self.pipeline = None;
+            (self.link, self.next) = (link, cursor);
         }
         Ok(())
     }
@@ -224,6 +303,34 @@ impl Snapshot {
     }
 }
 
-fn stopped() -> io::Error {
-    io::Error::other("the thread that reads the state has stopped")
+#[cfg(test)]
+mod tests {
+    use thalweg_types::Durability;
+
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn a_snapshot_whose_idle_threads_get_nothing_goes_on_with_others_and_is_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open(dir.path(), Options::default()).unwrap().with_durability(Durability::Os);
+        let keyspace = db.keyspace("k").unwrap();
+        for number in 0..2000_u32 {
+            keyspace.put(&number.to_be_bytes(), &number.to_be_bytes().repeat(100)).unwrap();
+        }
+        let options = SnapshotOptions { chunk_bytes: 50_000, ..SnapshotOptions::default() };
+        let patient = db.snapshot(&options).unwrap().into_bytes().unwrap();
+        for after in [1, 5] {
+            let mut hasty = db.snapshot(&options).unwrap();
+            let mut bytes = Vec::new();
+            while let Some(chunk) = hasty.next_chunk().unwrap() {
+                bytes.extend_from_slice(&chunk);
+                if hasty.next_number() == after {
+                    hasty.patience = Duration::ZERO;
+                }
+            }
+            assert!(bytes == patient);
+            assert!(after > 1 || hasty.priority == Priority::Low, "the first is not ready at once");
+        }
+    }
 }

@@ -12,6 +12,7 @@ mod common;
 mod support;
 
 mod backends;
+mod backups;
 mod basics;
 mod groups;
 mod history;

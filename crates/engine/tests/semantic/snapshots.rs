@@ -32,31 +32,31 @@ use crate::{
 };
 
 /// Small chunks, so that there are many.
-fn full() -> SnapshotOptions {
+pub fn full() -> SnapshotOptions {
     SnapshotOptions { chunk_bytes: 700, ..SnapshotOptions::default() }
 }
 
-fn since(lsn: Lsn) -> SnapshotOptions {
+pub fn since(lsn: Lsn) -> SnapshotOptions {
     SnapshotOptions { since: Some(lsn), ..full() }
 }
 
-fn take(db: &Database, options: &SnapshotOptions) -> Part {
+pub fn take(db: &Database, options: &SnapshotOptions) -> Part {
     let bytes = db.snapshot(options).unwrap().into_bytes().unwrap();
     verify(&bytes[..]).unwrap();
     Part::bytes(format!("{:?}", options.since), bytes)
 }
 
 /// A directory that a backup was restored into.
-struct Copy {
+pub struct Copy {
     dir: TempDir,
-    clock: Arc<ManualClock>,
+    pub clock: Arc<ManualClock>,
     options: Options,
     restored: Restored,
     opened: u64,
 }
 
 impl Copy {
-    fn of(parts: &[Part], to: RestoreTo, backend: BackendKind, at: SpaceTime) -> Self {
+    pub fn of(parts: &[Part], to: RestoreTo, backend: BackendKind, at: SpaceTime) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir.path()).unwrap());
         let clock = Arc::new(ManualClock::at(at));
@@ -66,7 +66,7 @@ impl Copy {
         Self { dir, clock, options, restored, opened: 1000 }
     }
 
-    fn open(&mut self) -> Database {
+    pub fn open(&mut self) -> Database {
         self.opened += 1;
         let disk = Arc::new(RealDisk::open(self.dir.path()).unwrap());
         Database::open_on(disk, self.clock.clone(), self.opened, self.options.clone()).unwrap()
@@ -74,13 +74,13 @@ impl Copy {
 }
 
 /// Each backend into itself and into another one.
-fn targets(own: BackendKind) -> Vec<BackendKind> {
+pub fn targets(own: BackendKind) -> Vec<BackendKind> {
     let built: Vec<_> = BackendKind::ALL.into_iter().filter(|kind| kind.is_built()).collect();
     let at = built.iter().position(|kind| *kind == own).unwrap();
     vec![own, built[(at + 1) % built.len()]]
 }
 
-fn long(byte: u8) -> Vec<u8> {
+pub fn long(byte: u8) -> Vec<u8> {
     vec![byte; 3000]
 }
 
@@ -132,7 +132,7 @@ fn furnish(node: &Node) {
 }
 
 /// All that users can see, in words.
-fn told(db: &Database) -> String {
+pub fn told(db: &Database) -> String {
     use std::fmt::Write as _;
     let mut out = String::new();
     for info in db.keyspaces() {

@@ -8,7 +8,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Unit,
 };
-use thalweg_engine::{Health, Stats};
+use thalweg_engine::{Health, Stats, snapshot::SnapshotStats};
 use thalweg_types::Log2Histogram;
 
 use super::{CLASSES, LEVELS, level_name};
@@ -96,6 +96,7 @@ impl Collector for Node {
         gauge(&mut encoder, "healthy", "1 while all writes are accepted", healthy as u64)?;
         encode_log(&mut encoder, &stats)?;
         encode_engine(&mut encoder, &stats)?;
+        encode_snapshots(&mut encoder, &stats.snapshots)?;
         encode_state(&mut encoder, &stats)
     }
 }
@@ -169,6 +170,16 @@ fn encode_engine(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Res
     counter(encoder, "compacted_records", "Records dropped by compaction by key", done.compacted_records)?;
     counter(encoder, "moved_bytes", "Live bytes copied forward in the log", done.moved_bytes)?;
     counter(encoder, "freed_segments", "Segments freed", done.freed_segments)
+}
+
+fn encode_snapshots(encoder: &mut DescriptorEncoder<'_>, stats: &SnapshotStats) -> fmt::Result {
+    gauge(encoder, "snapshots_open", "Snapshots that hold log: being sent, or kept for who may go on", stats.open)?;
+    counter(encoder, "snapshots_taken", "Snapshots given out to their end", stats.taken)?;
+    counter(encoder, "snapshots_failed", "Snapshots that could not begin, or failed", stats.failed)?;
+    counter(encoder, "snapshots_abandoned", "Snapshots that nobody went on with", stats.abandoned)?;
+    counter(encoder, "snapshot_bytes", "Bytes of snapshots given out", stats.bytes)?;
+    let took = "Time of each snapshot, from its beginning to its last chunk";
+    histogram(encoder, "snapshot_duration", took, Some(&Unit::Seconds), &stats.took_millis, 1e-3)
 }
 
 fn encode_state(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {

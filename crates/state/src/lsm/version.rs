@@ -11,7 +11,7 @@ use std::{ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 
-use super::tables::{Found, RESERVED, RunCursor, Span, TableSet};
+use super::tables::{Found, RESERVED, Reads, RunCursor, Span, TableSet};
 use crate::{
     backend::{Applied, BackendError, Direction, View, Visit, bounds_are_empty},
     memtable::{BatchNumber, Entry, Memtable, Range},
@@ -142,7 +142,12 @@ impl View for LsmView {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError> {
-        self.version.scan(self.upto, Span { lower, upper, direction }, visit)
+        self.version.scan(self.upto, Span { lower, upper, direction, reads: Reads::Again }, visit)
+    }
+
+    fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
+        let (upper, direction) = (Bound::Unbounded, Direction::Forward);
+        self.version.scan(self.upto, Span { lower, upper, direction, reads: Reads::Once }, visit)
     }
 
     fn applied(&self) -> Applied {

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use thalweg_engine::{
     BackendKind, Options,
     snapshot::{
-        Compression, Part, PartKind, RestoreError, RestoreTo, SnapshotInfo, SnapshotReadError, Verified, chain,
-        restore, verify,
+        Compression, Part, PartKind, RestoreError, RestoreTo, SnapshotFile, SnapshotInfo, SnapshotReadError, Verified,
+        chain, restore, verify,
     },
 };
 use thalweg_types::{Classified, Lsn};
@@ -255,7 +255,8 @@ fn take_partial(args: &Backup, target: &dyn Target, since: Option<Lsn>, partial:
     if partial.exists() {
         render::note(&format!("{} was not finished: it is taken anew", partial.display()));
     }
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(partial).map_err(fault)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(partial);
+    let file = file.and_then(SnapshotFile::new).map_err(fault)?;
     let mut out = PartialFile { path: partial.to_owned(), file };
     let bar = bar("taking", 0, args.place.json);
     let mut progress = |bytes| bar.set_position(bytes);
@@ -263,7 +264,7 @@ fn take_partial(args: &Backup, target: &dyn Target, since: Option<Lsn>, partial:
     let taken = target.snapshot(&mut ask, &mut out);
     bar.finish_and_clear();
     taken?;
-    out.file.sync_all().map_err(fault)?;
+    out.file.finish().map_err(fault)?;
     verify_file(partial, args.place.json).map_err(|error| of_part(partial, &error))
 }
 

@@ -1,22 +1,26 @@
 //! A snapshot from a server or a directory into a file, going on after a broken connection.
 
 use std::{
-    fs::File,
     io::{self, BufReader, Read, Seek, SeekFrom, Write},
     path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
-use thalweg_engine::snapshot::{Compression, PartialSnapshot, SnapshotOptions, survey};
+use thalweg_engine::snapshot::{Compression, PartialSnapshot, SnapshotFile, SnapshotOptions, survey};
 use thalweg_types::Lsn;
 
 use super::{http::Ask, local::Local, remote::Remote};
-use crate::failure::{Exit, Failure};
+use crate::{
+    failure::{Exit, Failure},
+    render,
+};
 
 /// How long a backup goes on trying to reach a server that went away: as long as the server keeps a snapshot.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// Times that a snapshot is begun: a server that was restarted, or could not be reached for too long, has lost it.
+const TRIES: u32 = 3;
+/// Between two tries to go on.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What to take, and who is told of the bytes that have come.
@@ -29,7 +33,7 @@ pub struct SnapshotAsk<'a> {
 /// A file that is being written.
 pub struct PartialFile {
     pub path: PathBuf,
-    pub file: File,
+    pub file: SnapshotFile,
 }
 
 impl PartialFile {
@@ -43,10 +47,9 @@ impl PartialFile {
 
     /// Cuts it after its last whole chunk; says what is left. None if not even the first is whole.
     fn cut(&mut self) -> Result<Option<PartialSnapshot>, Failure> {
-        self.file.seek(SeekFrom::Start(0)).map_err(|error| self.fault(&error))?;
-        let Ok(partial) = survey(BufReader::new(&self.file)) else { return Ok(None) };
-        let cut = self.file.set_len(partial.bytes).and_then(|()| self.file.seek(SeekFrom::Start(partial.bytes)));
-        cut.map_err(|error| self.fault(&error))?;
+        self.file.file().seek(SeekFrom::Start(0)).map_err(|error| self.fault(&error))?;
+        let Ok(partial) = survey(BufReader::new(self.file.file())) else { return Ok(None) };
+        self.file.cut(partial.bytes).map_err(|error| self.fault(&error))?;
         Ok(Some(partial))
     }
 }
@@ -67,37 +70,72 @@ impl Local {
 
 impl Remote {
     pub(super) fn take_snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
+        for left in (0..TRIES).rev() {
+            match self.take_one_snapshot(ask, out)? {
+                Went::Whole => return Ok(()),
+                Went::Lost(lost) if left == 0 => return Err(given_up(lost)),
+                Went::Lost(lost) => {
+                    let again = format!("{}: the server has the snapshot no longer; it is taken anew", lost.message);
+                    render::note(&again);
+                    out.file.cut(0).map_err(|error| out.fault(&error))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one, and goes on with it for as long as the server has it.
+    fn take_one_snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<Went, Failure> {
         let since = ask.since.map_or_else(String::new, |lsn| format!("&since={lsn}"));
         let first = format!("/v1/snapshot?compress={}{since}", ask.compression.name());
         let (headers, mut body) = self.http().stream_with_headers(Ask::get(first))?;
         let name = headers.get("thalweg-snapshot").and_then(|name| name.to_str().ok()).map(str::to_owned);
         let mut bytes = 0;
         loop {
-            let Err(broken) = copy(&mut body, out, &mut bytes, ask.progress)? else { return Ok(()) };
+            let Err(broken) = copy(&mut body, out, &mut bytes, ask.progress)? else { return Ok(Went::Whole) };
             let lost = self.http().lost(&broken.into());
-            let Some(name) = &name else { return Err(lost) };
-            let Some(partial) = out.cut()? else { return Err(lost) };
+            let (Some(name), Some(partial)) = (&name, out.cut()?) else { return Ok(Went::Lost(lost)) };
             if partial.is_complete {
                 // Only the end of the reply was lost.
-                return Ok(());
+                return Ok(Went::Whole);
             }
             bytes = partial.bytes;
-            body = self.go_on(&format!("/v1/snapshot?resume={name}&chunk={}", partial.chunks), lost)?;
+            let rest = format!("/v1/snapshot?resume={name}&chunk={}", partial.chunks);
+            match self.go_on(&rest, lost)? {
+                Ok(rest) => body = rest,
+                Err(gone) => return Ok(Went::Lost(gone)),
+            }
         }
     }
 
-    /// Asks for the rest until the server is there again and has noticed that the connection broke.
-    fn go_on(&self, path: &str, lost: Failure) -> Result<Box<dyn Read>, Failure> {
+    /// Asks for the rest until the server is there again and has noticed that the connection broke. The inner error:
+    /// it is there, and has that snapshot no longer.
+    fn go_on(&self, path: &str, lost: Failure) -> Result<Result<Box<dyn Read>, Failure>, Failure> {
         let until = Instant::now() + PATIENCE;
         loop {
             match self.http().stream_with_headers(Ask::get(path)) {
-                Ok((_, body)) => return Ok(body),
+                Ok((_, body)) => return Ok(Ok(body)),
+                Err(failure) if matches!(&*failure.code, "snapshot_gone" | "chunk_gone") => return Ok(Err(failure)),
                 Err(failure) if failure.exit == Exit::Unavailable && Instant::now() < until => thread::sleep(PAUSE),
                 Err(failure) if failure.exit == Exit::Unavailable => return Err(lost),
-                Err(failure) => return Err(failure.then("the server keeps a snapshot for a minute only: start again")),
+                Err(failure) => return Err(failure),
             }
         }
     }
+}
+
+/// How taking a snapshot ended.
+enum Went {
+    Whole,
+    /// Its connection broke, and it can't be gone on with.
+    Lost(Failure),
+}
+
+fn given_up(lost: Failure) -> Failure {
+    let message = format!("the snapshot was lost {TRIES} times before its end, the last time so: {}", lost.message);
+    Failure::new(Exit::Unavailable, "snapshot_lost", message).then(
+        "look why the connection breaks or the server restarts, or back up on the server's machine; then start again",
+    )
 }
 
 /// Copies until the end, or until the connection breaks, which is the inner error.

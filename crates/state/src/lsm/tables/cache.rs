@@ -58,6 +58,11 @@ impl Slots {
         block
     }
 
+    /// The block of that number, if it is in memory; does not count as a read.
+    pub(super) fn peek(&self, number: usize) -> Option<Arc<DataBlock>> {
+        self.0[number].load_full()
+    }
+
     /// Whether the block of that number is in memory; does not count as a read.
     pub(super) fn holds(&self, number: usize) -> bool {
         self.0[number].load().is_some()

@@ -19,6 +19,17 @@ pub struct Span<'a> {
     pub upper: Bound<&'a [u8]>,
     /// Which end it starts from.
     pub direction: Direction,
+    /// What becomes of the blocks that it reads from files.
+    pub reads: Reads,
+}
+
+/// Whether blocks are likely to be read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// They are kept in memory.
+    Again,
+    /// They are not.
+    Once,
 }
 
 impl Span<'_> {
@@ -57,7 +68,7 @@ impl<'a> RunCursor<'a> {
     /// Stands on the first pair within the span, if there is one.
     pub fn open(tables: &'a [Arc<Table>], span: Span<'a>) -> Result<Option<Self>, BackendError> {
         let Some((table, number)) = first_block(tables, &span) else { return Ok(None) };
-        let block = tables[table].block(number)?;
+        let block = tables[table].block(number, span.reads)?;
         let mut cursor = Self { tables, span, table, number, block, left: 0..0, is_last: false };
         cursor.enter_block();
         Ok(cursor.settle()?.then_some(cursor))
@@ -113,7 +124,7 @@ impl<'a> RunCursor<'a> {
             if self.is_last || !self.next_block() {
                 return Ok(false);
             }
-            self.block = self.tables[self.table].block(self.number)?;
+            self.block = self.tables[self.table].block(self.number, self.span.reads)?;
             self.enter_block();
         }
         Ok(true)

@@ -12,7 +12,7 @@ mod set;
 mod store;
 mod table;
 
-pub use cursor::{RunCursor, Span};
+pub use cursor::{Reads, RunCursor, Span};
 pub use set::TableSet;
 pub use store::{RESERVED, TableOptions, TableStore};
 pub use table::Found;

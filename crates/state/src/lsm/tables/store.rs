@@ -272,8 +272,13 @@ fn corrupt(dir: &Path, message: &str) -> BackendError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::backend::WriteBatch;
+    use std::ops::{Bound, ControlFlow};
+
+    use super::{
+        super::cursor::{Reads, RunCursor, Span},
+        *,
+    };
+    use crate::backend::{Direction, WriteBatch};
 
     /// Opens a store below `dir` and flushes 1 MiB of pairs into it.
     fn filled(dir: &Path, cache_bytes: u64) -> TableStore {
@@ -302,6 +307,30 @@ mod tests {
         let reopened = reopened.unwrap();
         assert!(reopened.warm(&|| true).unwrap());
         assert_eq!(reopened.cached_bytes(), 0);
+    }
+
+    #[test]
+    fn a_walk_keeps_blocks_in_memory_unless_they_are_read_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = filled(dir.path(), 64 << 20);
+        let set = store.newest();
+        let walk = |reads| {
+            let (lower, upper) = (Bound::Unbounded, Bound::Excluded(RESERVED));
+            let span = Span { lower, upper, direction: Direction::Forward, reads };
+            let mut pairs = 0;
+            let mut cursor = RunCursor::open(set.runs()[0].tables(), span).unwrap().unwrap();
+            let mut visit = |_: &[u8], value: &[u8]| {
+                assert_eq!(value, [7; 100]);
+                pairs += 1;
+                ControlFlow::Continue(())
+            };
+            cursor.walk(&mut visit).unwrap();
+            (pairs, store.cached_bytes())
+        };
+        assert_eq!(walk(Reads::Once), (10_000, 0));
+        let (pairs, cached) = walk(Reads::Again);
+        assert!(pairs == 10_000 && cached > 10_000 * 100, "{cached} bytes in memory");
+        assert_eq!(walk(Reads::Once), (10_000, cached), "what is in memory is used");
     }
 
     #[test]

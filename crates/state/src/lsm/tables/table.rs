@@ -24,6 +24,7 @@ use lsm_tree::{
 use super::{
     block::{DataBlock, Malformed, common_len},
     cache::{BlockCache, Slots},
+    cursor::Reads,
     filter::Filter,
 };
 use crate::backend::BackendError;
@@ -150,7 +151,10 @@ impl Table {
 
     /// A block by its number, from memory or the file.
     #[inline]
-    pub(super) fn block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
+    pub(super) fn block(&self, number: usize, reads: Reads) -> Result<Arc<DataBlock>, BackendError> {
+        if reads == Reads::Once {
+            return self.slots.peek(number).map_or_else(|| self.read_block(number), Ok);
+        }
         match &*self.slots.get(number) {
             Some(block) => Ok(Arc::clone(block)),
             None => self.load_block(number),
@@ -181,8 +185,15 @@ impl Table {
         self
     }
 
+    /// Reads a block and keeps it.
     #[cold]
     fn load_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
+        let block = self.read_block(number)?;
+        self.cache.insert(&self.slots, number, &block);
+        Ok(block)
+    }
+
+    fn read_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
         let (offset, size) = self.index.place(number);
         let handle = BlockHandle::new(BlockOffset(offset), size);
         let block =
@@ -199,9 +210,7 @@ impl Table {
             return Err(corrupt(&self.inner, &format!("no data block at {offset}")));
         }
         let malformed = |Malformed| corrupt(&self.inner, "a block is malformed though its checksum is right");
-        let block = Arc::new(DataBlock::new(block.data.into()).map_err(malformed)?);
-        self.cache.insert(&self.slots, number, &block);
-        Ok(block)
+        Ok(Arc::new(DataBlock::new(block.data.into()).map_err(malformed)?))
     }
 }
 

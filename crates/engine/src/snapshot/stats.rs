@@ -1,0 +1,113 @@
+//! Figures of the snapshots that are taken.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use thalweg_types::Log2Histogram;
+
+/// Counts since open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotStats {
+    /// Begun and not given up: the log frees nothing meanwhile.
+    pub open: u64,
+    /// Given out to their last chunk.
+    pub taken: u64,
+    /// Ended by an error, those that could not begin and those that were refused included.
+    pub failed: u64,
+    /// Dropped before their last chunk, and not because of an error.
+    pub abandoned: u64,
+    /// Bytes of chunks given out; one that is given out again counts again.
+    pub bytes: u64,
+    /// Milliseconds from the beginning to the last chunk of each that was taken: waiting for whoever takes it counts.
+    pub took_millis: Log2Histogram,
+}
+
+/// What is counted of all snapshots of a database.
+#[derive(Debug, Default)]
+pub(crate) struct Counters(Mutex<SnapshotStats>);
+
+impl Counters {
+    pub(crate) fn get(&self) -> SnapshotStats {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SnapshotStats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts one snapshot.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    counters: Arc<Counters>,
+    begun: Instant,
+    end: Option<End>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Taken,
+    Failed,
+}
+
+impl Counted {
+    pub(crate) fn begin(counters: &Arc<Counters>) -> Self {
+        counters.lock().open += 1;
+        Self { counters: Arc::clone(counters), begun: Instant::now(), end: None }
+    }
+
+    pub(crate) fn gave(&self, bytes: usize) {
+        self.counters.lock().bytes += bytes as u64;
+    }
+
+    /// The last chunk was given out; counts once, however often it is.
+    pub(crate) fn taken(&mut self) {
+        if self.end.is_none() {
+            self.end = Some(End::Taken);
+            let mut stats = self.counters.lock();
+            stats.taken += 1;
+            stats.took_millis.record(u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+        }
+    }
+
+    pub(crate) fn failed(&mut self) {
+        if self.end.is_none() {
+            self.end = Some(End::Failed);
+            self.counters.lock().failed += 1;
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut stats = self.counters.lock();
+        stats.open -= 1;
+        stats.abandoned += u64::from(self.end.is_none());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_snapshot_ends_in_one_way() {
+        let counters = Arc::new(Counters::default());
+        let mut taken = Counted::begin(&counters);
+        let mut failed = Counted::begin(&counters);
+        let abandoned = Counted::begin(&counters);
+        taken.gave(10);
+        taken.taken();
+        taken.gave(5);
+        taken.taken();
+        failed.failed();
+        failed.failed();
+        assert_eq!(counters.get().open, 3);
+        drop((taken, failed, abandoned));
+        let stats = counters.get();
+        assert_eq!((stats.open, stats.taken, stats.failed, stats.abandoned, stats.bytes), (0, 1, 1, 1, 15));
+        assert_eq!(stats.took_millis.count(), 1);
+    }
+}
