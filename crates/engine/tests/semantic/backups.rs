@@ -7,7 +7,7 @@ use thalweg_engine::{
     BackendKind, Database, FetchRequest, GroupStart, Options, ScanRange, Stream,
     snapshot::RestoreTo,
     types::{
-        Lsn, Offset, Revision,
+        Clock, Lsn, Offset, Revision,
         command::{
             Compaction, KeyspaceConfig, KeyspaceHistory, StreamConfig, TransactionBuilder,
             groups::{GroupConfig, Settlement},
