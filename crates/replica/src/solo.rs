@@ -142,7 +142,7 @@ const MAX_KEPT_ENTRY_BYTES: usize = 1024 * 1024;
 
 /// How long the committer waits for the first of those it has just answered, before it sleeps. Costs so much CPU an
 /// entry at most, and saves waking it: 6 to 30 µs.
-const FIRST_PATIENCE: Duration = Duration::from_micros(30);
+const FIRST_PATIENCE: Duration = Duration::from_micros(20);
 /// How long it waits for one more to join those that are there: several times what a task takes for its next command.
 const NEXT_PATIENCE: Duration = Duration::from_micros(5);
 /// How long it lets them gather in all: half an fsync, so that nobody loses more than he can gain.
@@ -446,8 +446,8 @@ impl Shared {
             let began = Instant::now();
             let mut grown = began;
             while len < wanted && !self.stopping.load(Ordering::Relaxed) {
-                // Those who are waited for may need this processor.
-                thread::yield_now();
+                // To yield would be to queue behind whatever else wants the processor: milliseconds, if it is busy.
+                std::hint::spin_loop();
                 let (now, before) = (Instant::now(), len);
                 len = self.queue.len();
                 if len > before {
