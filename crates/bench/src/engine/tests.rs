@@ -109,7 +109,8 @@ fn a_tiny_full_run_of_the_engine_fills_every_table() {
         "mixed 90/10",
         "miss, large",
         "reads after",
-        "half deleted, compacted",
+        "2500 of 5000 × 100 B deleted",
+        "compaction of everything, asked for",
         "stream append",
         "raw probe",
         "disk, 1 thread",
@@ -117,8 +118,8 @@ fn a_tiny_full_run_of_the_engine_fills_every_table() {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     let rows: Vec<usize> = report.tables.iter().map(|table| table.rows.len()).collect();
-    assert_eq!(rows[..4], [22, 22, 7, 7], "{text}");
-    assert_eq!(report.checks.len(), 4);
+    assert_eq!(rows[..4], [24, 24, 7, 7], "{text}");
+    assert_eq!(report.checks.len(), 10);
 }
 
 #[test]
