@@ -11,10 +11,6 @@
 //! propose_async ─┬─ no fsync wanted, role free, queue empty ─► commit own command ─► hand over
 //!                └─ else queue ─► committer thread leads
 //! ```
-//! Tasks whose commands were committed together come back together, one after the other: the committer lets them
-//! gather for some microseconds (`gather`), so that they share one fsync and don't split into two groups that wait
-//! for each other's.
-//!
 //! Invariant: whenever the role is free and the queue is not empty, somebody has been woken to lead.
 
 use std::{
@@ -23,10 +19,9 @@ use std::{
     ops::{Deref, DerefMut},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
 };
 
 use thalweg_log::{AppendError, Appended, Draft, Log, Purpose, RecordKind};
@@ -108,8 +103,6 @@ struct Shared {
     stopping: AtomicBool,
     /// Whether the committer sleeps and must be unparked.
     idle: AtomicBool,
-    /// Commands of the last entry and those that came meanwhile, if it was fsynced: as many may be there again soon.
-    together: AtomicUsize,
     failure: OnceLock<String>,
     commands: AtomicU64,
     entries: AtomicU64,
@@ -140,14 +133,6 @@ const MAX_INLINE_COMMAND_BYTES: usize = 64 * 1024;
 /// A longer entry gives its buffer back.
 const MAX_KEPT_ENTRY_BYTES: usize = 1024 * 1024;
 
-/// How long the committer waits for the first of those it has just answered, before it sleeps. Costs so much CPU an
-/// entry at most, and saves waking it: 6 to 30 µs.
-const FIRST_PATIENCE: Duration = Duration::from_micros(20);
-/// How long it waits for one more to join those that are there: several times what a task takes for its next command.
-const NEXT_PATIENCE: Duration = Duration::from_micros(5);
-/// How long it lets them gather in all: half an fsync, so that nobody loses more than he can gain.
-const MAX_GATHERING: Duration = Duration::from_micros(50);
-
 impl Solo {
     /// Takes the lead of a space whose state has been [replayed](crate::replay). In a new directory it
     /// first writes the group's membership and vote.
@@ -174,7 +159,6 @@ impl Solo {
             committer: OnceLock::new(),
             stopping: AtomicBool::new(false),
             idle: AtomicBool::new(false),
-            together: AtomicUsize::new(0),
             failure: OnceLock::new(),
             commands: AtomicU64::new(0),
             entries: AtomicU64::new(0),
@@ -421,7 +405,7 @@ impl Drop for Held<'_> {
 impl Shared {
     /// Commits what waits, or sleeps until something does. False when it is time to end.
     fn committer_step(&self) -> bool {
-        if self.gather() {
+        if !self.queue.is_empty() {
             self.lead(self.role());
             return true;
         }
@@ -431,39 +415,10 @@ impl Shared {
         self.idle.store(true, Ordering::SeqCst);
         if self.queue.is_empty() && !self.stopping.load(Ordering::SeqCst) {
             // Bounded, so that the thread ends when the last handle is dropped without a close.
-            thread::park_timeout(Duration::from_millis(500));
+            thread::park_timeout(std::time::Duration::from_millis(500));
         }
         self.idle.store(false, Ordering::SeqCst);
         true
-    }
-
-    /// Waits a little for those whose commands are answered to come again, beside those who wait already. False if
-    /// nobody does.
-    fn gather(&self) -> bool {
-        let wanted = self.together.load(Ordering::Relaxed);
-        let mut len = self.queue.len();
-        if wanted > 1 && len < wanted {
-            let began = Instant::now();
-            let mut grown = began;
-            while len < wanted && !self.stopping.load(Ordering::Relaxed) {
-                // To yield would be to queue behind whatever else wants the processor: milliseconds, if it is busy.
-                std::hint::spin_loop();
-                let (now, before) = (Instant::now(), len);
-                len = self.queue.len();
-                if len > before {
-                    grown = now;
-                }
-                let patience = if len == 0 { FIRST_PATIENCE } else { NEXT_PATIENCE };
-                if now - grown >= patience || now - began >= MAX_GATHERING {
-                    break;
-                }
-            }
-        }
-        if len == 0 {
-            // Nobody came back: nobody is expected until several have come by themselves.
-            self.together.store(0, Ordering::Relaxed);
-        }
-        len > 0
     }
 
     fn role(&self) -> Held<'_> {
@@ -602,8 +557,6 @@ impl Shared {
         let applied = self.machine.apply(&entry, &mut role.outcomes);
         applied.map_err(|error| self.fail(&error.to_string()))?;
         role.next = index.next();
-        let together = if level.waits_for_sync() { role.outcomes.len() + self.queue.len() } else { 0 };
-        self.together.store(together, Ordering::Relaxed);
         self.entries.fetch_add(1, Ordering::Relaxed);
         let commands = role.outcomes.len() as u64;
         self.commands.fetch_add(commands, Ordering::Relaxed);
