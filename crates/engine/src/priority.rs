@@ -2,7 +2,7 @@
 //!
 //! Being `nice` is not enough for a thread that never sleeps: it gives way, but Linux lets it run on until the next
 //! tick first. On two cores with compression at `nice` 19, a log's fsync (whose parts the kernel hands from thread to
-//! thread) waited up to 4 ms for that at every tenth chunk; beside idle threads it does not.
+//! thread) waited up to 4 ms for that now and then; an idle thread gives way at once.
 
 use rustix::{process::setpriority_process, thread::gettid};
 
