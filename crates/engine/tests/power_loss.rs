@@ -128,10 +128,10 @@ fn operations(backend: BackendKind, commits: u64, seed: u64) -> u64 {
 #[test]
 fn power_loss_at_every_operation_of_a_short_workload() {
     let seed = seed(11);
-    let total = operations(BackendKind::Memory, 24, seed);
+    let total = operations(BackendKind::Memory, 40, seed);
     println!("{total} operations");
     assert!(total > 100, "the workload writes");
-    (0..total).for_each(|after| crash_at(BackendKind::Memory, after, total, 24, seed));
+    (0..total).for_each(|after| crash_at(BackendKind::Memory, after, total, 40, seed));
 }
 
 /// Longer workloads roll segments, flush, move and free. `THALWEG_TEST_CRASHES` raises the number of
