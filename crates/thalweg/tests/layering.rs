@@ -56,6 +56,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("crates/log/src/prepare.rs", "Instant::now", "bounds a wait and paces the zeroing; nothing stored depends on it"),
     ("crates/state/src/lsm/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
     ("crates/state/src/buffered/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
+    ("crates/replica/src/solo.rs", "Instant::now", "bounds how long commands gather; nothing stored depends on it"),
     ("crates/engine/src/stream.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
     ("crates/engine/src/watch/mod.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
     ("crates/engine/src/group/fetch.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),

@@ -16,8 +16,8 @@ use std::sync::{
 };
 
 const MIN_FIRST_SLOTS: usize = 1 << 10;
-/// 1 MiB of slots: enough for 64 Ki keys before the table must grow.
-const MAX_FIRST_SLOTS: usize = 1 << 17;
+/// 128 KiB of slots: a memtable of few keys should not cost every read a miss of the processor's cache.
+const MAX_FIRST_SLOTS: usize = 1 << 14;
 /// A table of another size begins with a slot for so many bytes of arena, an eighth of what small changes need.
 const ARENA_BYTES_PER_FIRST_SLOT: usize = 512;
 /// The largest table: a slot's place comes from 32 bits of hash.

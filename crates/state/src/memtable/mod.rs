@@ -187,6 +187,9 @@ impl Memtable {
     #[inline]
     #[must_use]
     pub fn get(&self, key: &[u8], upto: BatchNumber) -> Option<Entry<'_>> {
+        if self.is_empty() {
+            return None;
+        }
         let needle = Needle::new(key);
         let version = self.node_of(&needle, needle.hash(), || self.order.settle(&self.list))?.version_at(upto.0)?;
         Some(version.value().map_or(Entry::Deleted, Entry::Value))
