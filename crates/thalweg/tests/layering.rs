@@ -56,7 +56,6 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("crates/log/src/prepare.rs", "Instant::now", "bounds a wait and paces the zeroing; nothing stored depends on it"),
     ("crates/state/src/lsm/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
     ("crates/state/src/buffered/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
-    ("crates/replica/src/solo.rs", "Instant::now", "bounds how long commands gather; nothing stored depends on it"),
     ("crates/engine/src/snapshot/file.rs", "Instant::now", "paces the writing of a file; nothing stored depends on it"),
     ("crates/engine/src/snapshot/stats.rs", "Instant::now", "measures how long a snapshot took, for metrics"),
     ("crates/engine/src/stream.rs", "Instant::now", "bounds a blocking wait; nothing stored depends on it"),
