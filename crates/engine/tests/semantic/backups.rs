@@ -135,8 +135,11 @@ fn one(key: &str, payload: Option<&[u8]>) -> RecordBatch {
     batch
 }
 
+/// The newest record of each key: its offset and payload.
+type Newest = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
 /// What somebody who reads it from its start makes of it, and how many records that took.
-fn folded(stream: &Stream) -> (BTreeMap<Vec<u8>, (u64, Vec<u8>)>, usize) {
+fn folded(stream: &Stream) -> (Newest, usize) {
     let (mut map, mut count) = (BTreeMap::new(), 0);
     let info = stream.info().unwrap();
     let mut from = info.start;
