@@ -1,8 +1,9 @@
 //! What goes on in the background.
 //!
 //! Owns: the thread that flushes sealed memtables, oldest first, the one that compacts, and the one that,
-//! when neither has work, reads what they wrote into the cache, as far as they have not done so themselves. They are several, so that a long
-//! compaction doesn't keep memtables waiting, and so that reading ahead may run at the lowest priority.
+//! when neither has work, reads into the cache what they wrote and could not read ahead themselves. They are
+//! several, so that a long compaction doesn't keep memtables waiting, and so that reading ahead may run at the
+//! lowest priority.
 //! Does not own: when memtables are sealed, or how writes wait.
 //!
 //! A failure is final: it is kept for whoever asks, all threads stop, and reads go on over what there

@@ -90,10 +90,9 @@ impl Memory {
         // SAFETY: the layout is not empty.
         let Some(base) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
         if layout.align() == HUGE_PAGE_BYTES {
-            // SAFETY: advice about pages that lie wholly within the allocation; it changes no byte of them.
-            let advised = unsafe { madvise(base.as_ptr().cast(), layout.size(), Advice::LinuxHugepage) };
-            // A kernel without huge pages: small ones do.
-            let _ = advised;
+            // A kernel without huge pages refuses: small ones do.
+            // SAFETY: advice about the allocation's pages; it changes no byte of them.
+            let _ = unsafe { madvise(base.as_ptr().cast(), layout.size(), Advice::LinuxHugepage) };
         }
         Self { base, layout }
     }

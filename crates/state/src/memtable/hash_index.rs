@@ -18,7 +18,7 @@ use std::sync::{
 const MIN_FIRST_SLOTS: usize = 1 << 10;
 /// 128 KiB of slots: a memtable of few keys should not cost every read a miss of the processor's cache.
 const MAX_FIRST_SLOTS: usize = 1 << 14;
-/// A table of another size begins with a slot for so many bytes of arena, an eighth of what small changes need.
+/// A small arena's table begins with a slot for so many of its bytes.
 const ARENA_BYTES_PER_FIRST_SLOT: usize = 512;
 /// The largest table: a slot's place comes from 32 bits of hash.
 const MAX_SLOTS: usize = 1 << 31;

@@ -6,7 +6,8 @@
 //! Does not own: durability, flushing, what `Applied` means, or how memtables replace one another.
 //!
 //! Invariants: batches are numbered from 1 and become visible as a whole, by one store of the number,
-//! after all their changes are in the index and linked or waiting to be. A reader that took the number sees exactly the batches up to it.
+//! after all their changes are in the index and linked or waiting to be. A reader that took the number sees
+//! exactly the batches up to it.
 //! Within a batch the last change of a key wins: it becomes the newest of the versions of that batch.
 
 mod arena;
