@@ -20,9 +20,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("recipes", &["types"]),
     ("wire", &["types"]),
     ("broker", &["types"]),
+    ("transport", &["types"]),
     ("engine", &["types", "disk", "log", "state", "replica", "recipes"]),
-    ("server", &["types", "disk", "log", "engine"]),
-    ("bench", &["types", "disk", "log", "state", "engine"]),
+    ("server", &["types", "disk", "log", "wire", "broker", "engine", "transport"]),
+    ("bench", &["types", "disk", "log", "state", "wire", "transport", "engine"]),
     ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "server", "bench"]),
 ];
 

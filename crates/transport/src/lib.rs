@@ -1,0 +1,50 @@
+//! Sockets as channels of bytes.
+//!
+//! Owns: listening and dialling, socket options, what a connection is made of, and how bytes that are queued get into the
+//! kernel with the fewest calls and copies. Does not own: frames, sessions, reconnecting, who may connect.
+//!
+//! A [`Channel`] is an ordered stream of bytes each way. One that is dialled or accepted comes with its [`Connection`],
+//! which over TCP has no other channel and over QUIC opens more. Channels are polled, not awaited: the task that owns one
+//! waits for the socket and for its other events at once, without splitting it into halves or copying through a pipe.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! use std::future::poll_fn;
+//! use bytes::BytesMut;
+//! use thalweg_transport::{Dialer, Endpoint, ListenOptions, Listener, Outbox};
+//!
+//! let listener = Listener::bind("127.0.0.1:0".parse()?, ListenOptions::default()).await?;
+//! let endpoint = Endpoint::tcp(listener.local_addr().to_string());
+//! let (_connection, mut client) = Dialer::new().dial(&endpoint).await?;
+//! let (_connection, mut server) = listener.accept().await?.establish().await?;
+//!
+//! let mut outbox = Outbox::new();
+//! outbox.buffer().extend_from_slice(b"hello");
+//! while !outbox.is_empty() {
+//!     poll_fn(|cx| client.poll_write(cx, &mut outbox)).await?;
+//! }
+//! let mut read = BytesMut::with_capacity(4096);
+//! poll_fn(|cx| server.poll_read(cx, &mut read)).await?;
+//! assert_eq!(read, "hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # }).unwrap();
+//! ```
+//!
+//! # What holds
+//!
+//! * What left an [`Outbox`] was handed to the kernel (TCP, TLS) or to the QUIC connection, whole and in order.
+//! * Accepting never waits for a peer: handshakes are done in [`Incoming::establish`], which has a deadline.
+
+mod channel;
+mod connection;
+mod dialer;
+mod error;
+mod listener;
+mod outbox;
+
+pub use channel::Channel;
+pub use connection::{Connection, Kind};
+pub use dialer::{Dialer, Endpoint};
+pub use error::{DialError, EstablishError, ListenError};
+pub use listener::{Incoming, ListenOptions, Listener};
+pub use outbox::{Outbox, SHARED_FROM_BYTES};

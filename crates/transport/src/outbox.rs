@@ -1,0 +1,163 @@
+//! What a channel is to send, in order.
+//!
+//! Small frames are gathered in one buffer; large shared bytes are kept as references with the place in that buffer
+//! behind which they go. So a burst of small frames is one contiguous piece, and a batch that goes to a thousand
+//! subscribers is in memory once.
+//!
+//! ```text
+//! buffer   | sent | a frame | prefix ^ prefix ^ a frame |         ^: a shared piece goes here
+//!          0      start                                 len
+//! ```
+//!
+//! Invariants: the places of shared pieces never fall, and lie between what is sent and the buffer's end.
+//! Memory: no bound of its own, because who appends must know when to stop: look at [`Outbox::len`]. Beside what is queued
+//! it holds at most as much again of what is sent, plus [`IDLE_BYTES`].
+
+use std::{collections::VecDeque, io::IoSlice};
+
+use bytes::{Buf, Bytes};
+
+/// Shared bytes from this size on stay references; smaller ones are copied, which costs less than a piece of their own
+/// in a vectored write.
+pub const SHARED_FROM_BYTES: usize = 1024;
+
+/// Room that an empty outbox keeps for the next frames.
+const IDLE_BYTES: usize = 64 * 1024;
+
+/// What is to be sent, in order: small frames gathered in a buffer of its own, large shared bytes as references.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    buffer: Vec<u8>,
+    /// Sent bytes at the front of `buffer`. `start <= buffer.len()`
+    start: usize,
+    shared: VecDeque<Shared>,
+    shared_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// The piece goes out when the buffer is sent up to here. `start <= behind <= buffer.len()`
+    behind: usize,
+    bytes: Bytes,
+}
+
+impl Outbox {
+    /// Empty, without memory.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Where small frames are appended. Only append: what is in it already may have other bytes between it, and may be
+    /// half sent. (Taking back what was just appended is fine.)
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer
+    }
+
+    /// Puts `bytes` behind all that is here so far. They are kept as a reference, unless they are so few that copying
+    /// them is cheaper: see [`SHARED_FROM_BYTES`].
+    pub fn share(&mut self, bytes: Bytes) {
+        if bytes.len() < SHARED_FROM_BYTES {
+            self.buffer.extend_from_slice(&bytes);
+            return;
+        }
+        let behind = self.buffer.len();
+        debug_assert!(self.shared.back().is_none_or(|last| last.behind <= behind), "the buffer was cut");
+        self.shared_bytes += bytes.len();
+        self.shared.push_back(Shared { behind, bytes });
+    }
+
+    /// Bytes that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.buffer.len() - self.start + self.shared_bytes
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes back memory that is not needed: all of it from an empty outbox. For a channel that has gone idle.
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            *self = Self::new();
+        }
+    }
+
+    /// Where the buffer's bytes end that go before the next shared piece.
+    fn gathered_end(&self) -> usize {
+        self.shared.front().map_or(self.buffer.len(), |next| next.behind)
+    }
+
+    fn compact(&mut self) {
+        if self.start == self.buffer.len() && self.shared.is_empty() {
+            self.start = 0;
+            self.buffer.clear();
+            self.buffer.shrink_to(IDLE_BYTES);
+        } else if self.start >= IDLE_BYTES && self.start >= self.buffer.len() / 2 {
+            self.buffer.drain(..self.start);
+            for shared in &mut self.shared {
+                shared.behind -= self.start;
+            }
+            self.start = 0;
+        }
+    }
+}
+
+/// How a writer sees it.
+impl Buf for Outbox {
+    fn remaining(&self) -> usize {
+        self.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        let end = self.gathered_end();
+        match self.shared.front() {
+            Some(next) if self.start == end => &next.bytes,
+            _ => &self.buffer[self.start..end],
+        }
+    }
+
+    fn chunks_vectored<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
+        let mut used = 0;
+        let mut put = |bytes: &'a [u8]| {
+            if !bytes.is_empty() && used < into.len() {
+                into[used] = IoSlice::new(bytes);
+                used += 1;
+            }
+            used < into.len()
+        };
+        let mut from = self.start;
+        for Shared { behind, bytes } in &self.shared {
+            if !put(&self.buffer[from..*behind]) || !put(bytes) {
+                return used;
+            }
+            from = *behind;
+        }
+        put(&self.buffer[from..]);
+        used
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        assert!(count <= self.len(), "cannot advance past what waits");
+        while count > 0 {
+            let gathered = (self.gathered_end() - self.start).min(count);
+            self.start += gathered;
+            count -= gathered;
+            let Some(next) = self.shared.front_mut().filter(|_| count > 0) else { break };
+            let taken = next.bytes.len().min(count);
+            next.bytes.advance(taken);
+            self.shared_bytes -= taken;
+            count -= taken;
+            if next.bytes.is_empty() {
+                self.shared.pop_front();
+            }
+        }
+        self.compact();
+    }
+}
+
+#[cfg(test)]
+mod tests;
