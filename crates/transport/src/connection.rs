@@ -2,6 +2,8 @@
 
 use std::{fmt, io, net::SocketAddr};
 
+use quinn::{ConnectionError, VarInt};
+
 use crate::channel::Channel;
 
 /// What carries a connection.
@@ -48,31 +50,75 @@ impl fmt::Display for Kind {
 pub struct Connection {
     kind: Kind,
     peer: SocketAddr,
+    quic: Option<Quic>,
+}
+
+#[derive(Clone, Debug)]
+struct Quic {
+    connection: quinn::Connection,
+    /// What the peer may have in flight once it is known.
+    receive_window_bytes: u32,
 }
 
 impl Connection {
     pub(crate) fn single(channel: &Channel) -> Self {
-        Self { kind: channel.kind(), peer: channel.peer() }
+        Self { kind: channel.kind(), peer: channel.peer(), quic: None }
     }
 
-    /// Opens another channel. `None`: this connection has only the one that it came with.
+    pub(crate) fn quic(connection: quinn::Connection, receive_window_bytes: u32) -> Self {
+        let peer = connection.remote_address();
+        Self { kind: Kind::Quic, peer, quic: Some(Quic { connection, receive_window_bytes }) }
+    }
+
+    /// Opens another channel. `None`: this connection has only the one that it came with. Waits while the peer permits no
+    /// more. The peer learns of the channel when something is written to it.
     pub async fn open(&self) -> io::Result<Option<Channel>> {
-        Ok(None)
+        let Some(Quic { connection, .. }) = &self.quic else { return Ok(None) };
+        let (send, receive) = connection.open_bi().await?;
+        Ok(Some(Channel::quic(self.peer, send, receive)))
     }
 
-    /// The next channel that the peer opens. `None`: there will be no other.
+    /// The next channel that the peer opens. `None`: there will be no other, because this connection has only the one
+    /// that it came with, or was closed by either side. Cancel-safe.
     pub async fn accept(&self) -> io::Result<Option<Channel>> {
-        Ok(None)
+        let Some(Quic { connection, .. }) = &self.quic else { return Ok(None) };
+        match connection.accept_bi().await {
+            Ok((send, receive)) => Ok(Some(Channel::quic(self.peer, send, receive))),
+            Err(ConnectionError::ApplicationClosed(_) | ConnectionError::LocallyClosed) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
-    /// Ends the connection with all its channels, at once: what was not delivered is lost. Nothing over TCP and TLS:
-    /// their channel is closed instead.
-    pub fn close(&self) {}
+    /// The peer is known: it may have `channels` channels at a time, and in flight what the listener's options say. Until
+    /// then one, and little. Nothing over TCP and TLS.
+    pub fn permit(&self, channels: u32) {
+        if let Some(Quic { connection, receive_window_bytes }) = &self.quic {
+            connection.set_receive_window(VarInt::from_u32(*receive_window_bytes));
+            connection.set_max_concurrent_bi_streams(VarInt::from_u32(channels));
+        }
+    }
+
+    /// Ends the connection with all its channels, at once: what was not delivered is lost, so close channels first. Nothing
+    /// over TCP and TLS: their channel is dropped instead.
+    pub fn close(&self) {
+        if let Some(Quic { connection, .. }) = &self.quic {
+            connection.close(VarInt::from_u32(0), b"");
+        }
+    }
+
+    /// Waits until the connection has ended, for whatever reason. Over TCP and TLS the channel tells instead, and this waits for
+    /// ever.
+    pub async fn closed(&self) {
+        match &self.quic {
+            Some(Quic { connection, .. }) => drop(connection.closed().await),
+            None => std::future::pending().await,
+        }
+    }
 
     /// Whether it can have more than one channel.
     #[must_use]
     pub fn is_multiplexed(&self) -> bool {
-        self.kind == Kind::Quic
+        self.quic.is_some()
     }
 
     /// What carries it.

@@ -1,30 +1,70 @@
 //! Connecting to a server.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
+use rustls::pki_types::ServerName;
 use tokio::{
     net::{TcpStream, lookup_host},
     time::timeout,
 };
+use tokio_rustls::{TlsConnector, TlsStream};
 
 use crate::{
     channel::Channel,
     connection::{Connection, Kind},
     error::DialError,
+    quic::{self, QuicOptions},
+    tls,
+    trust::Trust,
 };
+
+/// UDP sockets of a dialer, at most. Each connection gets one of its own while there are fewer; then they share.
+const MAX_SOCKETS: usize = 16;
 
 /// Whom to connect to, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     address: String,
-    kind: Kind,
+    server_name: Option<String>,
+    security: Security,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Security {
+    Plain,
+    Tls(Trust),
+    Quic(Trust),
 }
 
 impl Endpoint {
     /// `host:port` over TCP, without encryption.
     #[must_use]
     pub fn tcp(address: impl Into<String>) -> Self {
-        Self { address: address.into(), kind: Kind::Tcp }
+        Self { address: address.into(), server_name: None, security: Security::Plain }
+    }
+
+    /// `host:port` over TLS.
+    #[must_use]
+    pub fn tls(address: impl Into<String>, trust: Trust) -> Self {
+        Self { address: address.into(), server_name: None, security: Security::Tls(trust) }
+    }
+
+    /// `host:port` over QUIC.
+    #[must_use]
+    pub fn quic(address: impl Into<String>, trust: Trust) -> Self {
+        Self { address: address.into(), server_name: None, security: Security::Quic(trust) }
+    }
+
+    /// The name that the server's certificate must be for, if it is not the host of the address.
+    #[must_use]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into());
+        self
     }
 
     /// `host:port`, as given.
@@ -36,14 +76,59 @@ impl Endpoint {
     /// What the connection goes over.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        self.kind
+        match self.security {
+            Security::Plain => Kind::Tcp,
+            Security::Tls(_) => Kind::Tls,
+            Security::Quic(_) => Kind::Quic,
+        }
+    }
+
+    /// The name to verify, in the form that TLS takes: an IPv6 address has no brackets there.
+    fn verified_name(&self) -> &str {
+        let host = self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host);
+        let host = self.server_name.as_deref().unwrap_or(host);
+        host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
     }
 }
 
-/// Dials. Keep one: over QUIC its connections share a socket.
+/// Dials. Keep one, and its clones: over QUIC connections share its sockets.
 #[derive(Clone, Debug)]
 pub struct Dialer {
     connect_timeout: Duration,
+    quic: QuicOptions,
+    sockets: Arc<Mutex<Sockets>>,
+}
+
+/// The QUIC endpoints, and how many connections had to share one.
+///
+/// One for each connection at first: so each has a task that receives, and a port of its own, by which the kernel spreads
+/// connections over a server's sockets.
+#[derive(Debug, Default)]
+struct Sockets {
+    v4: Vec<quinn::Endpoint>,
+    v6: Vec<quinn::Endpoint>,
+    dialled: usize,
+}
+
+impl Sockets {
+    /// The socket for one more connection.
+    fn next(&mut self, to: SocketAddr, options: &QuicOptions) -> io::Result<&quinn::Endpoint> {
+        let endpoints = if to.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
+        // One that has no connection any more is as good as a new one.
+        let free = endpoints.iter().position(|endpoint| endpoint.open_connections() == 0);
+        let at = match free {
+            Some(free) => free,
+            None if endpoints.len() < MAX_SOCKETS => {
+                endpoints.push(quic::dialling(to, options)?);
+                endpoints.len() - 1
+            }
+            None => {
+                self.dialled = self.dialled.wrapping_add(1);
+                self.dialled % MAX_SOCKETS
+            }
+        };
+        Ok(&endpoints[at])
+    }
 }
 
 impl Default for Dialer {
@@ -56,47 +141,83 @@ impl Dialer {
     /// With the default timeout of 5 s.
     #[must_use]
     pub fn new() -> Self {
-        Self { connect_timeout: Duration::from_secs(5) }
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            quic: QuicOptions::DEFAULTS,
+            sockets: Arc::new(Mutex::new(Sockets::default())),
+        }
     }
 
     /// Longest time until a connection is there, with its handshake, over all addresses of the name.
     #[must_use]
     pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
-        Self { connect_timeout }
+        Self { connect_timeout, ..self }
+    }
+
+    /// How QUIC connections are.
+    #[must_use]
+    pub fn quic(self, quic: QuicOptions) -> Self {
+        Self { quic, ..self }
     }
 
     /// Connects, and opens the first channel.
     pub async fn dial(&self, endpoint: &Endpoint) -> Result<(Connection, Channel), DialError> {
-        let all = async {
-            let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-            for address in resolve(&endpoint.address).await? {
-                match self.dial_address(address, endpoint).await {
-                    Ok(dialled) => return Ok(dialled),
-                    Err(error) => last = error,
-                }
-            }
-            Err(DialError::Connect { address: endpoint.address.clone(), error: last })
-        };
-        match timeout(self.connect_timeout, all).await {
+        match timeout(self.connect_timeout, self.dial_any(endpoint)).await {
             Ok(dialled) => dialled,
             Err(_) => Err(DialError::TimedOut { address: endpoint.address.clone(), after: self.connect_timeout }),
         }
     }
 
-    async fn dial_address(&self, address: SocketAddr, endpoint: &Endpoint) -> io::Result<(Connection, Channel)> {
-        match endpoint.kind {
-            Kind::Tcp => {
-                let channel = Channel::tcp(TcpStream::connect(address).await?);
-                Ok((Connection::single(&channel), channel))
+    async fn dial_any(&self, endpoint: &Endpoint) -> Result<(Connection, Channel), DialError> {
+        let address = &endpoint.address;
+        let found = lookup_host(address);
+        let found = found.await.map_err(|error| DialError::Resolve { address: address.clone(), error })?;
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for to in found {
+            let dialled = match &endpoint.security {
+                Security::Plain => TcpStream::connect(to).await.map(|stream| single(Channel::tcp(stream))),
+                Security::Tls(trust) => dial_tls(to, trust, name(endpoint)?).await,
+                Security::Quic(trust) => {
+                    name(endpoint)?;
+                    self.dial_quic(to, trust, endpoint.verified_name()).await
+                }
+            };
+            match dialled {
+                Ok(dialled) => return Ok(dialled),
+                Err(error) => last = error,
             }
-            Kind::Tls | Kind::Quic => Err(io::ErrorKind::Unsupported.into()),
         }
+        Err(DialError::of(address, last))
+    }
+
+    async fn dial_quic(&self, to: SocketAddr, trust: &Trust, name: &str) -> io::Result<(Connection, Channel)> {
+        let config = quic::client_config(trust, &self.quic);
+        let connecting = {
+            let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+            sockets.next(to, &self.quic)?.connect_with(config, to, name).map_err(io::Error::other)?
+        };
+        let connection = connecting.await?;
+        let (send, receive) = connection.open_bi().await?;
+        let channel = Channel::quic(to, send, receive);
+        Ok((Connection::quic(connection, self.quic.receive_window_bytes), channel))
     }
 }
 
-async fn resolve(address: &str) -> Result<Vec<SocketAddr>, DialError> {
-    match lookup_host(address).await {
-        Ok(found) => Ok(found.collect()),
-        Err(error) => Err(DialError::Resolve { address: address.to_owned(), error }),
+async fn dial_tls(to: SocketAddr, trust: &Trust, name: ServerName<'static>) -> io::Result<(Connection, Channel)> {
+    let stream = TcpStream::connect(to).await?;
+    stream.set_nodelay(true)?;
+    let stream = TlsConnector::from(Arc::clone(trust.config())).connect(name, stream).await?;
+    if stream.get_ref().1.alpn_protocol() != Some(tls::ALPN) {
+        return Err(io::Error::other(rustls::Error::NoApplicationProtocol));
     }
+    Ok(single(Channel::tls(TlsStream::Client(stream))))
+}
+
+fn single(channel: Channel) -> (Connection, Channel) {
+    (Connection::single(&channel), channel)
+}
+
+fn name(endpoint: &Endpoint) -> Result<ServerName<'static>, DialError> {
+    let name = endpoint.verified_name();
+    ServerName::try_from(name.to_owned()).map_err(|_| DialError::ServerName { name: name.to_owned() })
 }

@@ -1,29 +1,65 @@
-//! Accepting connections.
+//! Accepting connections: TCP, with TLS or without, and QUIC, on one port number.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, pin::Pin, task::Poll, time::Duration};
 
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use quinn::Endpoint;
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::timeout,
+};
+use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use crate::{
     channel::Channel,
     connection::{Connection, Kind},
     error::{EstablishError, ListenError},
+    identity::Identity,
+    quic::{self, QuicOptions},
+    tls,
 };
 
 /// Connections that the kernel holds until they are accepted; more wait for their SYN to be sent again.
 const BACKLOG: u32 = 1024;
+/// With port 0 the system chooses a port for TCP, which somebody may have for UDP. So many are tried.
+const PORT_TRIES: usize = 16;
+/// Sockets on one port for QUIC, at most.
+pub const MAX_QUIC_SOCKETS: usize = 64;
+
+/// What connections over TCP speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpSecurity {
+    /// The protocol as it is.
+    Plain,
+    /// TLS, all of them.
+    Tls,
+}
 
 /// How a listener listens.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ListenOptions {
+    /// Who the server is; needed for TLS and for QUIC.
+    pub identity: Option<Identity>,
+    /// What connections over TCP speak.
+    pub tcp: TcpSecurity,
+    /// UDP sockets on the port, each with a task of its own: as many as there are cores that may serve QUIC, 0 for no
+    /// QUIC. Each costs twice [`QuicOptions::socket_buffer_bytes`] in the kernel and 3 MiB for what it receives at once.
+    pub quic_sockets: usize,
+    /// How QUIC connections are.
+    pub quic: QuicOptions,
     /// Longest time for a handshake of TLS or QUIC, and over QUIC until the first channel is there.
     pub handshake_timeout: Duration,
 }
 
 impl ListenOptions {
-    /// What holds unless something else is said.
-    pub const DEFAULTS: Self = Self { handshake_timeout: Duration::from_secs(10) };
+    /// Plain TCP alone.
+    pub const DEFAULTS: Self = Self {
+        identity: None,
+        tcp: TcpSecurity::Plain,
+        quic_sockets: 0,
+        quic: QuicOptions::DEFAULTS,
+        handshake_timeout: Duration::from_secs(10),
+    };
 }
 
 impl Default for ListenOptions {
@@ -33,9 +69,10 @@ impl Default for ListenOptions {
 }
 
 /// Accepts connections on one port.
-#[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
+    tls: Option<TlsAcceptor>,
+    quic: Vec<Endpoint>,
     address: SocketAddr,
     options: ListenOptions,
 }
@@ -43,13 +80,20 @@ pub struct Listener {
 impl Listener {
     /// Binds `address`; with port 0 the system chooses one. Must be called on a tokio runtime.
     pub async fn bind(address: SocketAddr, options: ListenOptions) -> Result<Self, ListenError> {
-        let bind = || {
-            let tcp = listen(address)?;
-            let bound = tcp.local_addr()?;
-            Ok((tcp, bound))
+        let sockets = options.quic_sockets;
+        if sockets > MAX_QUIC_SOCKETS {
+            return Err(ListenError::TooManySockets { sockets });
+        }
+        if options.identity.is_none() && (sockets > 0 || options.tcp == TcpSecurity::Tls) {
+            return Err(ListenError::NoCertificate);
+        }
+        let (tcp, quic) = bind_both(address, &options).map_err(|error| ListenError::Bind { address, error })?;
+        let bound = tcp.local_addr().map_err(|error| ListenError::Bind { address, error })?;
+        let tls = match (&options.identity, options.tcp) {
+            (Some(identity), TcpSecurity::Tls) => Some(TlsAcceptor::from(tls::server_config(identity))),
+            _ => None,
         };
-        let (tcp, bound) = bind().map_err(|error| ListenError::Bind { address, error })?;
-        Ok(Self { tcp, address: bound, options })
+        Ok(Self { tcp, tls, quic, address: bound, options })
     }
 
     /// Where it listens, with the port that the system chose.
@@ -58,11 +102,76 @@ impl Listener {
         self.address
     }
 
+    /// What the kernel really holds for a UDP socket in each direction; `None` without QUIC. Less than was asked for
+    /// loses packets in bursts.
+    #[must_use]
+    pub fn udp_buffer_bytes(&self) -> Option<usize> {
+        (!self.quic.is_empty()).then(|| quic::effective_buffer(&self.options.quic).unwrap_or(0))
+    }
+
     /// The next connection, before its handshake. An error is about one connection or about the machine (too many
     /// open files): pause a little and go on. Cancel-safe.
     pub async fn accept(&self) -> io::Result<Incoming> {
-        let (stream, peer) = self.tcp.accept().await?;
-        Ok(Incoming { stream, peer, handshake_timeout: self.options.handshake_timeout })
+        let handshake_timeout = self.options.handshake_timeout;
+        let mut quic: Vec<_> = self.quic.iter().map(|endpoint| Box::pin(endpoint.accept())).collect();
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(accepted) = self.tcp.poll_accept(cx) {
+                let (stream, peer) = accepted?;
+                let how = match &self.tls {
+                    Some(acceptor) => How::Tls(stream, acceptor.clone()),
+                    None => How::Tcp(stream),
+                };
+                return Poll::Ready(Ok(Incoming { how, peer, handshake_timeout }));
+            }
+            for endpoint in &mut quic {
+                if let Poll::Ready(Some(incoming)) = Pin::as_mut(endpoint).poll(cx) {
+                    let peer = incoming.remote_address();
+                    let how = How::Quic(Box::new(incoming), self.options.quic.receive_window_bytes);
+                    return Poll::Ready(Ok(Incoming { how, peer, handshake_timeout }));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until QUIC has told all peers whose connections are closed. Over at once without QUIC; else give it a time.
+    pub async fn wait_idle(&self) {
+        for endpoint in &self.quic {
+            endpoint.wait_idle().await;
+        }
+    }
+}
+
+/// Those who come after this are refused; connections that are there go on.
+impl Drop for Listener {
+    fn drop(&mut self) {
+        for endpoint in &self.quic {
+            endpoint.set_server_config(None);
+        }
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listener").field("address", &self.address).field("options", &self.options).finish()
+    }
+}
+
+/// TCP first: it refuses a port that is in use, which sockets with `SO_REUSEPORT` would share.
+fn bind_both(address: SocketAddr, options: &ListenOptions) -> io::Result<(TcpListener, Vec<Endpoint>)> {
+    let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
+    loop {
+        let tcp = listen(address)?;
+        let Some(identity) = options.identity.as_ref().filter(|_| options.quic_sockets > 0) else {
+            return Ok((tcp, Vec::new()));
+        };
+        tries -= 1;
+        match quic::listen(tcp.local_addr()?, options.quic_sockets, identity, &options.quic) {
+            Ok(quic) => return Ok((tcp, quic)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -74,16 +183,21 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// A connection that came and has not done its handshake. Dropping it refuses it.
-#[derive(Debug)]
 pub struct Incoming {
-    stream: TcpStream,
+    how: How,
     peer: SocketAddr,
-    #[expect(dead_code, reason = "TCP alone has no handshake")]
     handshake_timeout: Duration,
 }
 
+enum How {
+    Tcp(TcpStream),
+    Tls(TcpStream, TlsAcceptor),
+    /// With what the peer may have in flight once it is known.
+    Quic(Box<quinn::Incoming>, u32),
+}
+
 impl Incoming {
-    /// Where it comes from.
+    /// Where it comes from. Over QUIC anybody can say so: see [`prove_address`](Self::prove_address).
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
@@ -92,13 +206,64 @@ impl Incoming {
     /// What carries it.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        Kind::Tcp
+        match self.how {
+            How::Tcp(_) => Kind::Tcp,
+            How::Tls(..) => Kind::Tls,
+            How::Quic(..) => Kind::Quic,
+        }
+    }
+
+    /// For when many handshakes are under way: has a QUIC client prove that it can receive at its address before anything is
+    /// kept or computed for it, at the cost of a round trip. `None`: it was sent to do that, and comes again.
+    #[must_use]
+    pub fn prove_address(self) -> Option<Self> {
+        let Self { how, peer, handshake_timeout } = self;
+        let how = match how {
+            How::Quic(incoming, window) if !incoming.remote_address_validated() => match incoming.retry() {
+                Ok(()) => return None,
+                Err(error) => How::Quic(Box::new(error.into_incoming()), window),
+            },
+            how => how,
+        };
+        Some(Self { how, peer, handshake_timeout })
     }
 
     /// Does the handshake, within the listener's [`handshake_timeout`](ListenOptions::handshake_timeout). In a task of
     /// its own, or a slow peer holds up the next.
     pub async fn establish(self) -> Result<(Connection, Channel), EstablishError> {
-        let channel = Channel::tcp(self.stream);
-        Ok((Connection::single(&channel), channel))
+        let limit = self.handshake_timeout;
+        match timeout(limit, self.handshake()).await {
+            Ok(done) => done,
+            Err(_) => Err(EstablishError::TimedOut(limit)),
+        }
+    }
+
+    async fn handshake(self) -> Result<(Connection, Channel), EstablishError> {
+        match self.how {
+            How::Tcp(stream) => {
+                let channel = Channel::tcp(stream);
+                Ok((Connection::single(&channel), channel))
+            }
+            How::Tls(stream, acceptor) => {
+                let stream = acceptor.accept(stream).await.map_err(EstablishError::tls)?;
+                if stream.get_ref().1.alpn_protocol() != Some(tls::ALPN) {
+                    return Err(EstablishError::OtherProtocol);
+                }
+                let channel = Channel::tls(TlsStream::Server(stream));
+                Ok((Connection::single(&channel), channel))
+            }
+            How::Quic(incoming, window) => {
+                let connection = (*incoming).await.map_err(EstablishError::quic)?;
+                let (send, receive) = connection.accept_bi().await.map_err(EstablishError::quic)?;
+                let channel = Channel::quic(connection.remote_address(), send, receive);
+                Ok((Connection::quic(connection, window), channel))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Incoming").field("kind", &self.kind()).field("peer", &self.peer).finish_non_exhaustive()
     }
 }

@@ -13,9 +13,15 @@
 //! Memory: no bound of its own, because who appends must know when to stop: look at [`Outbox::len`]. Beside what is queued
 //! it holds at most as much again of what is sent, plus [`IDLE_BYTES`].
 
-use std::{collections::VecDeque, io::IoSlice};
+use std::{
+    collections::VecDeque,
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll},
+};
 
 use bytes::{Buf, Bytes};
+use tokio::io::AsyncWrite;
 
 /// Shared bytes from this size on stay references; smaller ones are copied, which costs less than a piece of their own
 /// in a vectored write.
@@ -23,6 +29,9 @@ pub const SHARED_FROM_BYTES: usize = 1024;
 
 /// Room that an empty outbox keeps for the next frames.
 const IDLE_BYTES: usize = 64 * 1024;
+
+/// Pieces that one write over TLS takes.
+const WRITE_SLICES: usize = 32;
 
 /// What is to be sent, in order: small frames gathered in a buffer of its own, large shared bytes as references.
 #[derive(Debug, Default)]
@@ -84,6 +93,42 @@ impl Outbox {
         if self.is_empty() {
             *self = Self::new();
         }
+    }
+
+    /// The front as references, up to `max_shared` shared pieces and what goes between and behind them. Shared bytes come as
+    /// they are, those of the buffer copied once, at most `max_gathered` of them.
+    pub(crate) fn pieces(&self, into: &mut Vec<Bytes>, max_shared: usize, max_gathered: usize) {
+        let whole = self.shared.get(max_shared).map_or(self.buffer.len(), |next| next.behind);
+        let end = whole.min(self.start + max_gathered);
+        let gathered = Bytes::copy_from_slice(&self.buffer[self.start..end]);
+        let mut from = self.start;
+        let mut put = |to: usize, into: &mut Vec<Bytes>| {
+            if from < to {
+                into.push(gathered.slice(from - self.start..to - self.start));
+                from = to;
+            }
+        };
+        for Shared { behind, bytes } in self.shared.iter().take(max_shared).take_while(|shared| shared.behind <= end) {
+            put(*behind, into);
+            into.push(bytes.clone());
+        }
+        put(end, into);
+    }
+
+    /// Writes from the front without removing it; says how much.
+    pub(crate) fn poll_write_to<W: AsyncWrite + Unpin>(
+        &self,
+        to: &mut W,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut slices = [IoSlice::new(&[]); WRITE_SLICES];
+        let used = self.chunks_vectored(&mut slices);
+        Pin::new(to).poll_write_vectored(cx, &slices[..used])
+    }
+
+    /// Removes the front, which was sent.
+    pub(crate) fn sent(&mut self, count: usize) {
+        self.advance(count);
     }
 
     /// Where the buffer's bytes end that go before the next shared piece.

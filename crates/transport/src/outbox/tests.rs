@@ -1,5 +1,3 @@
-#![allow(clippy::print_stdout, reason = "seeds are printed")]
-
 use super::*;
 
 /// A small generator, so that a failing run can be replayed from its seed.
@@ -75,7 +73,7 @@ fn advancing_past_the_end_is_a_bug() {
 #[test]
 fn bytes_leave_in_the_order_in_which_they_came_however_they_are_cut() {
     let seed = 0x5eed_0001;
-    println!("seed {seed:#x}");
+    eprintln!("seed {seed:#x}");
     let mut dice = Dice(seed);
     let (mut outbox, mut expected, mut sent) = (Outbox::new(), Vec::new(), Vec::new());
     let mut next = 0_u8;
@@ -107,4 +105,38 @@ fn bytes_leave_in_the_order_in_which_they_came_however_they_are_cut() {
         outbox.advance(chunk.len());
     }
     assert!(sent == expected, "the order was changed");
+}
+
+#[test]
+fn pieces_are_the_front_in_its_order_and_share_what_is_shared() {
+    let seed = 0x5eed_0002;
+    eprintln!("seed {seed:#x}");
+    let mut dice = Dice(seed);
+    for _ in 0..2_000 {
+        let mut outbox = Outbox::new();
+        let mut expected = Vec::new();
+        for at in 0..dice.below(20) {
+            let bytes = vec![at as u8; 1 + dice.below(2 * SHARED_FROM_BYTES)];
+            expected.extend_from_slice(&bytes);
+            if dice.below(2) == 0 {
+                outbox.buffer().extend_from_slice(&bytes);
+            } else {
+                outbox.share(bytes.into());
+            }
+        }
+        let cut = dice.below(expected.len() + 1);
+        outbox.advance(cut);
+        let (max_shared, max_gathered) = (1 + dice.below(6), 1 + dice.below(5000));
+        let mut pieces = Vec::new();
+        outbox.pieces(&mut pieces, max_shared, max_gathered);
+        assert_eq!(pieces.is_empty(), outbox.is_empty());
+        assert!(pieces.len() <= 2 * max_shared + 1 && pieces.iter().all(|piece| !piece.is_empty()));
+        assert!(expected[cut..].starts_with(&pieces.concat()));
+    }
+    let bytes = Bytes::from(vec![1; SHARED_FROM_BYTES]);
+    let mut outbox = Outbox::new();
+    outbox.share(bytes.clone());
+    let mut pieces = Vec::new();
+    outbox.pieces(&mut pieces, 1, 0);
+    assert_eq!(pieces[0].as_ptr(), bytes.as_ptr());
 }

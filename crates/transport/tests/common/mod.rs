@@ -2,10 +2,77 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::{future::poll_fn, io, task::Poll, time::Duration};
+use std::{future::poll_fn, io, net::SocketAddr, sync::LazyLock, task::Poll, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use thalweg_transport::{Channel, Outbox};
+use tempfile::TempDir;
+use thalweg_transport::{
+    Channel, Connection, Dialer, Endpoint, Identity, Kind, ListenOptions, Listener, Outbox, TcpSecurity, Trust,
+};
+
+/// A development certificate, for all tests of a program.
+pub static IDENTITY: LazyLock<Identity> = LazyLock::new(|| {
+    let directory = TempDir::new().unwrap();
+    Identity::development(directory.path(), [127, 0, 0, 1].into()).unwrap()
+});
+
+pub fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+pub fn options(kind: Kind) -> ListenOptions {
+    let mut options = ListenOptions::default();
+    if kind != Kind::Tcp {
+        options.identity = Some(IDENTITY.clone());
+    }
+    if kind == Kind::Tls {
+        options.tcp = TcpSecurity::Tls;
+    }
+    if kind == Kind::Quic {
+        options.quic_sockets = 2;
+    }
+    options
+}
+
+pub fn endpoint(kind: Kind, address: impl ToString) -> Endpoint {
+    let trust = || Trust::fingerprint(IDENTITY.fingerprint());
+    match kind {
+        Kind::Tcp => Endpoint::tcp(address.to_string()),
+        Kind::Tls => Endpoint::tls(address.to_string(), trust()),
+        Kind::Quic => Endpoint::quic(address.to_string(), trust()),
+    }
+}
+
+/// Both sides of a connection with their first channels, client first.
+pub struct Pair {
+    pub listener: Listener,
+    pub client: (Connection, Channel),
+    pub server: (Connection, Channel),
+}
+
+/// Connects. A channel of QUIC is there when something was written to it, so one byte goes over every channel.
+pub async fn pair(kind: Kind) -> Pair {
+    let listener = Listener::bind(any_port(), options(kind)).await.unwrap();
+    let (client, server) = connect(&listener, &Dialer::new(), kind).await;
+    Pair { listener, client, server }
+}
+
+pub async fn connect(
+    listener: &Listener,
+    dialer: &Dialer,
+    kind: Kind,
+) -> ((Connection, Channel), (Connection, Channel)) {
+    let endpoint = endpoint(kind, listener.local_addr());
+    let dialling = async {
+        let (connection, mut channel) = dialer.dial(&endpoint).await.unwrap();
+        send(&mut channel, b"!").await.unwrap();
+        (connection, channel)
+    };
+    let accepting = async { listener.accept().await.unwrap().establish().await.unwrap() };
+    let (client, (connection, mut channel)) = soon(async { tokio::join!(dialling, accepting) }).await;
+    assert_eq!(soon(read_up_to(&mut channel, 1)).await.unwrap(), b"!");
+    (client, (connection, channel))
+}
 
 /// Writes all of `outbox`, a poll at a time. Says how many polls wrote something.
 pub async fn write_all(channel: &mut Channel, outbox: &mut Outbox) -> io::Result<usize> {

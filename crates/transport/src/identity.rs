@@ -1,0 +1,212 @@
+//! Who a server is: a certificate chain and its key.
+//!
+//! Configured ones are read from PEM files. Without, a self-signed *development certificate* is made once and kept in the
+//! server's own directory; nobody vouches for it, so a client pins its [`Fingerprint`].
+//!
+//! Order of writing: the key first, then the certificate, each under another name, synced and renamed. So a directory with a
+//! certificate has its key, and one without is begun anew.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    net::IpAddr,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{Error as PemError, PemObject as _},
+    },
+    sign::CertifiedKey,
+};
+use thalweg_types::{Action, Classified};
+
+use crate::{tls, trust::Fingerprint};
+
+/// Name of the development certificate in its directory; clients may be given this file.
+pub const CERTIFICATE_FILE: &str = "native-certificate.pem";
+/// Name of its private key, which only its owner may read.
+pub const KEY_FILE: &str = "native-key.pem";
+
+/// Largest PEM file that is read. Larger: typed error.
+pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
+
+/// A certificate chain and its private key. Cheap to clone; its debug form shows no key.
+#[derive(Clone)]
+pub struct Identity {
+    key: Arc<CertifiedKey>,
+    fingerprint: Fingerprint,
+}
+
+impl Identity {
+    /// From a PEM file with the certificate and those between it and its authority, and one with the private key.
+    pub fn from_pem_files(certificates: &Path, key: &Path) -> Result<Self, IdentityError> {
+        let chain = read_certificates(certificates)?;
+        let private =
+            PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| pem_error(key, "a private key", &error))?;
+        let certified = CertifiedKey::from_der(chain, private, &tls::provider()).map_err(|error| {
+            IdentityError::Unusable { certificates: certificates.into(), key: key.into(), reason: error.to_string() }
+        })?;
+        // A chain without certificates was refused above.
+        let fingerprint = Fingerprint::of(&certified.cert[0]);
+        Ok(Self { key: Arc::new(certified), fingerprint })
+    }
+
+    /// The development certificate of `directory`, made if there is none. It is good for `localhost`, the loopback
+    /// addresses and `address`.
+    pub fn development(directory: &Path, address: IpAddr) -> Result<Self, IdentityError> {
+        let (certificate, key) = (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE));
+        let is_there = certificate.try_exists().map_err(|error| IdentityError::io(&certificate, error))?;
+        if !is_there {
+            generate(&certificate, &key, address)?;
+        }
+        Self::from_pem_files(&certificate, &key)
+    }
+
+    /// The SHA-256 of the certificate: what clients pin.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    pub(crate) fn key(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.key)
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
+    }
+}
+
+fn generate(certificate: &Path, key: &Path, address: IpAddr) -> Result<(), IdentityError> {
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    if !address.is_unspecified() && !address.is_loopback() {
+        names.push(address.to_string());
+    }
+    let made = rcgen::generate_simple_self_signed(names)
+        .map_err(|error| IdentityError::Generate { reason: error.to_string() })?;
+    write_private(key, &made.signing_key.serialize_pem())?;
+    write_private(certificate, &made.cert.pem())
+}
+
+/// Writes a file that only its owner may read, whole or not at all.
+fn write_private(path: &Path, text: &str) -> Result<(), IdentityError> {
+    let unfinished = path.with_extension("pem.tmp");
+    let write = || {
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // Not an existing file, whoever made it and with whatever permissions.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)?;
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(directory)?.sync_all()
+    };
+    write().map_err(|error| IdentityError::io(path, error))
+}
+
+/// All certificates of a PEM file; at least one.
+pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let pem = read(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(pem_error(path, "a certificate", &PemError::NoItemsFound)),
+        Ok(found) => Ok(found),
+        Err(error) => Err(pem_error(path, "a certificate", &error)),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    let length = fs::metadata(path).map_err(|error| IdentityError::io(path, error))?.len();
+    if length > MAX_PEM_BYTES {
+        return Err(IdentityError::TooLarge { path: path.into(), length });
+    }
+    fs::read(path).map_err(|error| IdentityError::io(path, error))
+}
+
+fn pem_error(path: &Path, expected: &'static str, error: &PemError) -> IdentityError {
+    let reason = match error {
+        PemError::NoItemsFound => "there is none in it".to_owned(),
+        error => error.to_string(),
+    };
+    IdentityError::Pem { path: path.into(), expected, reason }
+}
+
+/// Why a certificate or a key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A file could not be read or written.
+    #[error("cannot read or write {path}: {error}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A file is too large to be what it should be.
+    #[error("{path} has {length} bytes; a PEM file of certificates or keys has at most {MAX_PEM_BYTES}")]
+    TooLarge {
+        /// Which.
+        path: PathBuf,
+        /// Its bytes.
+        length: u64,
+    },
+    /// A file does not hold what it should.
+    #[error("{path} should hold {expected} in PEM form: {reason}")]
+    Pem {
+        /// Which.
+        path: PathBuf,
+        /// What it should hold.
+        expected: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Certificate and key do not belong together, or are of a kind that is not supported.
+    #[error("the key in {key} cannot be used with the certificate in {certificates}: {reason}")]
+    Unusable {
+        /// Where the certificates are.
+        certificates: PathBuf,
+        /// Where the key is.
+        key: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No certificate could be made.
+    #[error("cannot make a development certificate: {reason}")]
+    Generate {
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+impl IdentityError {
+    fn io(path: &Path, error: io::Error) -> Self {
+        Self::File { path: path.into(), error }
+    }
+}
+
+impl Classified for IdentityError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::File { .. } => "certificate_file",
+            Self::TooLarge { .. } | Self::Pem { .. } => "certificate_pem",
+            Self::Unusable { .. } => "certificate_key",
+            Self::Generate { .. } => "certificate_generate",
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Generate { .. } => Action::Stop,
+            _ => Action::Fix,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Whom a client trusts: a certificate that it knows by its fingerprint, or what a given authority has signed. The roots of
+//! the system are never used: a store of one's own data has no business with them.
+
+use std::{fmt, path::Path, str::FromStr, sync::Arc};
+
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+};
+use thalweg_types::{Action, Classified};
+
+use crate::{
+    identity::{IdentityError, read_certificates},
+    tls,
+};
+
+/// The SHA-256 of a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificate);
+        Self(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+/// From 64 hexadecimal digits; colons between them do not matter.
+impl FromStr for Fingerprint {
+    type Err = TrustError;
+
+    fn from_str(text: &str) -> Result<Self, TrustError> {
+        let wrong = || TrustError::Fingerprint { got: text.to_owned() };
+        let digits: Option<Vec<u8>> = text
+            .chars()
+            .filter(|at| *at != ':')
+            .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+            .collect();
+        let digits = digits.ok_or_else(wrong)?;
+        let (pairs, rest) = digits.as_chunks::<2>();
+        let bytes: Vec<u8> = pairs.iter().map(|[high, low]| high << 4 | low).collect();
+        if rest.is_empty() { bytes.try_into().map(Self).map_err(|_| wrong()) } else { Err(wrong()) }
+    }
+}
+
+/// Whom a client trusts. Cheap to clone; make it once.
+#[derive(Clone)]
+pub struct Trust {
+    config: Arc<ClientConfig>,
+    what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    Fingerprint(Fingerprint),
+    Authorities(Vec<CertificateDer<'static>>),
+}
+
+impl Trust {
+    /// The server whose certificate has this fingerprint, by whatever name it is called and however old it is.
+    #[must_use]
+    pub fn fingerprint(fingerprint: Fingerprint) -> Self {
+        let verifier = Pinned { fingerprint, provider: tls::provider() };
+        Self { config: tls::client_config(Arc::new(verifier)), what: What::Fingerprint(fingerprint) }
+    }
+
+    /// Servers with a certificate that one of those in a PEM file has signed, or that is one of them, for the name by which
+    /// they are called.
+    pub fn pem_file(path: &Path) -> Result<Self, TrustError> {
+        let authorities = read_certificates(path)?;
+        let unusable = |reason: String| TrustError::Authorities { path: path.display().to_string(), reason };
+        let mut roots = RootCertStore::empty();
+        for certificate in &authorities {
+            roots.add(certificate.clone()).map_err(|error| unusable(error.to_string()))?;
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(tls::provider()))
+            .build()
+            .map_err(|error| unusable(error.to_string()))?;
+        Ok(Self { config: tls::client_config(verifier), what: What::Authorities(authorities) })
+    }
+
+    pub(crate) fn config(&self) -> &Arc<ClientConfig> {
+        &self.config
+    }
+}
+
+impl PartialEq for Trust {
+    fn eq(&self, other: &Self) -> bool {
+        self.what == other.what
+    }
+}
+
+impl Eq for Trust {}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.what {
+            What::Fingerprint(fingerprint) => write!(f, "Trust({fingerprint:?})"),
+            What::Authorities(all) => write!(f, "Trust({} authorities)", all.len()),
+        }
+    }
+}
+
+/// Takes one certificate, and from who has its key.
+#[derive(Debug)]
+struct Pinned {
+    fingerprint: Fingerprint,
+    provider: CryptoProvider,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        // Both are public: nothing is told by how long this takes.
+        if Fingerprint::of(end_entity) == self.fingerprint {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Why nobody can be trusted so.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// Not a fingerprint.
+    #[error("{got:?} is not a fingerprint: it has 64 hexadecimal digits, as the server prints it when it starts")]
+    Fingerprint {
+        /// As given.
+        got: String,
+    },
+    /// The file cannot be read.
+    #[error(transparent)]
+    File(#[from] IdentityError),
+    /// What it holds cannot vouch for anybody.
+    #[error("the certificates in {path} cannot be used as authorities: {reason}")]
+    Authorities {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl Classified for TrustError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Fingerprint { .. } => "invalid_fingerprint",
+            Self::File(error) => error.code(),
+            Self::Authorities { .. } => "invalid_authorities",
+        }
+    }
+
+    fn action(&self) -> Action {
+        Action::Fix
+    }
+}
