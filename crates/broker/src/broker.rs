@@ -1,9 +1,10 @@
 //! The broker: links, who wants what, and publishing.
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
@@ -15,7 +16,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    Batch, Notify, Pattern, Published, WouldBlock,
+    Batch, Losses, Notify, Pattern, Published, WouldBlock,
     interest::{GroupFull, Target},
     link::{Link, LinkId, Shared, SubscribeError},
     locked,
@@ -94,6 +95,8 @@ pub struct BrokerStats {
     pub subscriptions: usize,
     /// Bytes set aside for queues, in steps of 64 KiB a link.
     pub queued_bytes: u64,
+    /// Messages that wait, counted for each subscription, as of each link's last change.
+    pub queued_messages: u64,
     /// Subjects in memory, because of subscriptions or remembered.
     pub subjects: usize,
     /// Those of them that are remembered without a subscription of their own, about.
@@ -112,6 +115,8 @@ pub struct BrokerStats {
     pub blocked: u64,
     /// Publishes to a subject that was not in memory.
     pub resolved: u64,
+    /// Messages that subscriptions did not get, by policy.
+    pub losses: Losses,
 }
 
 /// A shard on cache lines of its own.
@@ -128,6 +133,8 @@ pub(crate) struct Core {
     links: AtomicUsize,
     subscriptions: AtomicUsize,
     next_link: AtomicU64,
+    /// For figures only: publishing does not come here.
+    open: Mutex<HashMap<LinkId, Weak<Shared>, FixedState>>,
 }
 
 impl Core {
@@ -167,7 +174,12 @@ impl Core {
         self.subscriptions.fetch_sub(count, Ordering::Relaxed);
     }
 
-    pub(crate) fn uncount_link(&self) {
+    fn queued_messages(&self) -> u64 {
+        locked(self.open.lock()).values().filter_map(Weak::upgrade).map(|link| link.load()).sum()
+    }
+
+    pub(crate) fn uncount_link(&self, id: LinkId) {
+        locked(self.open.lock()).remove(&id);
         self.links.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -199,6 +211,7 @@ impl Broker {
             links: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
             next_link: AtomicU64::new(1),
+            open: Mutex::default(),
         };
         Self { core: Arc::new(core) }
     }
@@ -211,12 +224,13 @@ impl Broker {
     pub fn open_link(&self, notify: Arc<dyn Notify>) -> Result<Link, TooManyLinks> {
         let BrokerConfig { max_links: max, max_link_bytes, seed, .. } = self.core.config;
         if self.core.links.fetch_add(1, Ordering::Relaxed) >= max {
-            self.core.uncount_link();
+            self.core.links.fetch_sub(1, Ordering::Relaxed);
             return Err(TooManyLinks { max });
         }
         let id = LinkId(self.core.next_link.fetch_add(1, Ordering::Relaxed));
-        let shared = Shared::new(id, max_link_bytes, seed, notify);
-        Ok(Link::new(Arc::new(shared), Arc::clone(&self.core)))
+        let shared = Arc::new(Shared::new(id, max_link_bytes, seed, notify));
+        locked(self.core.open.lock()).insert(id, Arc::downgrade(&shared));
+        Ok(Link::new(shared, Arc::clone(&self.core)))
     }
 
     /// Puts a batch into the queues of all that asked for its subject. Never waits for room: that is what `waiter` is
@@ -247,6 +261,8 @@ impl Broker {
             links: self.core.links.load(Ordering::Relaxed),
             subscriptions: self.core.subscriptions.load(Ordering::Relaxed),
             queued_bytes: self.core.memory.used(),
+            queued_messages: self.core.queued_messages(),
+            losses: self.core.memory.losses.read(),
             ..BrokerStats::default()
         };
         for shard in &self.core.shards {

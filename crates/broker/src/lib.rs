@@ -94,6 +94,7 @@ mod broker;
 mod cache;
 mod interest;
 mod link;
+mod losses;
 mod memory;
 mod moment;
 mod notify;
@@ -111,13 +112,14 @@ pub use self::{
     batching::{BatchEncoder, Batching, Coalescer, WhenIdle},
     broker::{Broker, BrokerConfig, BrokerStats, TooManyLinks},
     cache::{
-        Cache, CacheConfig, CacheEntry, CacheError, CacheStats, Caches, Condition, CreateCacheError, ENTRY_BYTES,
-        Expiry, ScanCursor, ScanPage, Update, Version,
+        Cache, CacheConfig, CacheEntry, CacheError, CacheId, CacheStats, Caches, Condition, CreateCacheError,
+        ENTRY_BYTES, Expiry, NamedCache, ScanCursor, ScanPage, Update, Version,
     },
     link::{
         Budget, Credit, Link, LinkId, Outbound, Policy, QueueStats, SubscribeError, SubscribeOptions, SubscriptionId,
         Taken, UnknownSubscription,
     },
+    losses::Losses,
     moment::Moment,
     notify::Notify,
     publish::{Published, WouldBlock},

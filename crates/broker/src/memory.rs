@@ -10,6 +10,7 @@ use std::sync::{
 
 use crate::{
     locked,
+    losses::Counted,
     notify::{Notify, Waiters},
 };
 
@@ -21,11 +22,19 @@ pub(crate) struct Memory {
     max: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,
+    /// What was given up because there was none.
+    pub(crate) losses: Counted,
 }
 
 impl Memory {
     pub(crate) fn new(max: u64) -> Self {
-        Self { used: AtomicU64::new(0), max, waiting: Mutex::default(), any_waiting: AtomicBool::new(false) }
+        Self {
+            used: AtomicU64::new(0),
+            max,
+            waiting: Mutex::default(),
+            any_waiting: AtomicBool::new(false),
+            losses: Counted::default(),
+        }
     }
 
     pub(crate) fn used(&self) -> u64 {

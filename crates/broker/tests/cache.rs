@@ -5,7 +5,10 @@ mod common;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::atomic::{AtomicBool, AtomicI64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -358,7 +361,7 @@ fn what_is_used_outlives_what_is_not() {
 
 #[test]
 fn caches_by_name_are_bounded() {
-    let caches = Caches::new();
+    let caches = Caches::new((MAX_CACHES as u64 + 2) * MIN_CACHE_BYTES);
     let config = CacheConfig { max_bytes: MIN_CACHE_BYTES, seed: 1 };
     for number in 0..MAX_CACHES {
         caches.create(&format!("c{number}"), config).unwrap();
@@ -369,9 +372,17 @@ fn caches_by_name_are_bounded() {
     assert_eq!(why(""), CreateCacheError::Name { bytes: 0 });
     assert_eq!(why(&"n".repeat(256)), CreateCacheError::Name { bytes: 256 });
     let kept = caches.remove("c1").unwrap();
-    assert!(caches.get("c1").is_none() && caches.create("more", config).is_ok());
+    assert!(caches.get("c1").is_none() && caches.by_id(kept.id).is_none());
+    let large = CacheConfig { max_bytes: 4 * MIN_CACHE_BYTES, ..config };
+    let error = CreateCacheError::NoRoom { max: (MAX_CACHES as u64 + 2) * MIN_CACHE_BYTES, left: 3 * MIN_CACHE_BYTES };
+    assert_eq!(caches.create("more", large).map(drop), Err(error));
+    let more = caches.create("more", config).unwrap();
+    assert!(more.id > kept.id && Arc::ptr_eq(&caches.by_id(more.id).unwrap(), &more.cache));
+    let kept = kept.cache;
     kept.put(at(0), b"k", b"v", Expiry::Never).unwrap();
-    caches.get("c2").unwrap().put(at(0), b"k", b"v", Expiry::At(at(5))).unwrap();
+    caches.get("c2").unwrap().cache.put(at(0), b"k", b"v", Expiry::At(at(5))).unwrap();
     assert!(caches.next_deadline().is_some());
     assert_eq!((caches.reclaim(at(9), 100), caches.list().len()), (1, MAX_CACHES));
+    assert_eq!(caches.remove_id(more.id).map(|gone| gone.name), Some(more.name));
+    assert!(caches.remove_id(more.id).is_none() && caches.get("more").is_none());
 }

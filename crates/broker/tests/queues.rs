@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use common::{Bell, Rng, Told, broker, message, number, pattern, quiet, seeds, subject, subscribe, take, told_to};
 use thalweg_broker::{
-    Batch, Broker, BrokerConfig, Budget, Credit, Link, Outbound, Policy, SubscribeOptions, SubscriptionId, Taken,
+    Batch, Broker, BrokerConfig, Budget, Credit, Link, Losses, Outbound, Policy, SubscribeOptions, SubscriptionId,
+    Taken,
 };
 
 fn sized(to: &str, number: u64, bytes: usize, messages: u32) -> Batch {
@@ -412,4 +413,23 @@ fn a_storm_of_subscriptions_under_a_driver_that_is_away_leaves_nothing_behind() 
     }
     assert_eq!(link.stats().messages, 1);
     assert_eq!(told_to(0, &take(&link)), [Told::Message(7)]);
+}
+
+#[test]
+fn what_is_lost_is_counted_by_policy_and_what_waits_is_known() {
+    let broker = broker();
+    let links: Vec<_> = [Policy::DropNew, Policy::DropOld, Policy::Disconnect]
+        .map(|policy| open(&broker, "a", &options(policy, 2, 1000)))
+        .into();
+    for number in 0..2 {
+        broker.publish(&message("a", number), None).unwrap();
+    }
+    assert_eq!((broker.stats().losses, broker.stats().queued_messages), (Losses::default(), 6));
+    for number in 2..5 {
+        broker.publish(&message("a", number), None).unwrap();
+    }
+    let wanted = Losses { drop_new: 3, drop_old: 3, disconnect: 3, slow_subscriptions: 3, disconnected_links: 1 };
+    assert_eq!((broker.stats().losses, broker.stats().queued_messages), (wanted, 4));
+    drop(links);
+    assert_eq!((broker.stats().losses, broker.stats().queued_messages), (wanted, 0));
 }

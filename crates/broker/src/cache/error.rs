@@ -84,6 +84,14 @@ pub enum CreateCacheError {
         /// How many.
         bytes: usize,
     },
+    /// More than is left of what all caches may come to.
+    #[error("all caches together hold at most {max} bytes, {left} of them are free: drop one, or ask for less")]
+    NoRoom {
+        /// What they may come to.
+        max: u64,
+        /// What is left of it.
+        left: u64,
+    },
     /// Less than [`MIN_CACHE_BYTES`].
     #[error("a cache holds at least {MIN_CACHE_BYTES} bytes, this one would hold {bytes}")]
     TooSmall {
@@ -98,6 +106,7 @@ impl Classified for CreateCacheError {
             Self::Exists => "cache_exists",
             Self::TooMany => "too_many_caches",
             Self::Name { .. } => "cache_name",
+            Self::NoRoom { .. } => "caches_full",
             Self::TooSmall { .. } => "cache_too_small",
         }
     }

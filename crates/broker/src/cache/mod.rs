@@ -28,7 +28,7 @@ use thalweg_types::limits::{MAX_CACHE_SCAN_KEYS, MAX_KEY_BYTES, MAX_TTL, MAX_VAL
 use self::shard::{Gone, Lookup, Shard, weight};
 pub use self::{
     error::{CacheError, CreateCacheError},
-    named::Caches,
+    named::{CacheId, Caches, NamedCache},
 };
 use crate::{Moment, locked};
 

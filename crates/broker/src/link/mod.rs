@@ -315,7 +315,7 @@ impl Drop for Link {
             self.forget(*place, subscription);
         }
         self.core.uncount_subscriptions(removed.len());
-        self.core.uncount_link();
+        self.core.uncount_link(self.shared.id);
     }
 }
 

@@ -55,6 +55,14 @@ pub(crate) struct Taken {
     pub(crate) missed_after: u64,
 }
 
+/// What was dropped of a queue's front.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dropped {
+    pub(crate) lost: Cost,
+    /// The subscription had missed nothing before.
+    pub(crate) first: bool,
+}
+
 impl Subscription {
     pub(crate) fn new(id: SubscriptionId, tag: Tag, pattern: Pattern, options: &SubscribeOptions) -> Self {
         let mut credit = Account::default();
@@ -104,13 +112,14 @@ impl Subscription {
     }
 
     /// Drops the oldest of the queue, and says what that freed.
-    pub(crate) fn drop_oldest(&mut self) -> Option<Batch> {
+    pub(crate) fn drop_oldest(&mut self) -> Option<Dropped> {
+        let first = self.dropped == 0;
         let oldest = self.queue.pop_front()?;
         let cost = oldest.batch.cost();
         self.held.take(cost);
         self.gap_before += oldest.gap + cost.messages;
         self.dropped += cost.messages;
-        Some(oldest.batch)
+        Some(Dropped { lost: cost, first })
     }
 
     /// A message was not queued.

@@ -287,12 +287,13 @@ impl LinkState {
         let mut room = subscription.has_room(cost);
         while !room && subscription.policy == Policy::DropOld {
             let Some(dropped) = subscription.drop_oldest() else { break };
-            self.held.take(dropped.cost());
-            self.dropped += dropped.cost().messages;
+            memory.losses.count(Policy::DropOld, dropped.lost.messages, dropped.first);
+            self.held.take(dropped.lost);
+            self.dropped += dropped.lost.messages;
             room = subscription.has_room(cost);
         }
         room = room && self.covers(cost.bytes, memory);
-        while !room && self.drops_old(place) {
+        while !room && self.drops_old(place, memory) {
             room = self.covers(cost.bytes, memory);
         }
         if room {
@@ -301,6 +302,7 @@ impl LinkState {
         } else {
             self.dropped += cost.messages;
             let subscription = self.at(place).expect("just seen");
+            memory.losses.count(subscription.policy, cost.messages, subscription.dropped() == 0);
             subscription.missed(cost.messages, seq);
             if subscription.policy == Policy::Disconnect {
                 self.doom(place, memory);
@@ -312,21 +314,25 @@ impl LinkState {
     }
 
     /// Drops the oldest batch of a subscription with that policy; false if there is none to drop.
-    fn drops_old(&mut self, place: Place) -> bool {
+    fn drops_old(&mut self, place: Place, memory: &Memory) -> bool {
         let Some(subscription) = self.at(place) else { return false };
         if subscription.policy != Policy::DropOld {
             return false;
         }
         let Some(dropped) = subscription.drop_oldest() else { return false };
-        self.held.take(dropped.cost());
-        self.dropped += dropped.cost().messages;
+        memory.losses.count(Policy::DropOld, dropped.lost.messages, dropped.first);
+        self.held.take(dropped.lost);
+        self.dropped += dropped.lost.messages;
         true
     }
 
     /// The link is given up because of that subscription. Its memory is free at once, reservations are void.
     fn doom(&mut self, place: Place, memory: &Memory) {
         let subscription = self.at(place).expect("the one that overflowed");
-        let (id, messages) = (subscription.id, subscription.dropped() + subscription.held().messages);
+        let (id, waiting) = (subscription.id, subscription.held().messages);
+        let messages = subscription.dropped() + waiting;
+        memory.losses.count(Policy::Disconnect, waiting, false);
+        memory.losses.count_link();
         self.standing = Standing::Doomed { subscription: id, messages };
         for slot in &mut self.slots {
             if let Some(subscription) = &mut slot.subscription {
