@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::{
     admission::Admission,
-    body, commit,
+    body, caches, commit,
     config::Config,
     entity,
     error::{self, ApiError},
@@ -39,7 +39,9 @@ use crate::{
     routes::Operation,
     scan,
     snapshot::{self, Snapshots},
-    status, streams, transaction, ttl, watch as watch_keys,
+    status, streams, subjects, transaction, ttl,
+    views::Views,
+    watch as watch_keys,
 };
 
 /// What handlers answer.
@@ -58,6 +60,8 @@ pub struct App {
     pub metrics: Metrics,
     /// Turns true when the server stops.
     pub stopping: watch::Receiver<bool>,
+    /// Subjects and caches.
+    pub views: Views,
     /// Those that may have to go on.
     pub snapshots: Snapshots,
     /// When the server was bound.
@@ -107,6 +111,7 @@ impl App {
             admission: Admission::new(&config),
             metrics: Metrics::new(),
             stopping,
+            views: Views::new(&config),
             snapshots: Snapshots::default(),
             started: Instant::now(),
             // Random per process, so that ids of two runs differ; nothing depends on it.
@@ -208,6 +213,23 @@ impl App {
             Operation::ProducerList => producers::list(self, call),
             Operation::ProducerGet => producers::get(self, call),
             Operation::ProducerOpen => producers::open(self, call).await,
+            Operation::SubjectPublish => subjects::publish(self, call).await,
+            Operation::SubjectSubscribe => subjects::subscribe(self, call),
+            Operation::SubjectAsk => subjects::ask(self, call).await,
+            Operation::CacheList => caches::list(self, call),
+            Operation::CacheCreate => caches::create(self, call).await,
+            Operation::CacheStat => caches::stat(self, call),
+            Operation::CacheDrop => caches::drop_cache(self, call),
+            Operation::CacheClear => caches::clear(self, call),
+            Operation::CacheScan => caches::scan(self, call),
+            Operation::CacheGet => caches::get(self, call),
+            Operation::CacheHead => caches::head(self, call),
+            Operation::CachePut => caches::put(self, call).await,
+            Operation::CacheDelete => caches::delete(self, call),
+            Operation::CacheTouch => caches::touch(self, call),
+            Operation::CacheAdd => caches::add(self, call),
+            Operation::CacheMultiGet => caches::multi_get(self, call).await,
+            Operation::CacheMultiPut => caches::multi_put(self, call).await,
             Operation::EntityDelete => entity::delete(self, call).await,
             Operation::EntityRange => entity::range(self, call).await,
             Operation::KeysPut => keys::put(self, call).await,

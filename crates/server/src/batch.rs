@@ -40,6 +40,8 @@ struct JsonHeader {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonRecords {
+    /// As publishes call them.
+    #[serde(alias = "messages")]
     records: Vec<JsonRecord>,
 }
 

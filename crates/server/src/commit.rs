@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::http::{StatusCode, header};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use thalweg_engine::Ack;
-use thalweg_types::{Action, command::CommitBuilder};
+use thalweg_types::{Action, Durability, command::CommitBuilder};
 
 use crate::{
     app::{Answer, App, Call},
@@ -17,6 +17,7 @@ use crate::{
     operations::{self, JsonCondition, JsonOperation, level_of},
     parse::{Media, request_media},
     reply, streams,
+    subjects::{JsonPublish, publish_committed},
 };
 
 #[derive(Debug, Deserialize)]
@@ -26,6 +27,9 @@ struct JsonCommit {
     conditions: Vec<JsonCondition>,
     writes: Vec<JsonOperation>,
     durability: Option<String>,
+    /// What is published once the writes are carried out at their level.
+    #[serde(default)]
+    publish: Vec<JsonPublish>,
 }
 
 impl JsonCommit {
@@ -67,6 +71,11 @@ pub async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     if sent.writes.is_empty() {
         return Err(ApiError::bad_request("bad_json", "a commit has at least one write"));
     }
+    let batches = sent.publish.iter().map(JsonPublish::batch).collect::<Result<Vec<_>, _>>()?;
+    if !batches.is_empty() && level == Durability::None {
+        let message = "a publish rides on a commit that has happened: at level none that is not known";
+        return Err(ApiError::bad_request("outcome_unknown", message));
+    }
     let names = Names::of(app, &sent.conditions, sent.writes.iter()).await?;
     let appends = sent.appends();
     let committed = app.db.commit(&sent.build(&names)?, level);
@@ -74,7 +83,9 @@ pub async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     let kept = (!sent.conditions.is_empty()).then_some((body, sent.conditions));
     let conditions = || kept.as_ref().map_or(&[][..], |(_, conditions)| conditions);
     let ack = committed.await.map_err(|error| operations::failed(error, conditions()))?;
-    Ok(answer(&ack, &appends))
+    // A repetition has been published before, or its first try was told to somebody who is gone: at most once.
+    let published = (!batches.is_empty() && !ack.duplicate).then(|| publish_committed(&app.views, &batches));
+    Ok(answer(&ack, &appends, published))
 }
 
 /// Whether a body is the JSON of a commit.
@@ -95,11 +106,14 @@ pub fn require_json(call: &Call) -> Result<(), ApiError> {
     }
 }
 
-fn answer(ack: &Ack, asked: &[Asked]) -> axum::http::Response<axum::body::Body> {
+fn answer(ack: &Ack, asked: &[Asked], published: Option<Vec<Value>>) -> axum::http::Response<axum::body::Body> {
     // Of a repeated commit only the appends of producers are remembered.
     let mut object = json!({});
     if ack.duplicate {
         object["duplicate"] = json!(true);
+    }
+    if let Some(published) = published {
+        object["published"] = published.into();
     }
     object["appends"] = asked
         .iter()

@@ -13,6 +13,9 @@ use axum::{
     http::{HeaderValue, Response, StatusCode, header},
 };
 use serde_json::{Map, Value};
+use thalweg_broker::{
+    BatchError, CacheError, CreateCacheError, SubjectError, SubscribeError, TooManyLinks, WouldBlock,
+};
 use thalweg_engine::{GroupError, ReadError, WatchError, WriteError};
 use thalweg_types::{
     Action, Classified, Durability,
@@ -254,6 +257,76 @@ impl From<ReadError> for ApiError {
             _ => api,
         }
     }
+}
+
+impl From<SubjectError> for ApiError {
+    fn from(error: SubjectError) -> Self {
+        Self::classified(StatusCode::BAD_REQUEST, &error)
+    }
+}
+
+impl From<BatchError> for ApiError {
+    fn from(error: BatchError) -> Self {
+        Self::classified(StatusCode::PAYLOAD_TOO_LARGE, &error)
+    }
+}
+
+impl From<SubscribeError> for ApiError {
+    fn from(error: SubscribeError) -> Self {
+        let status = match error.action() {
+            Action::Retry => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Self::classified(status, &error)
+    }
+}
+
+impl From<TooManyLinks> for ApiError {
+    fn from(error: TooManyLinks) -> Self {
+        Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error)
+    }
+}
+
+impl From<WouldBlock> for ApiError {
+    fn from(error: WouldBlock) -> Self {
+        Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error)
+    }
+}
+
+impl From<CacheError> for ApiError {
+    fn from(error: CacheError) -> Self {
+        let status = match error {
+            CacheError::KeyTooLong { .. } => StatusCode::BAD_REQUEST,
+            CacheError::ValueTooLong { .. } | CacheError::EntryTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            CacheError::ConditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
+            CacheError::NotANumber | CacheError::Overflow { .. } => StatusCode::CONFLICT,
+        };
+        let api = Self::classified(status, &error);
+        match error {
+            CacheError::ConditionFailed { version: Some(version) } => api.with("version", version.0),
+            CacheError::EntryTooLarge { max, .. } => api.with("limit", max),
+            _ => api,
+        }
+    }
+}
+
+impl From<CreateCacheError> for ApiError {
+    fn from(error: CreateCacheError) -> Self {
+        let status = match error {
+            CreateCacheError::Exists | CreateCacheError::TooMany | CreateCacheError::NoRoom { .. } => {
+                StatusCode::CONFLICT
+            }
+            CreateCacheError::Name { .. } | CreateCacheError::TooSmall { .. } => StatusCode::BAD_REQUEST,
+        };
+        Self::classified(status, &error)
+    }
+}
+
+/// 404 for a cache that nobody has created.
+#[must_use]
+pub fn no_such_cache(name: &str) -> ApiError {
+    let message = format!("there is no cache {name:?}: the first put creates it, and a restart forgets it");
+    ApiError::not_found("no_such_cache", message)
 }
 
 /// 413 for a body above the configured bound.

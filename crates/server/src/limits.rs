@@ -48,6 +48,17 @@ pub const MAX_REQUEST_ID_BYTES: usize = 64;
 pub const CONNECTION_BYTES: u64 = 160 * 1024;
 /// What a request in flight holds beside its body.
 pub const REQUEST_BYTES: u64 = 4 * 1024;
+/// What a subscription takes while nothing waits for it.
+pub const SUBSCRIPTION_BYTES: u64 = 400;
+/// What a subject takes whose matches are remembered.
+pub const CACHED_SUBJECT_BYTES: u64 = 250;
+/// How long a publish, or a request for an answer, waits if it does not say: for subscribers that ask publishers to wait,
+/// and for the answer.
+pub const DEFAULT_WAIT: Duration = Duration::from_secs(5);
+/// Keys that a page of a cache's scan shows without `limit`.
+pub const DEFAULT_CACHE_KEYS: u64 = 1000;
+/// Caches of which metrics show figures, the first by name; others are counted only.
+pub const MAX_METRIC_CACHES: usize = 200;
 /// How long a snapshot is kept for a client whose connection broke. Meanwhile the log frees no segment, unless the
 /// disk is full.
 pub const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);

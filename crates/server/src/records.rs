@@ -203,13 +203,26 @@ pub fn push_json(out: &mut Vec<u8>, offset: Offset, time: SpaceTime, record: &Re
     push_number(out, "offset", offset.0);
     out.push(b',');
     push_number(out, "time_micros", time.0);
-    if let Some(key) = record.key {
+    push_content(out, record.key, record.headers.iter().copied(), record.payload, record.is_tombstone);
+    out.push(b'}');
+}
+
+/// Appends what records and messages have in common as fields, each after a comma.
+pub fn push_content<'a>(
+    out: &mut Vec<u8>,
+    key: Option<&[u8]>,
+    headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    payload: &[u8],
+    is_tombstone: bool,
+) {
+    if let Some(key) = key {
         out.push(b',');
         push_bytes(out, "key", key);
     }
-    if !record.headers.is_empty() {
+    let mut headers = headers.enumerate().peekable();
+    if headers.peek().is_some() {
         out.extend_from_slice(b",\"headers\":[");
-        for (at, (name, value)) in record.headers.iter().enumerate() {
+        for (at, (name, value)) in headers {
             out.extend_from_slice(if at == 0 { b"{\"name\":" } else { b",{\"name\":" });
             push_text(out, name);
             out.push(b',');
@@ -219,9 +232,8 @@ pub fn push_json(out: &mut Vec<u8>, offset: Offset, time: SpaceTime, record: &Re
         out.push(b']');
     }
     out.push(b',');
-    push_bytes(out, "payload", record.payload);
-    if record.is_tombstone {
+    push_bytes(out, "payload", payload);
+    if is_tombstone {
         out.extend_from_slice(b",\"tombstone\":true");
     }
-    out.push(b'}');
 }

@@ -151,6 +151,40 @@ operations! {
     GroupSeek = "group_seek", POST "/v1/streams/{stream}/groups/{group}/seek";
     /// Push deliveries to a receiver.
     GroupPush = "group_push", GET "/v1/streams/{stream}/groups/{group}/push";
+    /// Publish messages to a subject.
+    SubjectPublish = "subject_publish", POST "/v1/subjects/{subject}";
+    /// Messages of subjects as they are published.
+    SubjectSubscribe = "subject_subscribe", GET "/v1/subjects/{subject}";
+    /// Publish a message and wait for an answer to it.
+    SubjectAsk = "subject_ask", POST "/v1/ask/{subject}";
+    /// Caches and their figures.
+    CacheList = "cache_list", GET "/v1/caches";
+    /// Create a cache.
+    CacheCreate = "cache_create", PUT "/v1/caches/{cache}";
+    /// Figures of a cache.
+    CacheStat = "cache_stat", GET "/v1/caches/{cache}";
+    /// Drop a cache.
+    CacheDrop = "cache_drop", DELETE "/v1/caches/{cache}";
+    /// Forget all entries of a cache.
+    CacheClear = "cache_clear", POST "/v1/caches/{cache}/clear";
+    /// Read several entries of a cache.
+    CacheMultiGet = "cache_multi_get", POST "/v1/caches/{cache}/get";
+    /// Put several entries into a cache.
+    CacheMultiPut = "cache_multi_put", POST "/v1/caches/{cache}/put";
+    /// Keys of a cache.
+    CacheScan = "cache_scan", GET "/v1/caches/{cache}/keys";
+    /// An entry of a cache.
+    CacheGet = "cache_get", GET "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/";
+    /// Version and size of an entry of a cache.
+    CacheHead = "cache_head", HEAD "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/";
+    /// Put an entry into a cache.
+    CachePut = "cache_put", PUT "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/";
+    /// Remove an entry of a cache.
+    CacheDelete = "cache_delete", DELETE "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/";
+    /// Add to a counter in a cache.
+    CacheAdd = "cache_add", POST "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/";
+    /// Change until when an entry of a cache lives.
+    CacheTouch = "cache_touch", PATCH "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/";
     /// The state, or what was written since an LSN, as a backup.
     Snapshot = "snapshot", GET "/v1/snapshot";
     /// Store an entity.

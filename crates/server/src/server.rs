@@ -114,6 +114,10 @@ impl Server {
         let Self { listener, address, app, stop } = self;
         tracing::info!(%address, durability = app.config.durability.name(), "serving HTTP");
         let mut connections = JoinSet::new();
+        let reclaiming = tokio::spawn({
+            let app = Arc::clone(&app);
+            async move { app.views.reclaim_until(app.stopping.clone()).await }
+        });
         accept_until(shutdown, &listener, &app, &mut connections).await;
         drop(listener);
         let began = Instant::now();
@@ -124,6 +128,7 @@ impl Server {
             tracing::warn!(connections = connections.len(), "cutting what did not finish in time");
             connections.shutdown().await;
         }
+        log_panic(reclaiming.await);
         app.snapshots.clear();
         let db = app.db.blocking().clone();
         let closed = tokio::task::spawn_blocking(move || db.close()).await;

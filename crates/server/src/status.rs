@@ -63,6 +63,18 @@ pub fn status(app: &Arc<App>) -> Response<Body> {
         "shed": app.admission.requests.shed() + app.admission.body_bytes.shed() + app.admission.scans.shed()
             + app.admission.tails.shed() + app.admission.connections.shed(),
     });
+    let subjects = app.views.broker.stats();
+    object["subjects"] = json!({
+        "links": subjects.links,
+        "subscriptions": subjects.subscriptions,
+        "queued_messages": subjects.queued_messages,
+        "published": subjects.messages,
+    });
+    let caches = app.views.caches.list();
+    object["caches"] = json!({
+        "count": caches.len(),
+        "max_bytes": caches.iter().map(|named| named.max_bytes).sum::<u64>(),
+    });
     reply::json(StatusCode::OK, &object)
 }
 

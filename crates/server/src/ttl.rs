@@ -22,11 +22,11 @@ use crate::{
 };
 
 /// How long a value lives, in seconds.
-const TTL: HeaderName = HeaderName::from_static("thalweg-ttl");
+pub const TTL: HeaderName = HeaderName::from_static("thalweg-ttl");
 /// The lease that a value lives as long as.
 const LEASE: HeaderName = HeaderName::from_static("thalweg-lease");
 
-const TTL_EXPECTED: &str = "seconds, as in 30 or 0.5, or never, default or keep";
+pub const TTL_EXPECTED: &str = "seconds, as in 30 or 0.5, or never, default or keep";
 const LEASE_EXPECTED: &str = "the number of a lease, as it was granted";
 
 /// How long the value of a put is to live.
@@ -82,7 +82,8 @@ fn once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), Par
     if slot.replace(value).is_some() { Err(ParseError::Repeated { name }) } else { Ok(()) }
 }
 
-fn deadline_of(text: &[u8]) -> Option<Deadline> {
+/// How long, as a header, a parameter or a word of JSON says it.
+pub fn deadline_of(text: &[u8]) -> Option<Deadline> {
     match text.trim_ascii() {
         b"never" => Some(Deadline::Never),
         b"default" => Some(Deadline::Default),

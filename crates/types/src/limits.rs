@@ -203,6 +203,8 @@ pub const MAX_REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
 pub const MAX_CACHES: usize = 1024;
 /// Smallest bound of a cache. Smaller: typed error.
 pub const MIN_CACHE_BYTES: u64 = 64 * 1024;
+/// Entries of a cache that one request reads or puts. More: typed error.
+pub const MAX_CACHE_ENTRIES_AT_ONCE: usize = 65_536;
 /// Keys of one page of a cache's scan. A larger wish is cut to it.
 pub const MAX_CACHE_SCAN_KEYS: usize = 10_000;
 

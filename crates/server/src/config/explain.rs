@@ -4,7 +4,12 @@
 use std::fmt::Write as _;
 
 use super::{ByteSize, Config, KNOBS, Resolved};
-use crate::limits::{CONNECTION_BYTES, PUSH_LEDGER_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, TAIL_PAGE_BYTES};
+use thalweg_types::limits::DEFAULT_CACHED_SUBJECTS;
+
+use crate::limits::{
+    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, PUSH_LEDGER_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, SUBSCRIPTION_BYTES,
+    TAIL_PAGE_BYTES,
+};
 
 impl Config {
     /// What each bound can cost in memory at worst, with the sum last. Not in it: the page cache, which
@@ -34,11 +39,21 @@ impl Config {
             ),
             (
                 format!(
-                    "tails and pushes: max_tails x (2 x {} + {PUSH_LEDGER_BYTES})",
+                    "tails, pushes and subscribers over HTTP: max_tails x (2 x {} + {PUSH_LEDGER_BYTES})",
                     ByteSize(TAIL_PAGE_BYTES as u64)
                 ),
                 times(self.max_tails, 2 * TAIL_PAGE_BYTES as u64 + PUSH_LEDGER_BYTES),
             ),
+            (
+                format!("subscriptions: max_subscriptions x {SUBSCRIPTION_BYTES}"),
+                times(self.max_subscriptions, SUBSCRIPTION_BYTES),
+            ),
+            ("messages that wait for subscribers: max_queued_bytes".to_owned(), self.max_queued_bytes.0),
+            (
+                format!("subjects remembered: {DEFAULT_CACHED_SUBJECTS} x {CACHED_SUBJECT_BYTES}"),
+                DEFAULT_CACHED_SUBJECTS as u64 * CACHED_SUBJECT_BYTES,
+            ),
+            ("caches: max_caches_bytes".to_owned(), self.max_caches_bytes.0),
         ];
         let sum = parts.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         parts.push(("sum".to_owned(), sum));

@@ -13,7 +13,10 @@ mod units;
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
 
 use thalweg_engine::{BackendKind, Options};
-use thalweg_types::{Action, Classified, Durability};
+use thalweg_types::{
+    Action, Classified, Durability,
+    limits::{DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MIN_CACHE_BYTES},
+};
 
 pub use explain::example;
 pub use layers::{Layers, Resolved, Source};
@@ -162,6 +165,25 @@ knobs! {
     max_scans: u32 = |_| 64;
     /// Open event-stream tails; beyond it they are shed. Each costs up to two pages of 64 KiB.
     max_tails: u32 = |_| 1024;
+    /// Subscriptions to subjects, of all connections. Each costs about 400 bytes, and what waits for it.
+    max_subscriptions: u32 = |_| 100_000;
+    /// Messages that wait for a subscription that asks for nothing else; at the bound its policy decides. Costs
+    /// nothing by itself: bytes are bounded below.
+    subscription_messages: u32 = |_| DEFAULT_SUBSCRIPTION_MESSAGES as u32;
+    /// Bytes that wait for a subscription that asks for nothing else; at the bound its policy decides. Costs that much
+    /// memory for each that does not keep up; less drops sooner.
+    subscription_bytes: ByteSize = |_| ByteSize(DEFAULT_SUBSCRIPTION_BYTES);
+    /// Bytes that wait for all subscriptions of one connection; at the bound the policy of whichever would get more
+    /// decides. Costs that much memory for each connection that does not keep up.
+    max_link_bytes: ByteSize = |_| ByteSize(DEFAULT_LINK_BYTES);
+    /// Bytes of messages that wait for all connections, counted for each; at the bound as for one. Costs that
+    /// much memory at worst; less sheds sooner when many subscribers are slow at once.
+    max_queued_bytes: ByteSize = |_| ByteSize(256 * MIB);
+    /// Bytes of all caches together, by their bounds; one more than fits is refused. Costs that much memory once
+    /// they are full.
+    max_caches_bytes: ByteSize = |_| ByteSize(256 * MIB);
+    /// Bytes of a cache that is created without a bound of its own. Costs that much of `max_caches_bytes`.
+    new_cache_bytes: ByteSize = |_| ByteSize(32 * MIB);
     /// Longest time for a request's head to arrive. Shorter costs slow clients, longer lets them hold
     /// connections.
     header_timeout: Span = |_| Span::seconds(10);
@@ -223,6 +245,8 @@ impl Config {
             ("max_requests_in_flight", u64::from(self.max_requests_in_flight)),
             ("max_body_bytes", self.max_body_bytes.0),
             ("max_scans", u64::from(self.max_scans)),
+            ("subscription_messages", u64::from(self.subscription_messages)),
+            ("subscription_bytes", self.subscription_bytes.0),
         ] {
             if value == 0 {
                 return wrong(name, "at least 1");
@@ -240,6 +264,18 @@ impl Config {
         }
         if self.max_body_bytes_in_flight < self.max_body_bytes {
             return wrong("max_body_bytes_in_flight", "at least max_body_bytes, or the largest body is never admitted");
+        }
+        if self.max_link_bytes < self.subscription_bytes {
+            return wrong(
+                "max_link_bytes",
+                "at least subscription_bytes, or a single subscription never gets its bound",
+            );
+        }
+        if self.max_queued_bytes < self.max_link_bytes {
+            return wrong("max_queued_bytes", "at least max_link_bytes, or a single connection never gets its bound");
+        }
+        if self.new_cache_bytes.0 < MIN_CACHE_BYTES {
+            return wrong("new_cache_bytes", "at least 64KiB");
         }
         if self.idle_timeout.0 < self.tail_keep_alive.0 * 2 {
             return wrong("idle_timeout", "at least twice tail_keep_alive, or quiet tails are taken for idle");

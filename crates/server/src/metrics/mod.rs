@@ -8,6 +8,7 @@
 mod collect;
 mod groups;
 mod histogram;
+mod views;
 
 use std::{sync::Arc, time::Duration};
 
@@ -67,6 +68,8 @@ pub fn render(app: &Arc<App>) -> String {
     registry.register_collector(Box::new(collect::Requests(Arc::clone(app))));
     registry.register_collector(Box::new(collect::Node(Arc::clone(app))));
     registry.register_collector(Box::new(groups::Groups(Arc::clone(app))));
+    registry.register_collector(Box::new(views::Subjects(Arc::clone(app))));
+    registry.register_collector(Box::new(views::Caches(Arc::clone(app))));
     let mut out = String::with_capacity(16 * 1024);
     if text::encode(&mut out, &registry).is_err() {
         tracing::warn!("metrics could not be encoded");

@@ -5,11 +5,13 @@
 //! arguments, so a fuzz target calls them directly.
 //! Invariant: no input panics; whatever is not understood is a typed [`ParseError`], never ignored.
 
+mod caches;
 mod headers;
 mod percent;
 mod push;
 mod query;
 mod snapshot;
+mod subjects;
 mod time;
 mod watch;
 
@@ -17,6 +19,7 @@ use std::borrow::Cow;
 
 use thalweg_types::{Action, Classified};
 
+pub use caches::CacheScanQuery;
 pub use headers::{Freshness, Media, negotiate, read_freshness, request_media, write_condition};
 pub use percent::{decode, decode_query, encode};
 pub use push::PushQuery;
@@ -25,6 +28,7 @@ pub use query::{
     pair_range,
 };
 pub use snapshot::SnapshotQuery;
+pub use subjects::{PublishQuery, SubscribeQuery};
 pub use time::{parse_time, rfc3339};
 pub use watch::WatchQuery;
 
