@@ -59,11 +59,12 @@ pub struct QuicOptions {
 }
 
 impl QuicOptions {
-    /// What holds unless something else is said.
+    /// What holds unless something else is said. Over loopback windows of 1, 2, 4 and 8 MiB carry the same, and so do peers
+    /// that ack less often (`examples/throughput.rs`); 4 MiB fill 10 Gbit/s over 3 ms.
     pub const DEFAULTS: Self = Self {
-        stream_window_bytes: 4 * 1024 * 1024,
-        receive_window_bytes: 8 * 1024 * 1024,
-        send_window_bytes: 8 * 1024 * 1024,
+        stream_window_bytes: 2 * 1024 * 1024,
+        receive_window_bytes: 4 * 1024 * 1024,
+        send_window_bytes: 4 * 1024 * 1024,
         idle_timeout: Duration::from_secs(120),
         socket_buffer_bytes: 4 * 1024 * 1024,
     };
