@@ -21,6 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wire", &["types"]),
     ("broker", &["types"]),
     ("transport", &["types"]),
+    ("client", &["types", "wire", "transport"]),
     ("engine", &["types", "disk", "log", "state", "replica", "recipes"]),
     ("server", &["types", "disk", "log", "wire", "broker", "engine", "transport"]),
     ("bench", &["types", "disk", "log", "state", "wire", "transport", "engine"]),

@@ -1,0 +1,72 @@
+//! Pauses between repetitions: they grow, have a bound, and are not the same for all clients.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+use crate::options::Retries;
+
+/// The pauses of one thing that is tried again.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    retries: Retries,
+    tried: u32,
+    seed: u64,
+}
+
+impl Backoff {
+    pub(crate) fn new(retries: Retries) -> Self {
+        Self::seeded(retries, RandomState::new().hash_one(0))
+    }
+
+    fn seeded(retries: Retries, seed: u64) -> Self {
+        Self { retries, tried: 0, seed: seed | 1 }
+    }
+
+    /// The next pause: in the upper half of `base * 2^n`, at most `max`.
+    pub(crate) fn next(&mut self) -> Duration {
+        let full = self.retries.base.saturating_mul(1 << self.tried.min(20)).min(self.retries.max);
+        self.tried = self.tried.saturating_add(1);
+        // xorshift: enough to spread those who were lost together
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        full.mul_f64(0.5 + (self.seed >> 11) as f64 / (1_u64 << 54) as f64)
+    }
+
+    /// The next pause, unless it was tried as often as it may.
+    pub(crate) fn again(&mut self) -> Option<Duration> {
+        (self.tried < self.retries.max_attempts).then(|| self.next())
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.tried = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_bound_and_end() {
+        let retries = Retries { max_attempts: 9, base: Duration::from_millis(10), max: Duration::from_millis(500) };
+        let mut backoff = Backoff::seeded(retries, 7);
+        let pauses: Vec<_> = std::iter::from_fn(|| backoff.again()).collect();
+        assert_eq!(pauses.len(), 9);
+        for (at, pause) in pauses.iter().enumerate() {
+            let full = Duration::from_millis(10 << at).min(retries.max);
+            assert!(*pause >= full / 2 && *pause <= full, "{at}: {pause:?}");
+        }
+        let other: Vec<_> = std::iter::repeat_with({
+            let mut backoff = Backoff::seeded(retries, 8);
+            move || backoff.next()
+        })
+        .take(9)
+        .collect();
+        assert_ne!(pauses, other, "clients don't come back in step");
+        backoff.reset();
+        assert!(backoff.next() <= Duration::from_millis(10));
+    }
+}

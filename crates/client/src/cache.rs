@@ -1,0 +1,344 @@
+//! Caches: in the server's memory, bounded, never logged.
+//!
+//! Ids of caches are of a run of the server: a request goes only to the run that its id is of, and one that meets another
+//! run asks for the id anew. A cache that was created is created again by that, empty.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use thalweg_wire::{
+    self as wire, CacheCreate, CacheExpect, CachePair, CacheTtl, Fields, Frame, List, Rest, SharedFrame,
+};
+
+use crate::{
+    client::{Client, How, Repeat},
+    error::{Error, Invalid},
+    keyspace::remaining,
+    names::Name,
+    request::reply_of,
+    write::fits,
+};
+
+/// A cache by its name. Cheap to clone; asks for its id at the first use.
+#[derive(Clone, Debug)]
+pub struct Cache(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    client: Client,
+    name: String,
+    create: CacheCreate,
+    max_bytes: u64,
+    id: Mutex<Option<Id>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Id {
+    run: u64,
+    cache: u32,
+}
+
+/// A value as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheValue {
+    /// The value. Without a copy: it keeps the read buffer that the reply came in.
+    pub value: Bytes,
+    /// Of the put that made it.
+    pub version: u64,
+    /// How long it has left to live; `None`: until it is evicted.
+    pub remaining: Option<Duration>,
+}
+
+/// Figures of a cache; counters count since it was created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Its name.
+    pub name: String,
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of keys, values and what they cost beside.
+    pub bytes: u64,
+    /// Most of them.
+    pub max_bytes: u64,
+    /// Reads that found something.
+    pub hits: u64,
+    /// Reads that did not.
+    pub misses: u64,
+    /// Values set.
+    pub puts: u64,
+    /// Keys removed that were there.
+    pub deletes: u64,
+    /// Entries that had to go for others.
+    pub evictions: u64,
+    /// Entries whose time was up.
+    pub expirations: u64,
+}
+
+impl Client {
+    /// The cache of that name; one that is not there is created at the first use, with the server's bound.
+    #[must_use]
+    pub fn cache(&self, name: impl Into<String>) -> Cache {
+        self.cache_with(name, CacheCreate::IfMissing, 0)
+    }
+
+    /// The same; if it is created, with room for so many bytes (0: as the server likes).
+    #[must_use]
+    pub fn cache_with(&self, name: impl Into<String>, create: CacheCreate, max_bytes: u64) -> Cache {
+        let (client, name) = (self.clone(), name.into());
+        Cache(Arc::new(Inner { client, name, create, max_bytes, id: Mutex::new(None) }))
+    }
+
+    /// Figures of all caches.
+    pub async fn caches(&self) -> Result<Vec<CacheStats>, Error> {
+        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            fits(wire::ReadCacheStats { cache: 0 }.encode_with(out, id, fields))
+        };
+        self.call(How::QUICK, encode, read_stats).await
+    }
+}
+
+fn read_stats(frame: &SharedFrame) -> Result<Vec<CacheStats>, Error> {
+    let stats = |found: wire::CacheFigures<'_>| CacheStats {
+        name: found.name.to_owned(),
+        entries: found.entries,
+        bytes: found.bytes,
+        max_bytes: found.max_bytes,
+        hits: found.hits,
+        misses: found.misses,
+        puts: found.puts,
+        deletes: found.deletes,
+        evictions: found.evictions,
+        expirations: found.expirations,
+    };
+    Ok(reply_of::<wire::CacheStats<'_>>(frame)?.caches.iter().map(stats).collect())
+}
+
+impl Cache {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    fn known(&self) -> Option<Id> {
+        *self.0.id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn learn(&self, id: Option<Id>) {
+        *self.0.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
+    }
+
+    /// Opens it now; says whether it was created, and how many bytes it holds at most.
+    pub async fn open(&self) -> Result<(bool, u64), Error> {
+        let Inner { client, name, create, max_bytes, .. } = &*self.0;
+        for _ in 0..=client.options().retries.max_attempts {
+            let run = client.run();
+            let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+                let open = wire::OpenCache { create: *create, max_bytes: *max_bytes, name };
+                fits(open.encode_with(out, id, fields))
+            };
+            let read = |frame: &SharedFrame| Ok(reply_of::<wire::CacheOpened>(frame)?);
+            // Which run answers must be known: without a connection, that of the one that comes.
+            let how = How { run, repeat: Repeat::Never, ..How::READ };
+            let opened = match client.call(how, encode, read).await {
+                Err(Error::OtherRun) => continue,
+                opened => opened?,
+            };
+            if let Some(run) = run {
+                self.learn(Some(Id { run, cache: opened.cache }));
+                client.names().put(Name::Cache(run, name.clone()), opened.cache);
+            }
+            return Ok((opened.created, opened.max_bytes));
+        }
+        Err(Error::OtherRun)
+    }
+
+    async fn id(&self) -> Result<Id, Error> {
+        for _ in 0..=self.0.client.options().retries.max_attempts {
+            if let Some(id) = self.known() {
+                return Ok(id);
+            }
+            let run = self.0.client.run();
+            let shared = run.and_then(|run| {
+                let cache = self.0.client.names().get(&Name::Cache(run, self.0.name.clone()))?;
+                Some(Id { run, cache })
+            });
+            match shared {
+                Some(id) => self.learn(Some(id)),
+                None => drop(self.open().await?),
+            }
+        }
+        Err(Error::OtherRun)
+    }
+
+    /// Asks with the id; if that is of another run, or gone, once more with the one that the name has now.
+    async fn ask<R>(
+        &self,
+        repeat: Repeat,
+        encode: impl Fn(u32, &mut Vec<u8>, u32, &Fields<'_>) -> Result<(), Invalid>,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mut again = 0;
+        loop {
+            let Id { run, cache } = match self.known() {
+                Some(id) => id,
+                None => self.id().await?,
+            };
+            let how = How { run: Some(run), repeat, ..How::QUICK };
+            let answer = self.0.client.call(how, |out, id, fields| encode(cache, out, id, fields), &read).await;
+            match answer {
+                Err(error) if matches!(error, Error::OtherRun) || error.is("no_such_cache") => {
+                    self.learn(None);
+                    self.0.client.names().forget(&Name::Cache(run, self.0.name.clone()), cache);
+                    again += 1;
+                    if again > 2 {
+                        return Err(error);
+                    }
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Reads an entry.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<CacheValue>, Error> {
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            fits(wire::CacheGet { cache, key: Rest(key) }.encode_with(out, id, fields))
+        };
+        let read = |frame: &SharedFrame| {
+            let wire::CacheValue { version, remaining: micros, value } = reply_of(frame)?;
+            let found = || CacheValue { value: frame.share(value.0), version, remaining: remaining(micros) };
+            Ok((version != 0).then(found))
+        };
+        self.ask(Repeat::Harmless, encode, read).await
+    }
+
+    /// Reads entries, in the order of their keys.
+    pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<CacheValue>>, Error> {
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            fits(wire::CacheMultiGet { cache, keys: List::Items(keys) }.encode_with(out, id, fields))
+        };
+        let read = |frame: &SharedFrame| {
+            let wire::CacheEntries { entries } = reply_of(frame)?;
+            let value = |entry: wire::CacheEntry<'_>| {
+                (entry.version != 0).then(|| CacheValue {
+                    value: frame.share(entry.value),
+                    version: entry.version,
+                    remaining: remaining(entry.remaining),
+                })
+            };
+            Ok(entries.iter().map(value).collect())
+        };
+        self.ask(Repeat::Harmless, encode, read).await
+    }
+
+    /// Sets an entry that lives until it is evicted; gives its version.
+    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+        self.put_with(key, value, CacheTtl::Never {}, CacheExpect::Any {}).await
+    }
+
+    /// Sets an entry under a condition, for a time. What does not hold is the error `condition_failed`.
+    pub async fn put_with(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        ttl: CacheTtl,
+        expect: CacheExpect<'_>,
+    ) -> Result<u64, Error> {
+        let repeat = if expect == (CacheExpect::Any {}) { Repeat::Harmless } else { Repeat::IfNothing };
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            let put = wire::CachePut { cache, expect: expect.clone(), ttl: ttl.clone(), key, value: Rest(value) };
+            fits(put.encode_with(out, id, fields))
+        };
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::CacheStored>(frame)?.version);
+        self.ask(repeat, encode, read).await
+    }
+
+    /// Sets entries, each by itself.
+    pub async fn put_many(&self, pairs: &[(&[u8], &[u8])], ttl: CacheTtl) -> Result<(), Error> {
+        let pairs: Vec<_> = pairs.iter().map(|&(key, value)| CachePair { key, value }).collect();
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            let put = wire::CacheMultiPut { cache, ttl: ttl.clone(), pairs: List::Items(&pairs) };
+            fits(put.encode_with(out, id, fields))
+        };
+        self.ask(Repeat::Harmless, encode, existed).await.map(|_| ())
+    }
+
+    /// Removes an entry; says whether there was one.
+    pub async fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        self.delete_if(key, CacheExpect::Any {}).await
+    }
+
+    /// Removes an entry if it is as expected.
+    pub async fn delete_if(&self, key: &[u8], expect: CacheExpect<'_>) -> Result<bool, Error> {
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            fits(wire::CacheDelete { cache, expect: expect.clone(), key: Rest(key) }.encode_with(out, id, fields))
+        };
+        self.ask(Repeat::IfNothing, encode, existed).await
+    }
+
+    /// Gives an entry another time to live; says whether there was one.
+    pub async fn touch(&self, key: &[u8], ttl: CacheTtl) -> Result<bool, Error> {
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            fits(wire::CacheTouch { cache, ttl: ttl.clone(), key: Rest(key) }.encode_with(out, id, fields))
+        };
+        self.ask(Repeat::Harmless, encode, existed).await
+    }
+
+    /// Adds to a counter; what is missing counts as 0. Gives what it is then.
+    pub async fn add(&self, key: &[u8], delta: i64, ttl: CacheTtl) -> Result<i64, Error> {
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            fits(wire::CacheAdd { cache, delta, ttl: ttl.clone(), key: Rest(key) }.encode_with(out, id, fields))
+        };
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::CacheCounter>(frame)?.value);
+        self.ask(Repeat::IfNothing, encode, read).await
+    }
+
+    /// A page of keys, in an order that means nothing, and where the next one begins.
+    pub async fn keys(&self, cursor: Option<u64>, limit: u32) -> Result<(Vec<Bytes>, Option<u64>), Error> {
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            fits(wire::CacheScan { cache, cursor, limit }.encode_with(out, id, fields))
+        };
+        let read = |frame: &SharedFrame| {
+            let wire::CacheKeys { cursor, keys } = reply_of(frame)?;
+            Ok((keys.iter().map(|key| frame.share(key)).collect(), cursor))
+        };
+        self.ask(Repeat::Harmless, encode, read).await
+    }
+
+    /// Forgets all entries.
+    pub async fn clear(&self) -> Result<(), Error> {
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            fits(wire::CacheClear { cache }.encode_with(out, id, fields))
+        };
+        self.ask(Repeat::Harmless, encode, existed).await.map(|_| ())
+    }
+
+    /// Removes the cache; the next use creates it anew, if this handle may.
+    pub async fn drop_cache(&self) -> Result<bool, Error> {
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            fits(wire::DropCache { cache }.encode_with(out, id, fields))
+        };
+        let dropped = self.ask(Repeat::IfNothing, encode, existed).await;
+        if let Some(id) = self.known() {
+            self.0.client.names().forget(&Name::Cache(id.run, self.0.name.clone()), id.cache);
+        }
+        self.learn(None);
+        dropped
+    }
+
+    /// Its figures.
+    pub async fn stats(&self) -> Result<Option<CacheStats>, Error> {
+        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
+            fits(wire::ReadCacheStats { cache }.encode_with(out, id, fields))
+        };
+        Ok(self.ask(Repeat::Harmless, encode, read_stats).await?.pop())
+    }
+}
+
+fn existed(frame: &SharedFrame) -> Result<bool, Error> {
+    Ok(reply_of::<wire::CacheDone>(frame)?.existed)
+}

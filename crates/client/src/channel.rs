@@ -1,0 +1,287 @@
+//! The task of one channel: it reads, hands over, writes, and keeps the connection alive.
+//!
+//! Owns: the order in which that is done, and which frame goes where. Does not own the tables (`link`), nor what comes after
+//! the connection is gone (`pool`).
+//!
+//! A turn: read what there is and hand it over; then write what was staged meanwhile. If others are about to
+//! stage more (several requests are under way, and this turn was not put off already), the task lets all that is ready
+//! to run go first, so that their requests share a write.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use thalweg_types::Action;
+use thalweg_wire::{
+    Batch, Changes, Deliver, Dropped, Ended, Failed, Goodbye, Kind, List, Permit, Ping, Pong, Pushed, Reason,
+    RecordRun, SharedFrame, Tailed,
+    handshake::{KeepAlive, Silence, goodbye},
+    session::{Route, RouteError},
+};
+use tokio::time::{Sleep, sleep};
+
+use crate::{
+    error::{Failure, Lost},
+    link::{Io, Link, Waiter},
+    mailbox::Item,
+    request::body_of,
+};
+
+/// Reads of one turn, before others have theirs.
+const READS_PER_TURN: usize = 16;
+
+/// How long the last words may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+enum Turn {
+    /// Let others go first.
+    Gather,
+    End(Lost),
+}
+
+struct Task {
+    link: Arc<Link>,
+    alive: KeepAlive,
+    began: Instant,
+    silence: Pin<Box<Sleep>>,
+    gathered: bool,
+}
+
+/// Runs the channel until it is lost; who waits has not been told yet.
+pub(crate) async fn run(link: Arc<Link>, keep_alive: Duration) -> Lost {
+    let mut task = Task {
+        alive: KeepAlive::new(keep_alive, Duration::ZERO),
+        began: Instant::now(),
+        silence: Box::pin(sleep(keep_alive)),
+        gathered: false,
+        link,
+    };
+    let lost = loop {
+        match poll_fn(|cx| task.turn(cx)).await {
+            Turn::Gather => tokio::task::yield_now().await,
+            Turn::End(lost) => break lost,
+        }
+    };
+    task.last_words(&lost).await;
+    lost
+}
+
+impl Task {
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
+        let link = self.link.clone();
+        let closing = link.begin_turn(cx);
+        let mut guard = link.lock_io();
+        let Some(io) = guard.as_mut() else { return Poll::Ready(Turn::End(Lost::Closed)) };
+        if closing {
+            return Poll::Ready(Turn::End(Lost::ByClient));
+        }
+        if let Err(lost) = self.read(io, cx) {
+            return Poll::Ready(Turn::End(lost));
+        }
+        if let Err(lost) = self.keep_alive(cx) {
+            return Poll::Ready(Turn::End(lost));
+        }
+        if !self.gathered && link.should_gather() {
+            self.gathered = true;
+            return Poll::Ready(Turn::Gather);
+        }
+        self.gathered = false;
+        match link.flush(io, cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Turn::End(error.into())),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn read(&mut self, io: &mut Io, cx: &mut Context<'_>) -> Result<(), Lost> {
+        for _ in 0..READS_PER_TURN {
+            match io.channel.poll_read(cx, io.decoder.buffer()) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Err(error)) => return Err(error.into()),
+                Poll::Ready(Ok(0)) => return Err(Lost::Closed),
+                Poll::Ready(Ok(_)) => {}
+            }
+            self.alive.heard(self.now());
+            while let Some(frame) = io.decoder.next_shared()? {
+                hand_over(&self.link, frame)?;
+            }
+        }
+        cx.waker().wake_by_ref(); // there may be more
+        Ok(())
+    }
+
+    fn keep_alive(&mut self, cx: &mut Context<'_>) -> Result<(), Lost> {
+        while self.silence.as_mut().poll(cx).is_ready() {
+            let now = self.now();
+            let wait = match self.alive.look(now) {
+                Silence::Gone => return Err(Lost::Silent),
+                Silence::Ping => {
+                    // The link numbers from 1: this one's answer wakes nobody.
+                    self.link.say(&Ping { token: 0 });
+                    self.alive.sent(now);
+                    continue;
+                }
+                Silence::Wait(wait) => wait,
+            };
+            self.silence.as_mut().reset(tokio::time::Instant::now() + wait);
+        }
+        Ok(())
+    }
+
+    /// Says goodbye, and writes what is staged, for as long as that may take.
+    async fn last_words(&self, lost: &Lost) {
+        let message;
+        let frame = match lost {
+            Lost::ByClient => goodbye(Reason::Done, Action::Fix, "the client has done what it wanted"),
+            Lost::Silent => goodbye(Reason::Silent, Action::Retry, "nothing was heard for too long"),
+            Lost::Protocol(error) => {
+                message = error.to_string();
+                goodbye(Reason::Protocol, Action::Fix, &message)
+            }
+            Lost::Broken { .. } | Lost::Closed | Lost::Goodbye { .. } => return,
+        };
+        self.link.say(&frame);
+        let link = &self.link;
+        let written = poll_fn(|cx| {
+            let mut guard = link.lock_io();
+            let Some(io) = guard.as_mut() else { return Poll::Ready(()) };
+            match link.flush(io, cx) {
+                Poll::Ready(Ok(())) => io.channel.poll_close(cx).map(|_| ()),
+                Poll::Ready(Err(_)) => Poll::Ready(()),
+                Poll::Pending => Poll::Pending,
+            }
+        });
+        // What can't be said in time is not said: the other side finds the connection closed.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, written).await;
+    }
+}
+
+/// Gives a frame to whom it is for.
+fn hand_over(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
+    let Some(kind) = Kind::from_code(frame.header.kind) else { return Ok(()) }; // a newer server's
+    if kind == Kind::Deliver {
+        return deliver(link, &frame);
+    }
+    let counts = counted(kind, &frame)?;
+    let handed = link.with_session(|session| {
+        let id = frame.header.id;
+        match session.route(kind, id)? {
+            Route::Reply(Waiter::Reply(waiter)) => drop(waiter.send(Ok(frame))),
+            Route::Reply(Waiter::Subscription(mailbox)) => {
+                let failed: Failed<'_> = body_of(&frame)?;
+                mailbox.push(Item::Ended(Box::new(Failure::of_reply(&failed))));
+            }
+            Route::Begun(Waiter::Subscription(mailbox)) => mailbox.push(Item::Begun(frame)),
+            Route::Ended(Waiter::Subscription(mailbox)) => {
+                let ended: Ended<'_> = body_of(&frame)?;
+                mailbox.push(Item::Ended(Box::new(Failure::of_end(&ended))));
+            }
+            Route::Push(_) => match counts {
+                Some(counts) => {
+                    let waiter = if counts.messages > 0 {
+                        session.delivered(id, counts.messages, counts.bytes)?
+                    } else {
+                        match session.route(kind, id)? {
+                            Route::Push(waiter) => waiter,
+                            _ => return Err(RouteError::Unexpected { kind, id }.into()),
+                        }
+                    };
+                    if let Waiter::Subscription(mailbox) = waiter {
+                        mailbox.push(Item::Frame(frame, counts));
+                    }
+                }
+                None => {
+                    let Dropped { messages } = body_of(&frame)?;
+                    if let Route::Push(Waiter::Subscription(mailbox)) = session.route(kind, id)? {
+                        mailbox.push(Item::Dropped(messages));
+                    }
+                }
+            },
+            Route::Channel => return Ok(Some(frame)),
+            Route::Unasked => return Ok(Some(frame)),
+            // A request is never answered with the begin of a subscription, and has no pushes: `route` sees to that.
+            Route::Begun(Waiter::Reply(_)) | Route::Ended(Waiter::Reply(_)) => {
+                return Err(RouteError::Unexpected { kind, id }.into());
+            }
+        }
+        Ok::<_, Lost>(None)
+    });
+    match handed {
+        Some(Ok(Some(frame))) => connection(link, kind, &frame),
+        Some(Err(lost)) => Err(lost),
+        Some(Ok(None)) | None => Ok(()),
+    }
+}
+
+/// Frames about the connection.
+fn connection(link: &Link, kind: Kind, frame: &SharedFrame) -> Result<(), Lost> {
+    match kind {
+        Kind::Ping => {
+            let Ping { token } = body_of(frame)?;
+            link.say(&Pong { token });
+        }
+        Kind::Pong => link.ponged(body_of::<Pong>(frame)?.token),
+        Kind::Failed => link.count_unasked(),
+        Kind::Goodbye => {
+            let Goodbye { reason, class, message, .. } = body_of(frame)?;
+            return Err(Lost::Goodbye { reason, class, message: message.to_owned() });
+        }
+        _ => return Err(RouteError::Unexpected { kind, id: frame.header.id }.into()),
+    }
+    Ok(())
+}
+
+/// A batch for some of the channel's subscriptions: each gets a share in the same bytes.
+fn deliver(link: &Link, frame: &SharedFrame) -> Result<(), Lost> {
+    let Deliver { subscriptions, batch } = body_of(frame)?;
+    let count = u64::from(Batch::decode(batch.0)?.count());
+    let (bytes, len) = (frame.share(batch.0), batch.0.len() as u64);
+    let handed = link.with_session(|session| {
+        for id in subscriptions.iter() {
+            match session.delivered(id, count, len)? {
+                Waiter::Subscription(mailbox) => mailbox.push(Item::Batch(bytes.clone())),
+                Waiter::Reply(_) => return Err(RouteError::Unexpected { kind: Kind::Deliver, id }.into()),
+            }
+        }
+        Ok(())
+    });
+    handed.unwrap_or(Ok(()))
+}
+
+/// What a push counts against the credit of its subscription; `None` for those that carry nothing of the kind.
+fn counted(kind: Kind, frame: &SharedFrame) -> Result<Option<Permit>, Lost> {
+    Ok(Some(match kind {
+        Kind::Tailed => count_runs(&body_of::<Tailed<'_>>(frame)?.runs),
+        Kind::Pushed => {
+            let mut sum = Permit { messages: 0, bytes: 0 };
+            for part in body_of::<Pushed<'_>>(frame)?.parts.iter() {
+                let part = count_runs(&part.runs);
+                sum.messages += part.messages;
+                sum.bytes += part.bytes;
+            }
+            sum
+        }
+        Kind::Changes => {
+            let changes = body_of::<Changes<'_>>(frame)?.changes;
+            let bytes = changes.iter().map(|change| (change.key.len() + change.value.len()) as u64).sum();
+            Permit { messages: changes.len() as u64, bytes }
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn count_runs(runs: &List<'_, RecordRun<'_>>) -> Permit {
+    let mut sum = Permit { messages: 0, bytes: 0 };
+    for run in runs.iter() {
+        sum.messages += u64::from(run.count);
+        sum.bytes += run.records.len() as u64;
+    }
+    sum
+}

@@ -1,0 +1,331 @@
+//! The client: what every handle goes through to ask the server something.
+//!
+//! Owns: [`Client`], timeouts, and when a request is repeated. Does not own what is asked: each area has its module.
+//!
+//! When a request is repeated: if the server or the connection failed in a way that may pass (class *retry*), and either nothing
+//! happened or it does no harm twice. Reads do none. Of writes, those without conditions do none by themselves: puts and
+//! deletes of keys, since the state after two is that after one; a commit with conditions may have been carried out, and
+//! would then fail because of itself. So what is unknown is told.
+
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use thalweg_transport::Endpoint;
+use thalweg_types::{Action, Classified, Durability};
+use thalweg_wire::{Effect, Fields, Kind, Level, SharedFrame};
+
+use crate::{
+    backoff::Backoff,
+    connect::ServerInfo,
+    error::{ConnectError, Error, Invalid, Lost},
+    link::{Blocked, Link, Reply, Run},
+    names::Names,
+    options::Options,
+    pool::Pool,
+    request::failure_of,
+};
+
+/// A client of a server. Cheap to clone; the connections end with the last clone and the last handle made of it.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use thalweg_client::{Client, Endpoint, Options};
+///
+/// let client = Client::connect(Endpoint::tcp("127.0.0.1:7500"), Options::default()).await?;
+/// let users = client.keyspace("users");
+/// users.create_if_missing(&Default::default()).await?;
+/// users.put(b"ada", b"countess").await?;
+/// assert_eq!(users.get(b"ada").await?.unwrap().value, "countess");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+    timeout: Option<Duration>,
+    level: Level,
+}
+
+struct Inner {
+    pool: Pool,
+    options: Arc<Options>,
+    names: Names,
+}
+
+/// Whether a request does harm twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// It does not.
+    Harmless,
+    /// It may: it is repeated only if nothing happened.
+    IfNothing,
+    /// Whoever asks repeats it, if at all.
+    Never,
+}
+
+/// How a request is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub repeat: Repeat,
+    /// Whether the server is told how long the client waits: of use where the server may have to wait.
+    pub tell_timeout: bool,
+    /// Longer than the client's own, for requests that wait by design.
+    pub more_time: Duration,
+    /// Only for this run of the server.
+    pub run: Run,
+}
+
+impl How {
+    pub(crate) const READ: Self =
+        Self { repeat: Repeat::Harmless, tell_timeout: true, more_time: Duration::ZERO, run: None };
+    pub(crate) const WRITE: Self =
+        Self { repeat: Repeat::IfNothing, tell_timeout: true, more_time: Duration::ZERO, run: None };
+    /// Done when it is read: nothing waits for it.
+    pub(crate) const QUICK: Self =
+        Self { repeat: Repeat::Harmless, tell_timeout: false, more_time: Duration::ZERO, run: None };
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Connects. Later losses are made good in the background; what can't be reached now is an error now.
+    pub async fn connect(endpoint: Endpoint, options: Options) -> Result<Self, ConnectError> {
+        let options = Arc::new(options.bounded());
+        let pool = Pool::connect(endpoint, options.clone()).await?;
+        let timeout = options.timeout;
+        Ok(Self { inner: Arc::new(Inner { pool, options, names: Names::default() }), timeout, level: Level(None) })
+    }
+
+    /// The same client with another time for each request, retries included; `None`: for ever. The server is told where it
+    /// matters, and does not begin what nobody waits for any more.
+    #[must_use]
+    pub fn timeout(&self, timeout: Option<Duration>) -> Self {
+        Self { timeout, ..self.clone() }
+    }
+
+    /// The same client with another level for the acks of its writes; as it is made, the server's default.
+    #[must_use]
+    pub fn durability(&self, level: Durability) -> Self {
+        Self { level: Level(Some(level)), ..self.clone() }
+    }
+
+    /// What the server said about itself when it was last connected to.
+    #[must_use]
+    pub fn server(&self) -> Option<ServerInfo> {
+        self.inner.pool.server()
+    }
+
+    /// Requests that wanted no reply and have failed, such as publishes: counted, since nobody waits for them.
+    #[must_use]
+    pub fn failed_without_reply(&self) -> u64 {
+        self.inner.pool.unasked()
+    }
+
+    /// How long the server takes to answer at all.
+    pub async fn ping(&self) -> Result<Duration, Error> {
+        let began = Instant::now();
+        self.barrier(self.inner.pool.pick()).await?;
+        Ok(began.elapsed())
+    }
+
+    /// Ends the connections: what is staged is written, the server is told, and what is under way is
+    /// [`Lost`](crate::Error::Lost).
+    pub async fn close(self) {
+        self.inner.pool.close();
+        self.inner.pool.closed().await;
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        self.level
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.inner.names
+    }
+
+    pub(crate) fn options(&self) -> &Arc<Options> {
+        &self.inner.options
+    }
+
+    pub(crate) fn pin(&self) -> Arc<Link> {
+        self.inner.pool.pin()
+    }
+
+    /// The run of the server that the next request is likely to reach.
+    pub(crate) fn run(&self) -> Run {
+        self.inner.pool.pick().run()
+    }
+
+    pub(crate) fn call_timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Waits until the server has taken everything that was staged on the link before.
+    pub(crate) async fn barrier(&self, link: &Arc<Link>) -> Result<(), Error> {
+        let clock = Clock::new(self.timeout);
+        let receiver = clock.within(Effect::Nothing, until_staged(link, || link.ping())).await?;
+        clock
+            .within(Effect::Nothing, async {
+                let closed = |_| Error::Lost { why: Lost::Closed, effect: Effect::Unknown };
+                receiver.await.map_err(closed)
+            })
+            .await
+    }
+
+    /// Asks, and gives what `read` makes of the reply. Repeats as `how` permits.
+    pub(crate) async fn call<R>(
+        &self,
+        how: How,
+        mut encode: impl FnMut(&mut Vec<u8>, u32, &Fields<'_>) -> Result<(), Invalid>,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let clock = Clock::new(self.timeout.map(|timeout| timeout.saturating_add(how.more_time)));
+        let mut backoff = None;
+        loop {
+            let error = match self.once(&clock, how, &mut encode).await.and_then(|frame| read(&frame)) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let may = match how.repeat {
+                Repeat::Harmless => true,
+                Repeat::IfNothing => error.effect() == Effect::Nothing,
+                Repeat::Never => false,
+            };
+            let passes = error.action() == Action::Retry && !matches!(error, Error::TimedOut { .. });
+            if !may || !passes || waits_by_itself(&error) {
+                return Err(error);
+            }
+            let Some(pause) = backoff.get_or_insert_with(|| Backoff::new(self.inner.options.retries)).again() else {
+                return Err(error);
+            };
+            if clock.left().is_some_and(|left| left <= pause) {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn once(
+        &self,
+        clock: &Clock,
+        how: How,
+        encode: &mut impl FnMut(&mut Vec<u8>, u32, &Fields<'_>) -> Result<(), Invalid>,
+    ) -> Result<SharedFrame, Error> {
+        let link = self.inner.pool.pick();
+        let mut stage = || {
+            let timeout_micros = if how.tell_timeout { clock.left_micros() } else { None };
+            let fields = Fields { timeout_micros, ..Fields::default() };
+            link.request(how.run, &mut |out, id| encode(out, id, &fields), None)
+        };
+        let staged = match stage() {
+            Ok(staged) => staged,
+            Err(Blocked::Room | Blocked::Connection(_)) => {
+                clock.within(Effect::Nothing, until_staged(link, stage)).await?
+            }
+            Err(blocked) => return Err(blocked.into()),
+        };
+        clock.within(Effect::Unknown, Pending::new(link, staged).reply()).await
+    }
+}
+
+/// Errors of class *retry* that are the answer, and not an accident on the way.
+fn waits_by_itself(error: &Error) -> bool {
+    let answers = ["timeout", "request_timed_out", "no_responders", "responders_overloaded", "condition_failed"];
+    answers.contains(&error.code_text())
+}
+
+/// Until when something may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    timeout: Option<Duration>,
+    deadline: Option<Instant>,
+}
+
+impl Clock {
+    pub(crate) fn new(timeout: Option<Duration>) -> Self {
+        Self { timeout, deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)) }
+    }
+
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    fn left_micros(&self) -> Option<u64> {
+        self.left().map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1))
+    }
+
+    /// What comes of `work`, unless the time is up before.
+    pub(crate) async fn within<T>(
+        &self,
+        effect: Effect,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let Some(deadline) = self.deadline else { return work.await };
+        let timed_out = || Error::TimedOut { after: self.timeout.unwrap_or_default(), effect };
+        tokio::time::timeout_at(deadline.into(), work).await.unwrap_or_else(|_| Err(timed_out()))
+    }
+}
+
+/// Stages something as soon as there is a connection with room.
+pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Result<T, Blocked>) -> Result<T, Error> {
+    loop {
+        let mut changed = pin!(link.changed.notified());
+        changed.as_mut().enable();
+        match stage() {
+            Ok(staged) => return Ok(staged),
+            Err(Blocked::Connection(_) | Blocked::Room) => changed.await,
+            Err(blocked) => return Err(blocked.into()),
+        }
+    }
+}
+
+impl From<Blocked> for Error {
+    fn from(blocked: Blocked) -> Self {
+        match blocked {
+            Blocked::Connection(why) | Blocked::Dead(why) => Self::NotConnected { why },
+            Blocked::Closed => Self::Closed,
+            Blocked::Invalid(invalid) => Self::Invalid(invalid),
+            Blocked::Room => Self::NotConnected { why: Arc::new(ConnectError::NotYet) },
+            Blocked::OtherRun => Self::OtherRun,
+        }
+    }
+}
+
+/// A request under way. Dropped before its reply, it is cancelled.
+pub(crate) struct Pending<'l> {
+    link: &'l Link,
+    reply: Option<Reply>,
+}
+
+impl<'l> Pending<'l> {
+    pub(crate) fn new(link: &'l Link, reply: Reply) -> Self {
+        Self { link, reply: Some(reply) }
+    }
+
+    /// The frame that answers it; a `failed` is an error.
+    pub(crate) async fn reply(mut self) -> Result<SharedFrame, Error> {
+        let Some(reply) = &mut self.reply else { return Err(Error::Closed) };
+        let came = reply.await;
+        self.reply = None;
+        match came {
+            Ok(frame) if frame.header.kind == Kind::Failed as u16 => Err(failure_of(&frame)),
+            Ok(frame) => Ok(frame),
+            Err(why) => Err(Error::Lost { why, effect: Effect::Unknown }),
+        }
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(reply) = &mut self.reply {
+            self.link.abandon(reply);
+        }
+    }
+}

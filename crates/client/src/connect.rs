@@ -1,0 +1,140 @@
+//! From an endpoint to channels that are ready: dial, hello, welcome, further channels.
+//!
+//! Owns: the begin of a connection. Does not own when that is tried (`pool`).
+
+use std::{future::poll_fn, task::Poll, time::Duration};
+
+use thalweg_transport::{Channel, Connection, Dialer, Endpoint, Outbox};
+use thalweg_wire::{
+    Decoder, Frame, Goodbye, Kind, ServerFrame, Welcome,
+    handshake::{self, HandshakeError, check_welcome},
+};
+
+use crate::{
+    error::{ConnectError, Lost},
+    link::Terms,
+    options::Options,
+    request::body_of,
+};
+
+/// A connection with its channels, and what was agreed on.
+pub(crate) struct Connected {
+    pub connection: Connection,
+    pub channels: Vec<(Channel, Decoder)>,
+    pub terms: Terms,
+    pub keep_alive: Duration,
+    pub server: ServerInfo,
+}
+
+/// What a server says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// Its version, for people.
+    pub version: String,
+    /// Its node.
+    pub node: u64,
+    /// Another number each time it starts.
+    pub run: u64,
+    /// The level of acks where a request does not say.
+    pub durability: thalweg_types::Durability,
+    /// Largest frame that it takes.
+    pub max_frame_bytes: u32,
+}
+
+/// Dials and shakes hands, all within the options' time; then opens further channels, where there can be some.
+pub(crate) async fn connect(
+    dialer: &Dialer,
+    endpoint: &Endpoint,
+    options: &Options,
+) -> Result<Connected, ConnectError> {
+    let after = options.connect_timeout;
+    let all = async {
+        let (connection, channel) = dialer.dial(endpoint).await.map_err(ConnectError::Dial)?;
+        let mut first = Opening { channel, decoder: Decoder::new() };
+        first.decoder.set_max_bytes(options.max_frame_bytes);
+        let (terms, keep_alive, server) = first.shake_hands(options).await?;
+        let mut channels = vec![(first.channel, first.decoder)];
+        while channels.len() < options.channels {
+            match connection.open().await {
+                Ok(Some(channel)) => {
+                    let mut decoder = Decoder::new();
+                    decoder.set_max_bytes(options.max_frame_bytes);
+                    channels.push((channel, decoder));
+                }
+                Ok(None) => break,
+                Err(error) => return Err(ConnectError::Lost(error.into())),
+            }
+        }
+        Ok(Connected { connection, channels, terms, keep_alive, server })
+    };
+    tokio::time::timeout(after, all).await.unwrap_or(Err(ConnectError::TimedOut { after }))
+}
+
+struct Opening {
+    channel: Channel,
+    decoder: Decoder,
+}
+
+impl Opening {
+    async fn shake_hands(&mut self, options: &Options) -> Result<(Terms, Duration, ServerInfo), ConnectError> {
+        let mut outbox = Outbox::new();
+        let name = &options.name[..options.name.floor_char_boundary(1024)];
+        handshake::hello(name, options.max_frame_bytes, options.keep_alive, &[])
+            .encode(outbox.buffer(), 0)
+            .expect("its name is short, and it has no features");
+        while !outbox.is_empty() {
+            poll_fn(|cx| self.channel.poll_write(cx, &mut outbox)).await.map_err(lost)?;
+        }
+        loop {
+            if let Some(frame) = self.decoder.next_shared().map_err(|error| ConnectError::Lost(error.into()))? {
+                return welcome(&frame, options);
+            }
+            let read = poll_fn(|cx| match self.channel.poll_read(cx, self.decoder.buffer()) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(read) => Poll::Ready(read),
+            });
+            if read.await.map_err(lost)? == 0 {
+                return Err(ConnectError::Lost(Lost::Closed));
+            }
+        }
+    }
+}
+
+fn lost(error: std::io::Error) -> ConnectError {
+    ConnectError::Lost(error.into())
+}
+
+fn welcome(
+    frame: &thalweg_wire::SharedFrame,
+    options: &Options,
+) -> Result<(Terms, Duration, ServerInfo), ConnectError> {
+    let malformed = |error| ConnectError::Handshake(HandshakeError::Malformed(error));
+    match Kind::from_code(frame.header.kind) {
+        Some(Kind::Welcome) => {}
+        Some(Kind::Goodbye) => {
+            let Goodbye { reason, class, message, .. } = body_of(frame).map_err(malformed)?;
+            return Err(ConnectError::Lost(Lost::Goodbye { reason, class, message: message.to_owned() }));
+        }
+        _ => {
+            // Says what is wrong with it, if it is no frame of a server at all.
+            ServerFrame::decode(frame.raw()).map_err(malformed)?;
+            return Err(ConnectError::Handshake(HandshakeError::NotHello { kind: frame.header.kind }));
+        }
+    }
+    let welcome: Welcome<'_> = body_of(frame).map_err(malformed)?;
+    let agreed = check_welcome(&welcome).map_err(ConnectError::Handshake)?;
+    let terms = Terms {
+        max_send_bytes: agreed.max_send_bytes as usize,
+        run: welcome.run,
+        max_requests: welcome.max_requests.min(u32::try_from(options.max_requests).unwrap_or(u32::MAX)),
+        max_subscriptions: welcome.max_subscriptions,
+    };
+    let server = ServerInfo {
+        version: welcome.server.to_owned(),
+        node: welcome.node.0,
+        run: welcome.run,
+        durability: welcome.durability,
+        max_frame_bytes: agreed.max_send_bytes,
+    };
+    Ok((terms, agreed.keep_alive, server))
+}

@@ -1,0 +1,73 @@
+//! An async client of Thalweg's native protocol: pooled connections, pipelining, reconnect and resume.
+//!
+//! Owns: everything between an application's calls and a server's channels ([`thalweg_transport`]). Does not own the bytes of
+//! the protocol ([`thalweg_wire`]), nor what a server does with them.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use thalweg_client::{Client, Endpoint, Options, Position};
+//!
+//! let client = Client::connect(Endpoint::tcp("127.0.0.1:7500"), Options::default()).await?;
+//!
+//! let orders = client.stream("orders");
+//! orders.create_if_missing(&Default::default()).await?;
+//! let mut tail = orders.tail(Position::Start {}).await?;
+//! while let Some(record) = tail.next().await? {
+//!     println!("{}: {:?}", record.offset, record.payload);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it behaves
+//!
+//! * **Connections** are made again when they are lost, after pauses that grow. Requests wait for that, as long as their
+//!   [`timeout`](Client::timeout) says. Tails, watches and groups go on where they were; subscriptions to subjects, which have
+//!   no history, say that there is a gap.
+//! * **Errors** say what to do ([`Classified`]): retry, fix, or stop; and whether something may
+//!   have happened all the same ([`Error::effect`]). What may be repeated without harm the client repeats itself.
+//! * **Bounds**: everything that waits has one, see [`Options`]. At it callers wait.
+//! * **Cancelling**: dropping a request's future cancels it on the server; dropping a subscription ends it.
+
+mod backoff;
+mod cache;
+mod channel;
+mod client;
+mod connect;
+mod error;
+mod keyspace;
+mod lease;
+mod link;
+mod mailbox;
+mod named;
+mod names;
+mod options;
+mod pool;
+mod publisher;
+mod records;
+mod request;
+mod stream;
+mod subject;
+mod subscription;
+mod timer;
+mod write;
+
+pub use cache::{Cache, CacheStats, CacheValue};
+pub use client::Client;
+pub use connect::ServerInfo;
+pub use error::{ConnectError, Error, Failure, Invalid, Lost, ProtocolError};
+pub use keyspace::{Keyspace, KeyspaceInfo, Pair, Put, Scan, ScanRange, Value, Version, Versions};
+pub use lease::{Lease, LeaseInfo};
+pub use options::{DEFAULT_RETRIES, DEFAULT_WINDOW, MAX_POOL, Options, Retries, Window};
+pub use publisher::{Acks, Publisher, PublisherOptions};
+pub use records::{OwnedRecord, RecordAt, Records};
+pub use stream::{ProducerInfo, Stream, StreamInfo, Tail};
+pub use subject::{Delivered, MessageBatch, OwnedMessage, Published, SubscribeOptions, Subscriber};
+pub use write::{Appended, Committed, Transacted};
+
+pub use thalweg_transport::{Endpoint, Kind as EndpointKind};
+pub use thalweg_types::{Action, Classified, Durability};
+pub use thalweg_wire::{
+    CacheCreate, CacheExpect, CacheTtl, Checksum, Count, Effect, Message, Order, Policy, Position, SharedBatch, Values,
+    VersionState,
+};

@@ -1,0 +1,662 @@
+//! One channel as callers see it: where they put requests, over all its reconnections.
+//!
+//! Owns: the table of what is under way, the frames that wait to be written, and who may write them. Does not own
+//! reading (`channel`), dialling (`pool`), retries (`client`).
+//!
+//! ```text
+//! callers --(state)--> staged --(io)--> outbox --> socket --> decoder --(state)--> waiters
+//!          a short lock         one writer at a time                a lock per frame
+//! ```
+//! A request is encoded by its caller into `staged`, under a short lock which is never held over a system call. Who
+//! writes: if nothing else is under way the caller itself, so a lone request crosses no task on its way out; else the
+//! channel's task, which lets all callers that are ready go first and then writes what they have staged at once.
+//!
+//! Invariants: whoever takes the lock of `io` may take that of `state` while holding it, never the other way round. Frames go out
+//! in the order in which they were staged. Ids are of a *generation*, one life of the connection: what has another one is
+//! forgotten. A reply is handed over under the lock of `state`, together with freeing its id.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker, ready},
+};
+
+use bytes::Bytes;
+use thalweg_transport::{Channel, Outbox};
+use thalweg_wire::{
+    Cancel, CancelMode, Decoder, EncodeError, Frame, Permit, Ping, Session, SharedFrame, session::SessionFull,
+};
+use tokio::sync::{Notify, oneshot};
+
+use crate::{
+    error::{ConnectError, Invalid, Lost},
+    mailbox::Mailbox,
+    options::Options,
+};
+
+/// Staged frames from this size on are handed to the outbox as they are, instead of being copied into it.
+const HAND_OVER_BYTES: usize = 32 * 1024;
+
+const READY: &str = "ready says that there is a session";
+
+/// Pings that may be waited for at once on a channel.
+const MAX_PINGS: usize = 1024;
+
+/// Who waits for a reply or for pushes.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    Reply(oneshot::Sender<Result<SharedFrame, Lost>>),
+    Subscription(Arc<Mailbox>),
+}
+
+/// What was agreed on, for one life of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// Largest frame that the server takes.
+    pub max_send_bytes: usize,
+    /// The server's run, which ids of caches belong to.
+    pub run: u64,
+    /// Its bounds.
+    pub max_requests: u32,
+    pub max_subscriptions: u32,
+}
+
+/// Why nothing can be staged now.
+#[derive(Debug)]
+pub(crate) enum Blocked {
+    /// Wait for a connection; there was none because of this.
+    Connection(Arc<ConnectError>),
+    /// Wait for room: too much is under way.
+    Room,
+    /// It will never go: no reconnection is tried.
+    Dead(Arc<ConnectError>),
+    /// The client is closed.
+    Closed,
+    /// The server is in another run than the one meant.
+    OtherRun,
+    /// It can't be sent.
+    Invalid(Invalid),
+}
+
+impl From<EncodeError> for Blocked {
+    fn from(error: EncodeError) -> Self {
+        Self::Invalid(error.into())
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// No connection; why.
+    Down(Arc<ConnectError>),
+    Up(Terms),
+    /// No connection, and none is tried.
+    Dead(Arc<ConnectError>),
+    Closed,
+}
+
+/// The socket's side. Belongs to the channel's task, which locks it for a turn; a caller may take it in between to write.
+pub(crate) struct Io {
+    pub channel: Channel,
+    pub decoder: Decoder,
+    outbox: Outbox,
+    /// A caller's write has failed: the task is to know.
+    failed: Option<io::Error>,
+}
+
+#[derive(Debug, Default)]
+struct Staged {
+    frames: Vec<u8>,
+    /// Shared pieces, each behind so many bytes of `frames`.
+    shared: Vec<(usize, Bytes)>,
+    shared_bytes: usize,
+}
+
+impl Staged {
+    fn len(&self) -> usize {
+        self.frames.len() + self.shared_bytes
+    }
+
+    fn is_empty(&self) -> bool {
+        self.frames.is_empty() && self.shared.is_empty()
+    }
+
+    fn move_to(&mut self, outbox: &mut Outbox) {
+        if self.shared.is_empty() && self.frames.len() >= HAND_OVER_BYTES {
+            outbox.share(std::mem::take(&mut self.frames).into());
+            return;
+        }
+        let mut from = 0;
+        for (behind, bytes) in self.shared.drain(..) {
+            outbox.buffer().extend_from_slice(&self.frames[from..behind]);
+            outbox.share(bytes);
+            from = behind;
+        }
+        outbox.buffer().extend_from_slice(&self.frames[from..]);
+        self.frames.clear();
+        self.frames.shrink_to(HAND_OVER_BYTES);
+        self.shared_bytes = 0;
+    }
+}
+
+pub(crate) struct State {
+    phase: Phase,
+    session: Option<Session<Waiter>>,
+    generation: u64,
+    staged: Staged,
+    /// What the outbox held when it was last looked at.
+    writing_bytes: usize,
+    /// The channel's task, and whether it has been woken since its last turn began.
+    task: Option<Waker>,
+    woken: bool,
+    /// Somebody waits for room.
+    starved: bool,
+    closing: bool,
+    pings: Vec<(u64, oneshot::Sender<()>)>,
+    next_token: u64,
+    /// Requests without an id that have failed.
+    unasked: u64,
+}
+
+/// One channel of the pool.
+pub(crate) struct Link {
+    pub options: Arc<Options>,
+    state: Mutex<State>,
+    io: Mutex<Option<Io>>,
+    /// Told when a connection is there, gone for good, or has room again.
+    pub changed: Notify,
+    /// Requests under way, for who spreads them.
+    load: AtomicUsize,
+}
+
+/// A request or subscription that has been staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub generation: u64,
+    pub id: u32,
+}
+
+/// A reply that is waited for.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub ticket: Ticket,
+    receiver: oneshot::Receiver<Result<SharedFrame, Lost>>,
+}
+
+impl Reply {
+    /// What came, if it has.
+    pub(crate) fn try_now(&mut self) -> Option<Result<SharedFrame, Lost>> {
+        match self.receiver.try_recv() {
+            Ok(came) => Some(came),
+            Err(oneshot::error::TryRecvError::Empty) => None,
+            Err(oneshot::error::TryRecvError::Closed) => Some(Err(Lost::Closed)),
+        }
+    }
+}
+
+impl Future for Reply {
+    type Output = Result<SharedFrame, Lost>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.receiver).poll(cx).map(|came| came.unwrap_or(Err(Lost::Closed)))
+    }
+}
+
+/// Who writes what was staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writer {
+    /// The caller, unless the task is about to.
+    Here,
+    /// The channel's task, together with what others stage meanwhile.
+    Task,
+}
+
+/// Which run of the server a request is good for.
+pub(crate) type Run = Option<u64>;
+
+impl Link {
+    pub(crate) fn new(options: Arc<Options>) -> Self {
+        let state = State {
+            phase: Phase::Down(Arc::new(ConnectError::NotYet)),
+            session: None,
+            generation: 0,
+            staged: Staged::default(),
+            writing_bytes: 0,
+            task: None,
+            woken: false,
+            starved: false,
+            closing: false,
+            pings: Vec::new(),
+            next_token: 0,
+            unasked: 0,
+        };
+        Self {
+            options,
+            state: Mutex::new(state),
+            io: Mutex::new(None),
+            changed: Notify::new(),
+            load: AtomicUsize::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock_io(&self) -> MutexGuard<'_, Option<Io>> {
+        self.io.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn load(&self) -> usize {
+        self.load.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests can be staged, but for room.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.lock().phase, Phase::Up(_))
+    }
+
+    /// Which life of the connection this is.
+    pub(crate) fn generation(&self) -> u64 {
+        self.lock().generation
+    }
+
+    /// Whether something could be staged now, or it could be said at once why not; who asks is told when that changes.
+    pub(crate) fn has_room(&self) -> bool {
+        let mut state = self.lock();
+        !matches!(state.ready(None, &self.options), Err(Blocked::Room | Blocked::Connection(_)))
+    }
+
+    /// The server's run, if there is a connection.
+    pub(crate) fn run(&self) -> Run {
+        match &self.lock().phase {
+            Phase::Up(terms) => Some(terms.run),
+            _ => None,
+        }
+    }
+
+    /// Requests without an id that have failed so far.
+    pub(crate) fn unasked(&self) -> u64 {
+        self.lock().unasked
+    }
+
+    // ---- what callers stage
+
+    /// Stages a request. `encode` appends one frame with the id that it is given. Written by `writer`, or by whom it suits.
+    pub(crate) fn request(
+        &self,
+        run: Run,
+        encode: &mut dyn FnMut(&mut Vec<u8>, u32) -> Result<(), Invalid>,
+        writer: Option<Writer>,
+    ) -> Result<Reply, Blocked> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let (generation, max) = state.ready(run, &self.options)?;
+        let session = state.session.as_mut().expect(READY);
+        let (send, receiver) = oneshot::channel();
+        let Ok(id) = session.request(Waiter::Reply(send)) else {
+            state.starved = true;
+            return Err(Blocked::Room);
+        };
+        let alone = session.under_way().0 == 1;
+        let begin = state.staged.frames.len();
+        if let Err(error) = encode(&mut state.staged.frames, id).and_then(|()| state.staged.check(begin, max)) {
+            state.staged.frames.truncate(begin);
+            state.withdraw(id);
+            return Err(Blocked::Invalid(error));
+        }
+        self.load.store(state.under_way(), Ordering::Relaxed);
+        self.staged(guard, writer.unwrap_or(if alone { Writer::Here } else { Writer::Task }));
+        Ok(Reply { ticket: Ticket { generation, id }, receiver })
+    }
+
+    /// Stages the begin of a subscription, whose items go to `mailbox`.
+    pub(crate) fn subscribe(
+        &self,
+        mailbox: &Arc<Mailbox>,
+        window: &Permit,
+        encode: &mut dyn FnMut(&mut Vec<u8>, u32, Permit) -> Result<(), Invalid>,
+    ) -> Result<Ticket, Blocked> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let (generation, max) = state.ready(None, &self.options)?;
+        let session = state.session.as_mut().expect(READY);
+        let (id, permit) = match session.subscribe(Waiter::Subscription(mailbox.clone()), window) {
+            Ok(begun) => begun,
+            Err(SessionFull::Requests { .. } | SessionFull::Subscriptions { .. }) => {
+                state.starved = true;
+                return Err(Blocked::Room);
+            }
+        };
+        let begin = state.staged.frames.len();
+        if let Err(error) = encode(&mut state.staged.frames, id, permit).and_then(|()| state.staged.check(begin, max)) {
+            state.staged.frames.truncate(begin);
+            state.withdraw(id);
+            return Err(Blocked::Invalid(error));
+        }
+        self.staged(guard, Writer::Task);
+        Ok(Ticket { generation, id })
+    }
+
+    /// Stages a frame that nothing answers: `put` appends it, and may give bytes that go behind, without a copy. Gives the
+    /// generation that it goes out in.
+    pub(crate) fn send(
+        &self,
+        put: &mut dyn FnMut(&mut Vec<u8>) -> Result<Option<Bytes>, Invalid>,
+        writer: Writer,
+    ) -> Result<u64, Blocked> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let (generation, max) = state.ready(None, &self.options)?;
+        let begin = state.staged.frames.len();
+        let put = put(&mut state.staged.frames).and_then(|rest| {
+            state.staged.check(begin, max.saturating_sub(rest.as_ref().map_or(0, Bytes::len)))?;
+            Ok(rest)
+        });
+        match put {
+            Ok(Some(rest)) => state.staged.share(rest),
+            Ok(None) => {}
+            Err(error) => {
+                state.staged.frames.truncate(begin);
+                return Err(Blocked::Invalid(error));
+            }
+        }
+        self.staged(guard, writer);
+        Ok(generation)
+    }
+
+    /// Stages a ping; the answer comes when the server has taken everything before it.
+    pub(crate) fn ping(&self) -> Result<oneshot::Receiver<()>, Blocked> {
+        let mut state = self.lock();
+        state.ready(None, &self.options)?;
+        state.pings.retain(|(_, waiter)| !waiter.is_closed());
+        if state.pings.len() >= MAX_PINGS {
+            state.starved = true;
+            return Err(Blocked::Room);
+        }
+        let (send, receive) = oneshot::channel();
+        state.next_token += 1;
+        let token = state.next_token;
+        state.pings.push((token, send));
+        Ping { token }.encode(&mut state.staged.frames, 0)?;
+        self.staged(state, Writer::Here);
+        Ok(receive)
+    }
+
+    /// Ends a request or subscription that nobody waits for any more.
+    pub(crate) fn cancel(&self, ticket: Ticket) {
+        let mut state = self.lock();
+        state.cancel(ticket, CancelMode::Now);
+        self.staged(state, Writer::Task);
+    }
+
+    /// Ends a request, unless its reply has come.
+    pub(crate) fn abandon(&self, reply: &mut Reply) {
+        let mut state = self.lock();
+        if reply.try_now().is_none() {
+            state.cancel(reply.ticket, CancelMode::Now);
+            self.staged(state, Writer::Task);
+        }
+    }
+
+    /// The application is done with so much of what a subscription was sent.
+    pub(crate) fn consumed(&self, ticket: Ticket, permit: Permit) {
+        let mut state = self.lock();
+        if state.generation != ticket.generation {
+            return;
+        }
+        let Some(session) = &mut state.session else { return };
+        if let Some(credit) = session.consumed(ticket.id, permit.messages, permit.bytes)
+            && credit.encode(&mut state.staged.frames, ticket.id).is_ok()
+        {
+            self.staged(state, Writer::Task);
+        }
+    }
+
+    /// Something was staged, and is to be written.
+    fn staged(&self, mut state: MutexGuard<'_, State>, writer: Writer) {
+        if writer == Writer::Here && !state.woken {
+            drop(state);
+            self.write_here();
+        } else if let Some(task) = state.wake() {
+            drop(state);
+            task.wake();
+        }
+    }
+
+    fn write_here(&self) {
+        if let Ok(mut io) = self.io.try_lock() {
+            let Some(io) = io.as_mut() else { return };
+            match self.flush(io, &mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Ok(())) => return,
+                Poll::Ready(Err(error)) => io.failed = Some(error),
+                Poll::Pending => {} // The task is to be told when the socket takes more, not this context.
+            }
+        }
+        self.wake_task();
+    }
+
+    pub(crate) fn wake_task(&self) {
+        let task = self.lock().wake();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
+    // ---- what the channel's task does
+
+    /// Writes all that is staged.
+    pub(crate) fn flush(&self, io: &mut Io, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(error) = io.failed.take() {
+            return Poll::Ready(Err(error));
+        }
+        loop {
+            {
+                let mut state = self.lock();
+                // What waits for a slow socket stays here, where it is counted.
+                if io.outbox.len() < HAND_OVER_BYTES {
+                    state.staged.move_to(&mut io.outbox);
+                }
+                state.writing_bytes = io.outbox.len();
+                if state.starved && !state.is_full(&self.options) {
+                    state.starved = false;
+                    self.changed.notify_waiters();
+                }
+            }
+            if io.outbox.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(io.channel.poll_write(cx, &mut io.outbox))?;
+        }
+    }
+
+    /// A turn of the task begins: from here on it is woken anew. Whether something is staged, how much is under way, and
+    /// whether it is to end.
+    pub(crate) fn begin_turn(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.lock();
+        match &mut state.task {
+            Some(task) => task.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        state.woken = false;
+        state.closing
+    }
+
+    /// Whether something is staged that would better wait for what other callers are about to stage.
+    pub(crate) fn should_gather(&self) -> bool {
+        let state = self.lock();
+        !state.staged.is_empty() && state.under_way() > 1
+    }
+
+    /// A reply, a push: done under the lock, frame by frame.
+    pub(crate) fn with_session<R>(&self, run: impl FnOnce(&mut Session<Waiter>) -> R) -> Option<R> {
+        let mut state = self.lock();
+        let done = run(state.session.as_mut()?);
+        let under_way = state.under_way();
+        self.load.store(under_way, Ordering::Relaxed);
+        if state.starved && !state.is_full(&self.options) {
+            state.starved = false;
+            self.changed.notify_waiters();
+        }
+        Some(done)
+    }
+
+    /// Stages what the task itself has to say.
+    pub(crate) fn say<'a>(&self, frame: &impl Frame<'a>) {
+        // These frames have bounded fields and fit always.
+        let _ = frame.encode(&mut self.lock().staged.frames, 0);
+    }
+
+    pub(crate) fn ponged(&self, token: u64) {
+        let mut state = self.lock();
+        if let Some(at) = state.pings.iter().position(|(asked, _)| *asked == token) {
+            let (_, waiter) = state.pings.remove(at);
+            let _ = waiter.send(());
+        }
+    }
+
+    pub(crate) fn count_unasked(&self) {
+        self.lock().unasked += 1;
+    }
+
+    // ---- what the pool does
+
+    /// A connection is there.
+    pub(crate) fn up(&self, channel: Channel, decoder: Decoder, terms: Terms) {
+        let io = Io { channel, decoder, outbox: Outbox::new(), failed: None };
+        *self.lock_io() = Some(io);
+        let mut state = self.lock();
+        state.session = Some(Session::new(terms.max_requests, terms.max_subscriptions));
+        state.generation += 1;
+        state.staged = Staged::default();
+        state.writing_bytes = 0;
+        state.woken = true; // until the task has begun, nobody writes
+        state.task = None;
+        if !matches!(state.phase, Phase::Closed) {
+            state.phase = Phase::Up(terms);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// The connection is gone: everybody who waits is told.
+    pub(crate) fn down(&self, lost: &Lost) {
+        *self.lock_io() = None;
+        let mut state = self.lock();
+        let waiters = state.session.take();
+        let pings = std::mem::take(&mut state.pings);
+        state.staged = Staged::default();
+        state.writing_bytes = 0;
+        state.task = None;
+        if matches!(state.phase, Phase::Up(_)) {
+            state.phase = Phase::Down(Arc::new(ConnectError::Lost(lost.clone())));
+        }
+        self.load.store(0, Ordering::Relaxed);
+        for (_, waiter) in waiters.into_iter().flat_map(Session::into_waiters) {
+            match waiter {
+                Waiter::Reply(waiter) => drop(waiter.send(Err(lost.clone()))),
+                Waiter::Subscription(mailbox) => mailbox.push(crate::mailbox::Item::Lost(lost.clone())),
+            }
+        }
+        drop(state);
+        drop(pings);
+        self.changed.notify_waiters();
+    }
+
+    /// An attempt to connect has failed; if it is the last, for good.
+    pub(crate) fn not_connected(&self, why: Arc<ConnectError>, again: bool) {
+        let mut state = self.lock();
+        if !matches!(state.phase, Phase::Closed) {
+            state.phase = if again { Phase::Down(why) } else { Phase::Dead(why) };
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Nothing is staged any more; what is, is written, and the channel ends.
+    pub(crate) fn close(&self) {
+        let task = {
+            let mut state = self.lock();
+            state.phase = Phase::Closed;
+            state.closing = true;
+            state.wake()
+        };
+        self.changed.notify_waiters();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.lock().closing
+    }
+}
+
+impl State {
+    /// Whether something can be staged now: for which generation, and how large a frame may be. There is a session then.
+    fn ready(&mut self, run: Run, options: &Options) -> Result<(u64, usize), Blocked> {
+        let terms = match &self.phase {
+            Phase::Up(terms) => terms,
+            Phase::Down(why) => return Err(Blocked::Connection(why.clone())),
+            Phase::Dead(why) => return Err(Blocked::Dead(why.clone())),
+            Phase::Closed => return Err(Blocked::Closed),
+        };
+        if run.is_some_and(|run| run != terms.run) {
+            return Err(Blocked::OtherRun);
+        }
+        if self.staged.len() + self.writing_bytes >= options.max_unsent_bytes {
+            self.starved = true;
+            return Err(Blocked::Room);
+        }
+        match self.session {
+            Some(_) => Ok((self.generation, terms.max_send_bytes)),
+            None => Err(Blocked::Connection(Arc::new(ConnectError::NotYet))),
+        }
+    }
+
+    fn is_full(&self, options: &Options) -> bool {
+        self.staged.len() + self.writing_bytes >= options.max_unsent_bytes || self.under_way() >= options.max_requests
+    }
+
+    fn under_way(&self) -> usize {
+        self.session.as_ref().map_or(0, |session| session.under_way().0)
+    }
+
+    fn wake(&mut self) -> Option<Waker> {
+        if self.woken {
+            return None;
+        }
+        self.woken = true;
+        self.task.clone()
+    }
+
+    /// Gives back an id whose request was never staged, by answering it.
+    fn withdraw(&mut self, id: u32) {
+        if let Some(session) = &mut self.session {
+            let _ = session.route(thalweg_wire::Kind::Failed, id);
+        }
+    }
+
+    fn cancel(&mut self, ticket: Ticket, mode: CancelMode) {
+        if self.session.is_some() && self.generation == ticket.generation {
+            // A frame without variable fields always fits.
+            let _ = Cancel { mode }.encode(&mut self.staged.frames, ticket.id);
+        }
+    }
+}
+
+impl Staged {
+    fn share(&mut self, bytes: Bytes) {
+        self.shared_bytes += bytes.len();
+        self.shared.push((self.frames.len(), bytes));
+    }
+
+    /// Whether the frame that was appended at `begin` is one that the server takes.
+    fn check(&self, begin: usize, max: usize) -> Result<(), Invalid> {
+        let got = (self.frames.len() - begin).saturating_sub(thalweg_wire::HEADER_BYTES);
+        if got <= max { Ok(()) } else { Err(EncodeError::FrameTooLarge { got, max }.into()) }
+    }
+}

@@ -1,0 +1,114 @@
+//! What has come for a subscription and waits for the application.
+//!
+//! Owns: the queue between a channel's task and a subscription. Bound: the credit that the subscription has given, which
+//! the session checks; frames that count nothing are merged with one that waits, so they take no room of their own.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
+};
+
+use bytes::Bytes;
+use thalweg_wire::{Permit, SharedFrame};
+
+use crate::error::{Failure, Lost};
+
+/// What comes.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// The reply that begins it.
+    Begun(SharedFrame),
+    /// A batch of messages, as it lies in its frame.
+    Batch(Bytes),
+    /// So many messages are missing here.
+    Dropped(u64),
+    /// A push, and what it counts.
+    Frame(SharedFrame, Permit),
+    /// The server's last word: it has ended, or never began.
+    Ended(Box<Failure>),
+    /// The connection went.
+    Lost(Lost),
+}
+
+/// The queue of one subscription.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    items: VecDeque<Item>,
+    reader: Option<Waker>,
+}
+
+impl Mailbox {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, item: Item) {
+        let reader = {
+            let mut inner = self.lock();
+            match (inner.items.back_mut(), &item) {
+                (Some(Item::Dropped(before)), Item::Dropped(more)) => *before = before.saturating_add(*more),
+                (Some(last @ Item::Frame(_, Permit { messages: 0, .. })), Item::Frame(..)) => *last = item,
+                _ => inner.items.push_back(item),
+            }
+            inner.reader.take()
+        };
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// The next item; cancel safe.
+    pub(crate) async fn next(&self) -> Item {
+        poll_fn(|cx| {
+            let mut inner = self.lock();
+            match inner.items.pop_front() {
+                Some(item) => Poll::Ready(item),
+                None => {
+                    inner.reader = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// The next item if there is one.
+    pub(crate) fn try_next(&self) -> Option<Item> {
+        self.lock().items.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_wire::Header;
+
+    fn progress(id: u32) -> Item {
+        let header = Header { len: 0, kind: 0x0480, fields: 0, id };
+        Item::Frame(SharedFrame { header, payload: Bytes::new() }, Permit { messages: 0, bytes: 0 })
+    }
+
+    #[test]
+    fn what_counts_nothing_takes_no_room() {
+        let mailbox = Mailbox::default();
+        for id in 1..=1000 {
+            mailbox.push(progress(id));
+        }
+        assert!(matches!(mailbox.try_next(), Some(Item::Frame(frame, _)) if frame.header.id == 1000));
+        assert!(mailbox.try_next().is_none());
+        (0..1000).for_each(|_| mailbox.push(Item::Dropped(2)));
+        assert!(matches!(mailbox.try_next(), Some(Item::Dropped(2000))));
+        mailbox.push(Item::Dropped(1));
+        mailbox.push(Item::Batch(Bytes::new()));
+        mailbox.push(Item::Dropped(1));
+        let kinds: Vec<_> = std::iter::from_fn(|| mailbox.try_next()).collect();
+        assert_eq!(kinds.len(), 3, "what is dropped stays where it is missing");
+    }
+}

@@ -1,0 +1,223 @@
+//! The connections of a client: made, made again, and chosen from.
+//!
+//! Owns: one supervisor task per connection, which connects, runs the connection's channels, and begins again when they
+//! are lost; and which link a request goes to. Does not own requests.
+//!
+//! A connection that is lost is made again without end, after pauses that grow, unless the server has said that this does
+//! not help (goodbye of class *fix* or *stop*, or no common version): then requests fail with that at once.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use thalweg_transport::{Dialer, Endpoint, Kind};
+use thalweg_types::{Action, Classified};
+use tokio::{sync::oneshot, task::JoinSet};
+
+use crate::{
+    backoff::Backoff,
+    channel,
+    connect::{Connected, ServerInfo, connect},
+    error::{ConnectError, Lost},
+    link::Link,
+    options::Options,
+};
+
+/// All links, whether there is a connection at present or not.
+pub(crate) struct Pool {
+    links: Vec<Arc<Link>>,
+    next: AtomicUsize,
+    supervisors: Mutex<JoinSet<()>>,
+    server: Arc<Mutex<Option<ServerInfo>>>,
+}
+
+impl Pool {
+    /// Connects all connections; fails if one of them can't be made at the first attempt.
+    pub(crate) async fn connect(endpoint: Endpoint, options: Arc<Options>) -> Result<Self, ConnectError> {
+        let channels = if endpoint.kind() == Kind::Quic { options.channels } else { 1 };
+        let dialer = Dialer::new().connect_timeout(options.connect_timeout);
+        let (mut links, mut first) = (Vec::new(), Vec::new());
+        let mut supervisors = JoinSet::new();
+        let server = Arc::new(Mutex::new(None));
+        for _ in 0..options.connections {
+            let own: Vec<_> = (0..channels).map(|_| Arc::new(Link::new(options.clone()))).collect();
+            links.extend(own.iter().cloned());
+            let (told, attempt) = oneshot::channel();
+            first.push(attempt);
+            let supervisor = Supervisor {
+                endpoint: endpoint.clone(),
+                dialer: dialer.clone(),
+                options: options.clone(),
+                links: own,
+                server: server.clone(),
+            };
+            supervisors.spawn(supervisor.run(told));
+        }
+        let pool = Self { links, next: AtomicUsize::new(0), supervisors: Mutex::new(supervisors), server };
+        for attempt in first {
+            // A supervisor that is gone without a word belonged to a runtime that stops.
+            if let Err(error) = attempt.await.unwrap_or(Err(ConnectError::NotYet)) {
+                pool.close();
+                return Err(error);
+            }
+        }
+        Ok(pool)
+    }
+
+    /// The link for the next request: in turn, and one without a connection only if all are.
+    pub(crate) fn pick(&self) -> &Arc<Link> {
+        let [only] = &self.links[..] else { return self.pick_of_several() };
+        only
+    }
+
+    fn pick_of_several(&self) -> &Arc<Link> {
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % self.links.len();
+        let (first, second) = (&self.links[at], &self.links[(at + 1) % self.links.len()]);
+        let (less, more) = if second.load() < first.load() { (second, first) } else { (first, second) };
+        if less.is_up() {
+            return less;
+        }
+        std::iter::once(more).chain(&self.links).find(|link| link.is_up()).unwrap_or(less)
+    }
+
+    /// A link for something that stays with it; in turn.
+    pub(crate) fn pin(&self) -> Arc<Link> {
+        self.pick().clone()
+    }
+
+    /// What the server said about itself at the last welcome.
+    pub(crate) fn server(&self) -> Option<ServerInfo> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Requests without an id that have failed, over all links.
+    pub(crate) fn unasked(&self) -> u64 {
+        self.links.iter().map(|link| link.unasked()).sum()
+    }
+
+    /// Ends all connections; those who wait are told.
+    pub(crate) fn close(&self) {
+        self.links.iter().for_each(|link| link.close());
+    }
+
+    /// Waits until all that was staged before [`close`](Self::close) is written.
+    pub(crate) async fn closed(&self) {
+        let mut supervisors = std::mem::take(&mut *self.supervisors.lock().unwrap_or_else(PoisonError::into_inner));
+        while supervisors.join_next().await.is_some() {}
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.close();
+        // They end by themselves, after their last words.
+        self.supervisors.get_mut().unwrap_or_else(PoisonError::into_inner).detach_all();
+    }
+}
+
+struct Supervisor {
+    endpoint: Endpoint,
+    dialer: Dialer,
+    options: Arc<Options>,
+    links: Vec<Arc<Link>>,
+    server: Arc<Mutex<Option<ServerInfo>>>,
+}
+
+impl Supervisor {
+    async fn run(self, told: oneshot::Sender<Result<(), ConnectError>>) {
+        let mut told = Some(told);
+        let mut backoff = Backoff::new(self.options.retries);
+        while !self.is_closing() {
+            let error = match connect(&self.dialer, &self.endpoint, &self.options).await {
+                Ok(connected) => {
+                    *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(connected.server.clone());
+                    if self.begin_and_run(connected, &mut told, &mut backoff).await == Again::No {
+                        return;
+                    }
+                    None
+                }
+                Err(error) => Some(error),
+            };
+            if let Some(error) = error {
+                let again = error.action() == Action::Retry;
+                if let Some(told) = told.take() {
+                    let _ = told.send(Err(error));
+                    return;
+                }
+                let error = Arc::new(error);
+                self.links.iter().for_each(|link| link.not_connected(error.clone(), again));
+                if !again {
+                    return;
+                }
+            }
+            self.pause(backoff.next()).await;
+        }
+    }
+
+    /// Runs the channels until one is lost, which ends them all.
+    async fn begin_and_run(
+        &self,
+        connected: Connected,
+        told: &mut Option<oneshot::Sender<Result<(), ConnectError>>>,
+        backoff: &mut Backoff,
+    ) -> Again {
+        let Connected { connection, channels, terms, keep_alive, .. } = connected;
+        let mut tasks = JoinSet::new();
+        for (link, (channel, decoder)) in self.links.iter().zip(channels) {
+            link.up(channel, decoder, terms.clone());
+            tasks.spawn(channel::run(link.clone(), keep_alive));
+        }
+        if let Some(told) = told.take() {
+            let _ = told.send(Ok(()));
+        }
+        let began = tokio::time::Instant::now();
+        let first = tasks.join_next().await.and_then(Result::ok).unwrap_or(Lost::Closed);
+        if self.is_closing() {
+            while tasks.join_next().await.is_some() {}
+        } else {
+            tasks.shutdown().await;
+        }
+        connection.close();
+        self.links.iter().for_each(|link| link.down(&first));
+        if began.elapsed() > self.options.retries.max {
+            backoff.reset(); // it was a connection, not one more failed attempt
+        }
+        if first == Lost::ByClient || self.is_closing() {
+            return Again::No;
+        }
+        if let Lost::Goodbye { class: Action::Fix | Action::Stop, .. } = first {
+            let why = Arc::new(ConnectError::Lost(first));
+            self.links.iter().for_each(|link| link.not_connected(why.clone(), false));
+            return Again::No;
+        }
+        Again::Yes
+    }
+
+    fn is_closing(&self) -> bool {
+        self.links.iter().any(|link| link.is_closing())
+    }
+
+    /// Waits, but not once the client is closed.
+    async fn pause(&self, pause: std::time::Duration) {
+        let Some(link) = self.links.first() else { return };
+        let waited = tokio::time::sleep(pause);
+        tokio::pin!(waited);
+        loop {
+            let changed = link.changed.notified();
+            if link.is_closing() {
+                return;
+            }
+            tokio::select! {
+                () = &mut waited => return,
+                () = changed => {}
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    Yes,
+    No,
+}

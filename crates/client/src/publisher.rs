@@ -1,0 +1,467 @@
+//! Publishing to subjects in batches.
+//!
+//! Owns: [`Publisher`]: what is gathered, when it goes out, and how much may be on the way.
+//!
+//! When a batch goes out: as soon as it is full (messages or bytes); at once, if nothing went out for
+//! [`delay`](PublisherOptions::delay): a message that comes alone waits for nobody; else when that time is over. So at most
+//! one batch that is not full goes out in each `delay`, and no message waits longer than that.
+//!
+//! Order: a publisher keeps to one channel, and its messages keep their order there.
+//!
+//! Back-pressure: a full batch that the channel does not take (see
+//! [`max_unsent_bytes`](crate::Options::max_unsent_bytes)) stays here, and who publishes waits. So a publisher holds one batch,
+//! and the channel what it may hold.
+
+use std::{
+    collections::VecDeque,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use thalweg_types::record::Record;
+use thalweg_wire::{BatchWriter, Checksum, Effect, batch::put_publish_prefix};
+use tokio::sync::Notify;
+
+use crate::{
+    client::{Client, Clock},
+    error::{Error, Invalid, Lost},
+    link::{Blocked, Link, Reply, Writer},
+    request::failure_of,
+    subject::{Published, published},
+    timer::Timer,
+    write::fits,
+};
+
+/// Batches from this size on are handed over as they are; smaller ones are copied, which costs less.
+const SHARE_FROM_BYTES: usize = thalweg_transport::SHARED_FROM_BYTES;
+
+/// When batches go out, and what is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublisherOptions {
+    /// Messages of a full batch.
+    pub max_messages: u32,
+    /// Bytes of a full batch; what is larger goes alone.
+    pub max_bytes: usize,
+    /// Longest time that a message waits for others. 0: each message goes out at once, which costs a system call each.
+    pub delay: Duration,
+    /// Whether batches get a checksum that their receivers check.
+    pub checksum: Checksum,
+    /// Whether the server answers.
+    pub acks: Acks,
+}
+
+/// Whether the server answers a publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acks {
+    /// It does not, unless something fails, which is counted.
+    None,
+    /// For each batch, when it is in the queues of all who are subscribed. At most so many batches wait for that.
+    PerBatch {
+        /// So many; who publishes more waits.
+        max_in_flight: usize,
+    },
+}
+
+impl Default for PublisherOptions {
+    fn default() -> Self {
+        Self {
+            max_messages: 64,
+            max_bytes: 64 * 1024,
+            delay: Duration::from_micros(250),
+            checksum: Checksum::Without,
+            acks: Acks::None,
+        }
+    }
+}
+
+/// Gathers messages of a subject into batches. Cheap to clone: clones share the batch. Dropped with its last clone, it
+/// sends what it has, but can't wait for it: [`flush`](Self::flush) does.
+#[derive(Clone)]
+pub struct Publisher {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    link: Arc<Link>,
+    options: PublisherOptions,
+    subject: Vec<u8>,
+    gathered: Mutex<Gathered>,
+    /// Tells the pump that a batch waits for its time.
+    begun: Arc<Notify>,
+}
+
+struct Gathered {
+    writer: BatchWriter,
+    subject: Vec<u8>,
+    last_sent: Option<Instant>,
+    pump_waits: bool,
+    /// The connection's life that something was last sent in; another one since may have lost some.
+    generation: Option<u64>,
+    in_flight: VecDeque<Reply>,
+    acked: Published,
+    /// What went wrong since somebody was last told.
+    failed: Option<Error>,
+}
+
+/// Why a message was not taken yet.
+enum Wait {
+    Link,
+    /// For the answer to the oldest batch.
+    Ack(Reply),
+}
+
+impl Client {
+    /// A publisher of a subject.
+    pub fn publisher(&self, subject: impl AsRef<[u8]>, options: PublisherOptions) -> Result<Publisher, Error> {
+        let subject = subject.as_ref().to_vec();
+        let begun = Arc::new(Notify::new());
+        let inner = Arc::new(Inner {
+            client: self.clone(),
+            link: self.pin(),
+            options,
+            gathered: Mutex::new(Gathered {
+                writer: BatchWriter::new(&subject, b"")?,
+                subject: subject.clone(),
+                last_sent: None,
+                pump_waits: false,
+                generation: None,
+                in_flight: VecDeque::new(),
+                acked: Published::default(),
+                failed: None,
+            }),
+            subject,
+            begun: begun.clone(),
+        });
+        tokio::spawn(pump(Arc::downgrade(&inner), begun));
+        Ok(Publisher { inner })
+    }
+}
+
+impl Publisher {
+    /// Publishes a message. Waits only for back-pressure. Gives the error of an earlier one, if there was one that nobody was
+    /// told of.
+    pub async fn publish(&self, payload: &[u8]) -> Result<(), Error> {
+        self.put(&self.inner.subject, &mut |writer| writer.push_payload(payload)).await
+    }
+
+    /// The same with key and headers.
+    pub async fn publish_record(&self, record: &Record<'_>) -> Result<(), Error> {
+        self.put(&self.inner.subject, &mut |writer| writer.push(record)).await
+    }
+
+    /// Publishes a message to another subject, in order with the others: what was gathered for the subject before goes out.
+    pub async fn publish_to(&self, subject: &[u8], payload: &[u8]) -> Result<(), Error> {
+        self.put(subject, &mut |writer| writer.push_payload(payload)).await
+    }
+
+    async fn put(
+        &self,
+        subject: &[u8],
+        push: &mut (dyn FnMut(&mut BatchWriter) -> Result<(), thalweg_types::record::RecordError> + Send),
+    ) -> Result<(), Error> {
+        loop {
+            let wait = match self.inner.put(subject, push)? {
+                None => return Ok(()),
+                Some(wait) => wait,
+            };
+            self.inner.wait(wait).await?;
+        }
+    }
+
+    /// Sends what is gathered, and waits until the server has handed out everything that was published before.
+    ///
+    /// # Errors
+    /// [`Lost`](Error::Lost), with unknown effect, if a connection went since the last flush: what was on the way may be lost.
+    /// With acks also what the server answered.
+    pub async fn flush(&self) -> Result<Published, Error> {
+        let inner = &self.inner;
+        loop {
+            let wait = {
+                let mut gathered = inner.lock();
+                match inner.send(&mut gathered, Writer::Here) {
+                    Ok(()) => break,
+                    Err(wait) => wait?,
+                }
+            };
+            inner.wait(wait).await?;
+        }
+        while let Some(oldest) = inner.take_oldest() {
+            inner.settle(oldest.await);
+        }
+        let generation = inner.lock().generation;
+        if inner.options.acks == Acks::None {
+            inner.client.barrier(&inner.link).await?;
+        }
+        let now = inner.link.generation();
+        let mut gathered = inner.lock();
+        let (failed, acked) = (gathered.failed.take(), std::mem::take(&mut gathered.acked));
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if generation.is_some_and(|sent| sent != now) {
+            gathered.generation = None;
+            return Err(Error::Lost { why: Lost::Closed, effect: Effect::Unknown });
+        }
+        Ok(acked)
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Gathered> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a message, or says what to wait for before it can.
+    #[inline]
+    fn put(
+        &self,
+        subject: &[u8],
+        push: &mut (dyn FnMut(&mut BatchWriter) -> Result<(), thalweg_types::record::RecordError> + Send),
+    ) -> Result<Option<Wait>, Error> {
+        let mut gathered = self.lock();
+        if let Some(error) = gathered.failed.take() {
+            return Err(error);
+        }
+        if self.is_full(&gathered) || gathered.subject != subject {
+            if let Err(wait) = self.send(&mut gathered, Writer::Task) {
+                return wait.map(Some);
+            }
+            if gathered.subject != subject {
+                gathered.writer = BatchWriter::new(subject, b"")?;
+                gathered.subject.clear();
+                gathered.subject.extend_from_slice(subject);
+            }
+        }
+        push(&mut gathered.writer)?;
+        if self.is_full(&gathered) {
+            // What is not taken stays, and whoever publishes next waits.
+            if let Err(Err(error)) = self.send(&mut gathered, Writer::Task) {
+                return Err(error);
+            }
+        } else if gathered.writer.count() == 1 {
+            self.begin(&mut gathered)?;
+        }
+        Ok(None)
+    }
+
+    fn is_full(&self, gathered: &Gathered) -> bool {
+        gathered.writer.count() >= self.options.max_messages.max(1)
+            || (gathered.writer.byte_len() >= self.options.max_bytes && gathered.writer.count() > 0)
+    }
+
+    /// The first message of a batch: it goes at once, or waits for its time.
+    fn begin(&self, gathered: &mut Gathered) -> Result<(), Error> {
+        let due = gathered.last_sent.map(|sent| sent + self.options.delay);
+        if due.is_none_or(|due| due <= Instant::now()) && !matches!(self.send(gathered, Writer::Here), Err(Ok(_))) {
+            return Ok(());
+        }
+        if !std::mem::replace(&mut gathered.pump_waits, true) {
+            self.begun.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Sends what is gathered. `Err(Ok)`: wait first.
+    fn send(&self, gathered: &mut Gathered, writer: Writer) -> Result<(), Result<Wait, Error>> {
+        if gathered.writer.count() == 0 {
+            return Ok(());
+        }
+        if let Acks::PerBatch { max_in_flight } = self.options.acks {
+            while gathered.in_flight.len() >= max_in_flight.max(1) {
+                let Some(mut oldest) = gathered.in_flight.pop_front() else { break };
+                match oldest.try_now() {
+                    Some(came) => gathered.settle(came),
+                    None => return Err(Ok(Wait::Ack(oldest))),
+                }
+            }
+        }
+        let sent = match self.options.acks {
+            Acks::None => self.send_unacked(gathered, writer),
+            Acks::PerBatch { .. } => self.send_acked(gathered, writer),
+        };
+        match sent {
+            Ok(generation) => {
+                gathered.last_sent = Some(Instant::now());
+                // A life before this one that something was sent in stays remembered until a flush has told of it.
+                gathered.generation.get_or_insert(generation);
+                Ok(())
+            }
+            Err(Blocked::Room | Blocked::Connection(_)) => Err(Ok(Wait::Link)),
+            Err(blocked) => Err(Err(blocked.into())),
+        }
+    }
+
+    fn send_unacked(&self, gathered: &mut Gathered, writer: Writer) -> Result<u64, Blocked> {
+        if gathered.writer.byte_len() < SHARE_FROM_BYTES {
+            let encoded = gathered.writer.encoded(self.options.checksum).unwrap_or_default();
+            let mut frame = |out: &mut Vec<u8>| {
+                put_publish_prefix(out, 0, encoded.len())?;
+                out.extend_from_slice(encoded);
+                Ok(None)
+            };
+            let generation = self.link.send(&mut frame, writer)?;
+            gathered.writer.clear();
+            return Ok(generation);
+        }
+        let mut frame = |out: &mut Vec<u8>| {
+            let batch = gathered.take(self.options.checksum)?;
+            put_publish_prefix(out, 0, batch.len())?;
+            Ok(Some(batch))
+        };
+        self.link.send(&mut frame, writer)
+    }
+
+    fn send_acked(&self, gathered: &mut Gathered, writer: Writer) -> Result<u64, Blocked> {
+        let encoded = gathered.writer.encoded(self.options.checksum).unwrap_or_default();
+        let mut frame = |out: &mut Vec<u8>, id: u32| {
+            fits(put_publish_prefix(out, id, encoded.len()))?;
+            out.extend_from_slice(encoded);
+            Ok(())
+        };
+        let reply = self.link.request(None, &mut frame, Some(writer))?;
+        let generation = reply.ticket.generation;
+        gathered.in_flight.push_back(reply);
+        gathered.writer.clear();
+        Ok(generation)
+    }
+
+    fn take_oldest(&self) -> Option<Reply> {
+        self.lock().in_flight.pop_front()
+    }
+
+    fn settle(&self, came: Result<thalweg_wire::SharedFrame, Lost>) {
+        self.lock().settle(came);
+    }
+
+    /// Waits for what a message waits for, as long as requests may take.
+    async fn wait(&self, wait: Wait) -> Result<(), Error> {
+        let clock = Clock::new(self.client.call_timeout());
+        match wait {
+            Wait::Ack(oldest) => {
+                let came = clock.within(Effect::Unknown, async { Ok(oldest.await) }).await?;
+                self.settle(came);
+                Ok(())
+            }
+            Wait::Link => {
+                let room = async {
+                    let mut changed = pin!(self.link.changed.notified());
+                    changed.as_mut().enable();
+                    if !self.link.has_room() {
+                        changed.await;
+                    }
+                    Ok(())
+                };
+                clock.within(Effect::Nothing, room).await
+            }
+        }
+    }
+
+    /// When the batch that waits is to go; `None`: nothing waits.
+    fn due(&self) -> Option<Instant> {
+        let mut gathered = self.lock();
+        let due = gathered.last_sent.map_or_else(Instant::now, |sent| sent + self.options.delay);
+        gathered.pump_waits = gathered.writer.count() > 0;
+        gathered.pump_waits.then_some(due)
+    }
+
+    /// Sends the batch whose time has come; gives what it has to wait for.
+    fn send_due(&self) -> Option<Wait> {
+        let mut gathered = self.lock();
+        let due = gathered.last_sent.is_none_or(|sent| sent + self.options.delay <= Instant::now());
+        if !due {
+            return None;
+        }
+        match self.send(&mut gathered, Writer::Here) {
+            Ok(()) => None,
+            Err(Ok(wait)) => Some(wait),
+            Err(Err(error)) => {
+                gathered.failed.get_or_insert(error);
+                gathered.writer.clear();
+                None
+            }
+        }
+    }
+}
+
+impl Gathered {
+    fn settle(&mut self, came: Result<thalweg_wire::SharedFrame, Lost>) {
+        let answer = match came {
+            Ok(frame) if frame.header.kind == thalweg_wire::Kind::Failed as u16 => Err(failure_of(&frame)),
+            Ok(frame) => published(&frame),
+            Err(why) => Err(Error::Lost { why, effect: Effect::Unknown }),
+        };
+        match answer {
+            Ok(Published { delivered, missed }) => {
+                self.acked.delivered += delivered;
+                self.acked.missed += missed;
+            }
+            Err(error) => {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+
+    /// The batch, and a writer for the next, of about its size.
+    fn take(&mut self, checksum: Checksum) -> Result<bytes::Bytes, Invalid> {
+        let next = BatchWriter::with_capacity(&self.subject, b"", self.writer.byte_len())?;
+        let full = std::mem::replace(&mut self.writer, next);
+        Ok(full.into_shared(checksum).map(|batch| batch.bytes).unwrap_or_default())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut gathered = std::mem::replace(&mut *self.lock(), Gathered::empty());
+        // There is nobody to tell if it is not taken any more.
+        let _ = self.send(&mut gathered, Writer::Here);
+        self.begun.notify_one();
+    }
+}
+
+impl Gathered {
+    fn empty() -> Self {
+        Self {
+            writer: BatchWriter::new(b"", b"").expect("no name is too long"),
+            subject: Vec::new(),
+            last_sent: None,
+            pump_waits: false,
+            generation: None,
+            in_flight: VecDeque::new(),
+            acked: Published::default(),
+            failed: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Publisher").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+/// Sends batches whose time has come, for as long as the publisher lives.
+async fn pump(publisher: Weak<Inner>, begun: Arc<Notify>) {
+    let timer = Timer::new();
+    loop {
+        let Some(due) = publisher.upgrade().map(|publisher| publisher.due()) else { return };
+        let Some(due) = due else {
+            begun.notified().await;
+            continue;
+        };
+        let waited = match &timer {
+            Ok(timer) => timer.sleep_until(due).await,
+            Err(_) => Err(std::io::ErrorKind::Unsupported.into()),
+        };
+        if waited.is_err() {
+            // No more files can be opened: what waits does so a little longer.
+            tokio::time::sleep_until(due.into()).await;
+        }
+        let Some(publisher) = publisher.upgrade() else { return };
+        if let Some(wait) = publisher.send_due() {
+            // Who publishes is told of what goes wrong when it wants to send.
+            let _ = publisher.wait(wait).await;
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! From a reply's frame to what it says.
+
+use thalweg_wire::{DecodeError, Failed, Fields, FieldsError, Frame, Kind, SharedFrame};
+
+use crate::error::{Error, Failure, ProtocolError};
+
+/// The body of a frame whose kind is known.
+pub(crate) fn body_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, DecodeError> {
+    let fields = usize::from(frame.header.fields);
+    let malformed = |malformed| DecodeError::Malformed { kind: F::NAME, malformed };
+    let Some((fields, body)) = frame.payload.split_at_checked(fields) else {
+        let at = frame.payload.len();
+        return Err(malformed(thalweg_types::record::Malformed { at, expected: "optional fields" }));
+    };
+    Fields::decode(fields).map_err(|error| match error {
+        FieldsError::Malformed(why) => malformed(why),
+        FieldsError::Unknown { tag } => DecodeError::UnknownField { tag },
+    })?;
+    F::decode_body(body)
+}
+
+/// What a reply of a kind says, or why there is none.
+pub(crate) fn reply_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, Error> {
+    let kind = frame.header.kind;
+    if kind == F::KIND as u16 {
+        return Ok(body_of(frame)?);
+    }
+    if kind == Kind::Failed as u16 {
+        return Err(failure_of(frame));
+    }
+    Err(Error::Protocol(ProtocolError::WrongReply { kind }))
+}
+
+pub(crate) fn failure_of(frame: &SharedFrame) -> Error {
+    match body_of::<Failed<'_>>(frame) {
+        Ok(failed) => Error::Failed(Box::new(Failure::of_reply(&failed))),
+        Err(error) => error.into(),
+    }
+}

@@ -1,0 +1,184 @@
+//! What tails, pushes, watches and subscriptions to subjects have in common: they are begun, fed, and begun again.
+//!
+//! Owns: giving credit back, cancelling, and beginning again after a lost connection. Does not own from where: each kind
+//! remembers that itself ([`Source`]).
+//!
+//! Credit: what an application has taken counts as done when it asks for the next. So the window bounds what waits here,
+//! beside the one item that the application has.
+
+use std::sync::Arc;
+
+use thalweg_types::{Action, Classified};
+use thalweg_wire::{Batch, Effect, Permit, SharedFrame};
+
+use crate::{
+    backoff::Backoff,
+    client::{Client, Clock, until_staged},
+    error::{Error, Invalid, Lost},
+    link::{Link, Ticket},
+    mailbox::{Item, Mailbox},
+    options::Window,
+};
+
+const NOTHING: Permit = Permit { messages: 0, bytes: 0 };
+
+/// One life of a subscription, on one channel. Dropped, it is cancelled.
+struct Subscription {
+    link: Arc<Link>,
+    ticket: Ticket,
+    mailbox: Arc<Mailbox>,
+    /// What the application has and is not done with.
+    owed: Permit,
+    over: bool,
+}
+
+impl Subscription {
+    async fn begin(
+        client: &Client,
+        window: Window,
+        encode: &mut (dyn FnMut(&mut Vec<u8>, u32, Permit) -> Result<(), Invalid> + Send),
+    ) -> Result<(Self, SharedFrame), Error> {
+        let clock = Clock::new(client.call_timeout());
+        let (link, mailbox, permit) = (client.pin(), Arc::new(Mailbox::default()), window.permit());
+        let stage = || link.subscribe(&mailbox, &permit, encode);
+        let ticket = clock.within(Effect::Nothing, until_staged(&link, stage)).await?;
+        let mut begun = Self { link, ticket, mailbox, owed: NOTHING, over: false };
+        let reply = clock.within(Effect::Nothing, async { Ok(begun.next().await) }).await?;
+        match reply {
+            Item::Begun(frame) => Ok((begun, frame)),
+            Item::Ended(failure) => Err(Error::Failed(failure)),
+            Item::Lost(why) => Err(Error::Lost { why, effect: Effect::Nothing }),
+            // The session gives nothing else before the begin.
+            Item::Batch(_) | Item::Dropped(_) | Item::Frame(..) => Err(lost_order()),
+        }
+    }
+
+    async fn next(&mut self) -> Item {
+        let done = std::mem::replace(&mut self.owed, NOTHING);
+        if done != NOTHING {
+            self.link.consumed(self.ticket, done);
+        }
+        let item = self.mailbox.next().await;
+        match &item {
+            Item::Batch(bytes) => {
+                let messages = Batch::decode(bytes).map_or(0, |batch| u64::from(batch.count()));
+                self.owed = Permit { messages, bytes: bytes.len() as u64 };
+            }
+            Item::Frame(_, counts) => self.owed = counts.clone(),
+            Item::Ended(_) | Item::Lost(_) => self.over = true,
+            Item::Begun(_) | Item::Dropped(_) => {}
+        }
+        item
+    }
+}
+
+fn lost_order() -> Error {
+    Error::Lost { why: Lost::Closed, effect: Effect::Nothing }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        if !self.over {
+            self.link.cancel(self.ticket);
+        }
+    }
+}
+
+/// From where a kind of subscription begins, and begins again.
+pub(crate) trait Source: Send + Sync {
+    /// Appends the request, from where the last item ended.
+    fn request(&self, out: &mut Vec<u8>, id: u32, permit: Permit) -> Result<(), Invalid>;
+    /// It has begun.
+    fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error>;
+}
+
+/// What comes of a subscription.
+pub(crate) enum Event {
+    Item(Item),
+    /// It was begun again: what is without history has a gap here.
+    Resumed,
+}
+
+/// A subscription over all its lives.
+pub(crate) struct Feed<S> {
+    client: Client,
+    window: Window,
+    active: Option<Subscription>,
+    backoff: Backoff,
+    interrupted: bool,
+    over: bool,
+    pub source: S,
+}
+
+impl<S: Source> Feed<S> {
+    /// Begins it; what can't be begun now is an error now.
+    pub(crate) async fn begin(client: &Client, window: Window, source: S) -> Result<Self, Error> {
+        let backoff = Backoff::new(client.options().retries);
+        let client = client.clone();
+        let mut feed = Self { client, window, active: None, backoff, interrupted: false, over: false, source };
+        feed.begin_again().await?;
+        Ok(feed)
+    }
+
+    async fn begin_again(&mut self) -> Result<(), Error> {
+        let source = &self.source;
+        let mut encode = |out: &mut Vec<u8>, id: u32, permit: Permit| source.request(out, id, permit);
+        let (active, frame) = Subscription::begin(&self.client, self.window, &mut encode).await?;
+        self.source.begun(&frame)?;
+        self.active = Some(active);
+        Ok(())
+    }
+
+    /// What comes next; `None`: it has ended as it was to. After an error the next call begins it again. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Result<Option<Event>, Error> {
+        loop {
+            if self.over {
+                return Ok(None);
+            }
+            let Some(active) = &mut self.active else {
+                match self.begin_again().await {
+                    Ok(()) => self.interrupted = false,
+                    Err(error) if error.action() == Action::Retry => {
+                        tokio::time::sleep(self.backoff.next()).await;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+                return Ok(Some(Event::Resumed));
+            };
+            match active.next().await {
+                Item::Lost(why) => {
+                    self.interrupt();
+                    if why.action() != Action::Retry {
+                        return Err(Error::Lost { why, effect: Effect::Nothing });
+                    }
+                }
+                Item::Ended(failure) => {
+                    self.interrupt();
+                    match failure.code.as_str() {
+                        "limit_reached" | "cancelled" => self.over = true,
+                        // The application is told that it was too slow, and may go on.
+                        "slow_consumer" => return Err(Error::Failed(failure)),
+                        _ if failure.action == Action::Retry => tokio::time::sleep(self.backoff.next()).await,
+                        _ => return Err(Error::Failed(failure)),
+                    }
+                }
+                item => {
+                    self.backoff.reset();
+                    return Ok(Some(Event::Item(item)));
+                }
+            }
+        }
+    }
+
+    fn interrupt(&mut self) {
+        self.active = None;
+        self.interrupted = true;
+    }
+}
+
+impl<S> std::fmt::Debug for Feed<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Feed").field("active", &self.active.is_some()).finish_non_exhaustive()
+    }
+}

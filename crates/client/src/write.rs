@@ -1,0 +1,201 @@
+//! Commands: how they are sent, commits and transactions, and what comes of them.
+//!
+//! Owns: the way from a command's bytes to its reply. Does not own the commands (`thalweg_types::command`), which name
+//! keyspaces, streams and groups by id: handles know theirs ([`Keyspace::id`](crate::Keyspace::id) and so on).
+
+use bytes::Bytes;
+use thalweg_types::{
+    Durability, Offset, Revision, StreamId,
+    command::{
+        AppendedAt, CommandError, CommitBuilder, FailedCondition, Got, OperationResult, ScanPage, ScannedItem,
+        TransactionBuilder,
+    },
+};
+use thalweg_wire::{
+    self as wire, EncodeError, Field, Fields, Kind, Level, List, Rest, SharedFrame, WriteAndPublish, put_frame,
+};
+
+use crate::{
+    client::{Client, How, Repeat},
+    error::{Error, Invalid},
+    request::reply_of,
+};
+
+/// What came of a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The level that was reached.
+    pub durability: Durability,
+    /// Whether it had been carried out before: a producer sent it again.
+    pub duplicate: bool,
+    /// The commit's revision; 0 at level `none`.
+    pub revision: Revision,
+    /// One for each append, in order; none at level `none`.
+    pub appends: Vec<AppendedAt>,
+}
+
+/// What came of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transacted {
+    /// The level that was reached.
+    pub durability: Durability,
+    /// Whether it wrote.
+    pub wrote: bool,
+    /// Its revision if it wrote, else the last one before it.
+    pub revision: Revision,
+    /// The first condition that did not hold; `None`: all held.
+    pub failed: Option<FailedCondition>,
+    /// One for each operation of the list that was carried out.
+    pub results: Vec<OperationResult>,
+}
+
+/// Appends a write frame whose command `encode` writes in place.
+pub(crate) fn put_write(
+    out: &mut Vec<u8>,
+    id: u32,
+    fields: &Fields<'_>,
+    level: Level,
+    encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>,
+) -> Result<(), Invalid> {
+    let mut refused = None;
+    let begin = out.len();
+    put_frame(out, Kind::Write as u16, id, fields, |out| {
+        level.put(out)?;
+        refused = encode(out).err();
+        Ok(())
+    })?;
+    refused.map_or(Ok(()), |error| {
+        out.truncate(begin);
+        Err(error.into())
+    })
+}
+
+impl Client {
+    /// Sends a command; `read` takes its reply.
+    pub(crate) async fn write<R>(
+        &self,
+        repeat: Repeat,
+        encode: impl Fn(&mut Vec<u8>) -> Result<(), CommandError>,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let level = self.level();
+        let how = How { repeat, ..How::WRITE };
+        self.call(how, |out, id, fields| put_write(out, id, fields, level, &encode), read).await
+    }
+
+    /// Carries out a commit: all of it, or nothing. A condition that does not hold is the error `condition_failed`.
+    pub async fn commit(&self, commit: &CommitBuilder) -> Result<Committed, Error> {
+        let encode = |out: &mut Vec<u8>| {
+            commit.encode(out);
+            Ok(())
+        };
+        self.write(Repeat::IfNothing, encode, committed).await
+    }
+
+    /// Carries out a commit, and then publishes batches: at most once, and not if the server stops in between. What must
+    /// not be lost is an append in the same commit.
+    pub async fn commit_and_publish(
+        &self,
+        commit: &CommitBuilder,
+        batches: &[wire::SharedBatch],
+    ) -> Result<Committed, Error> {
+        let batches: Vec<&[u8]> = batches.iter().map(|batch| &batch.bytes[..]).collect();
+        let (level, mut command) = (self.level(), Vec::new());
+        commit.encode(&mut command);
+        let put = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| -> Result<(), Invalid> {
+            let frame = WriteAndPublish { level, batches: List::Items(&batches), command: Rest(&command) };
+            Ok(wire::Frame::encode_with(&frame, out, id, fields)?)
+        };
+        self.call(How::WRITE, put, committed).await
+    }
+
+    /// Carries out one of a transaction's two lists.
+    pub async fn transact(&self, transaction: &TransactionBuilder) -> Result<Transacted, Error> {
+        self.write(Repeat::IfNothing, |out| transaction.encode(out), transacted).await
+    }
+}
+
+pub(crate) fn committed(frame: &SharedFrame) -> Result<Committed, Error> {
+    let wire::Committed { durability, duplicate, revision, appends } = reply_of(frame)?;
+    let appends = appends.iter().map(appended).collect();
+    Ok(Committed { durability, duplicate, revision, appends })
+}
+
+pub(crate) fn created(frame: &SharedFrame) -> Result<(u32, bool), Error> {
+    let wire::Created { created, id, .. } = reply_of(frame)?;
+    Ok((id, created))
+}
+
+pub(crate) fn done(frame: &SharedFrame) -> Result<Revision, Error> {
+    Ok(reply_of::<wire::Done>(frame)?.revision)
+}
+
+fn appended(at: wire::Appended) -> AppendedAt {
+    let wire::Appended { stream, first, count } = at;
+    AppendedAt { stream, first, count }
+}
+
+pub(crate) fn transacted(frame: &SharedFrame) -> Result<Transacted, Error> {
+    let wire::Transacted { durability, wrote, revision, failed, results } = reply_of(frame)?;
+    let failed = failed.map(|failed| FailedCondition {
+        condition: failed.condition,
+        actual: Some(failed.revision).filter(|at| *at > Revision(0)),
+    });
+    let results = results.iter().map(|result| owned(frame, &result)).collect();
+    Ok(Transacted { durability, wrote, revision, failed, results })
+}
+
+fn owned(frame: &SharedFrame, result: &wire::OperationResult<'_>) -> OperationResult {
+    use wire::OperationResult as Of;
+    let share = |part: &[u8]| frame.share(part);
+    match result {
+        Of::Put {} => OperationResult::Put,
+        Of::Deleted { existed } => OperationResult::Deleted { existed: *existed },
+        Of::Appended { at } => OperationResult::Appended(appended(at.clone())),
+        Of::Added { value } => OperationResult::Added { value: *value },
+        Of::Touched { existed } => OperationResult::Touched { existed: *existed },
+        Of::PrefixDeleted { keys } => OperationResult::PrefixDeleted { keys: *keys },
+        Of::Settled { records } => OperationResult::Settled { records: *records },
+        Of::Got { revision, .. } if *revision == Revision(0) => OperationResult::Got(None),
+        Of::Got { revision, value } => OperationResult::Got(Some(Got { revision: *revision, value: share(value) })),
+        Of::Scanned { after, pairs } => {
+            let item = |pair: wire::ScannedPair<'_>| ScannedItem {
+                key: share(pair.key),
+                revision: pair.revision,
+                value: pair.value.map(share),
+            };
+            OperationResult::Scanned(ScanPage { items: pairs.iter().map(item).collect(), after: after.map(share) })
+        }
+    }
+}
+
+/// Where an append of a stream put its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Offset of the first; 0 at level `none`, which does not know it.
+    pub first: Offset,
+    /// How many.
+    pub count: u32,
+    /// The level that was reached.
+    pub durability: Durability,
+    /// Whether a producer had appended them before.
+    pub duplicate: bool,
+}
+
+/// Of a commit with one append to a stream.
+pub(crate) fn appended_to(stream: StreamId, frame: &SharedFrame) -> Result<Appended, Error> {
+    let done = committed(frame)?;
+    let at = done.appends.iter().find(|at| at.stream == stream);
+    let (first, count) = at.map_or((Offset(0), 0), |at| (at.first, at.count));
+    Ok(Appended { first, count, durability: done.durability, duplicate: done.duplicate })
+}
+
+/// A field's bytes, owned and without the read buffer that they came in: for what is small and stays.
+pub(crate) fn copied(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+/// What never happens to frames whose fields are bounded.
+pub(crate) fn fits(encoded: Result<(), EncodeError>) -> Result<(), Invalid> {
+    Ok(encoded?)
+}
