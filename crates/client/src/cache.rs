@@ -140,7 +140,7 @@ impl Cache {
                 let open = wire::OpenCache { create: *create, max_bytes: *max_bytes, name };
                 fits(open.encode_with(out, id, fields))
             };
-            let read = |frame: &SharedFrame| Ok(reply_of::<wire::CacheOpened>(frame)?);
+            let read = |frame: &SharedFrame| reply_of::<wire::CacheOpened>(frame);
             // Which run answers must be known: without a connection, that of the one that comes.
             let how = How { run, repeat: Repeat::Never, ..How::READ };
             let opened = match client.call(how, encode, read).await {

@@ -24,11 +24,11 @@ use crate::{
     write::{committed, created, done, fits, transacted},
 };
 
-const MISSING: &str = "no_such_keyspace";
+pub(crate) const MISSING: &str = "no_such_keyspace";
 
 /// A keyspace by its name. Cheap to clone; asks for its id at the first use.
 #[derive(Clone, Debug)]
-pub struct Keyspace(Arc<Named>);
+pub struct Keyspace(pub(crate) Arc<Named>);
 
 /// A value as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,7 +196,7 @@ impl Keyspace {
         }
     }
 
-    fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         &self.0.client
     }
 

@@ -35,6 +35,7 @@ mod channel;
 mod client;
 mod connect;
 mod error;
+mod group;
 mod keyspace;
 mod lease;
 mod link;
@@ -46,28 +47,33 @@ mod pool;
 mod publisher;
 mod records;
 mod request;
+mod status;
 mod stream;
 mod subject;
 mod subscription;
 mod timer;
+mod watch;
 mod write;
 
 pub use cache::{Cache, CacheStats, CacheValue};
 pub use client::Client;
 pub use connect::ServerInfo;
 pub use error::{ConnectError, Error, Failure, Invalid, Lost, ProtocolError};
+pub use group::{Delivery, Group, GroupInfo, MemberInfo, PushOptions, Pushes, Settled};
 pub use keyspace::{Keyspace, KeyspaceInfo, Pair, Put, Scan, ScanRange, Value, Version, Versions};
 pub use lease::{Lease, LeaseInfo};
 pub use options::{DEFAULT_RETRIES, DEFAULT_WINDOW, MAX_POOL, Options, Retries, Window};
 pub use publisher::{Acks, Publisher, PublisherOptions};
 pub use records::{OwnedRecord, RecordAt, Records};
+pub use status::Status;
 pub use stream::{ProducerInfo, Stream, StreamInfo, Tail};
 pub use subject::{Delivered, MessageBatch, OwnedMessage, Published, SubscribeOptions, Subscriber};
+pub use watch::{Change, Changes, Watch, Watched};
 pub use write::{Appended, Committed, Transacted};
 
 pub use thalweg_transport::{Endpoint, Kind as EndpointKind};
 pub use thalweg_types::{Action, Classified, Durability};
 pub use thalweg_wire::{
-    CacheCreate, CacheExpect, CacheTtl, Checksum, Count, Effect, Message, Order, Policy, Position, SharedBatch, Values,
-    VersionState,
+    BatchWriter, CacheCreate, CacheExpect, CacheTtl, ChangeKind, Checksum, Count, Effect, Health, Message, Order,
+    Policy, Position, Release, SharedBatch, Values, VersionState,
 };

@@ -214,6 +214,15 @@ pub(crate) enum Writer {
     Task,
 }
 
+/// Appends a request with the id that it is given.
+pub(crate) type Encode<'a> = dyn FnMut(&mut Vec<u8>, u32) -> Result<(), Invalid> + 'a;
+
+/// Appends a subscription's request with the id and the permit that it is given.
+pub(crate) type Begin<'a> = dyn FnMut(&mut Vec<u8>, u32, Permit) -> Result<(), Invalid> + Send + 'a;
+
+/// Appends a frame, and gives what goes behind it.
+pub(crate) type Append<'a> = dyn FnMut(&mut Vec<u8>) -> Result<Option<Bytes>, Invalid> + 'a;
+
 /// Which run of the server a request is good for.
 pub(crate) type Run = Option<u64>;
 
@@ -286,12 +295,7 @@ impl Link {
     // ---- what callers stage
 
     /// Stages a request. `encode` appends one frame with the id that it is given. Written by `writer`, or by whom it suits.
-    pub(crate) fn request(
-        &self,
-        run: Run,
-        encode: &mut dyn FnMut(&mut Vec<u8>, u32) -> Result<(), Invalid>,
-        writer: Option<Writer>,
-    ) -> Result<Reply, Blocked> {
+    pub(crate) fn request(&self, run: Run, encode: &mut Encode<'_>, writer: Option<Writer>) -> Result<Reply, Blocked> {
         let mut guard = self.lock();
         let state = &mut *guard;
         let (generation, max) = state.ready(run, &self.options)?;
@@ -318,7 +322,7 @@ impl Link {
         &self,
         mailbox: &Arc<Mailbox>,
         window: &Permit,
-        encode: &mut dyn FnMut(&mut Vec<u8>, u32, Permit) -> Result<(), Invalid>,
+        encode: &mut Begin<'_>,
     ) -> Result<Ticket, Blocked> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -343,11 +347,7 @@ impl Link {
 
     /// Stages a frame that nothing answers: `put` appends it, and may give bytes that go behind, without a copy. Gives the
     /// generation that it goes out in.
-    pub(crate) fn send(
-        &self,
-        put: &mut dyn FnMut(&mut Vec<u8>) -> Result<Option<Bytes>, Invalid>,
-        writer: Writer,
-    ) -> Result<u64, Blocked> {
+    pub(crate) fn send(&self, put: &mut Append<'_>, writer: Writer) -> Result<u64, Blocked> {
         let mut guard = self.lock();
         let state = &mut *guard;
         let (generation, max) = state.ready(None, &self.options)?;

@@ -79,8 +79,8 @@ impl Mailbox {
         .await
     }
 
-    /// The next item if there is one.
-    pub(crate) fn try_next(&self) -> Option<Item> {
+    #[cfg(test)]
+    fn try_next(&self) -> Option<Item> {
         self.lock().items.pop_front()
     }
 }

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_types::record::Record;
+use thalweg_types::record::{Record, RecordError};
 use thalweg_wire::{BatchWriter, Checksum, Effect, batch::put_publish_prefix};
 use tokio::sync::Notify;
 
@@ -105,6 +105,9 @@ struct Gathered {
     failed: Option<Error>,
 }
 
+/// Adds a message to a batch.
+type Push<'a> = dyn FnMut(&mut BatchWriter) -> Result<(), RecordError> + Send + 'a;
+
 /// Why a message was not taken yet.
 enum Wait {
     Link,
@@ -156,11 +159,7 @@ impl Publisher {
         self.put(subject, &mut |writer| writer.push_payload(payload)).await
     }
 
-    async fn put(
-        &self,
-        subject: &[u8],
-        push: &mut (dyn FnMut(&mut BatchWriter) -> Result<(), thalweg_types::record::RecordError> + Send),
-    ) -> Result<(), Error> {
+    async fn put(&self, subject: &[u8], push: &mut Push<'_>) -> Result<(), Error> {
         loop {
             let wait = match self.inner.put(subject, push)? {
                 None => return Ok(()),
@@ -215,11 +214,7 @@ impl Inner {
 
     /// Takes a message, or says what to wait for before it can.
     #[inline]
-    fn put(
-        &self,
-        subject: &[u8],
-        push: &mut (dyn FnMut(&mut BatchWriter) -> Result<(), thalweg_types::record::RecordError> + Send),
-    ) -> Result<Option<Wait>, Error> {
+    fn put(&self, subject: &[u8], push: &mut Push<'_>) -> Result<Option<Wait>, Error> {
         let mut gathered = self.lock();
         if let Some(error) = gathered.failed.take() {
             return Err(error);

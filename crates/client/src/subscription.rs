@@ -15,7 +15,7 @@ use crate::{
     backoff::Backoff,
     client::{Client, Clock, until_staged},
     error::{Error, Invalid, Lost},
-    link::{Link, Ticket},
+    link::{Begin, Link, Ticket},
     mailbox::{Item, Mailbox},
     options::Window,
 };
@@ -33,11 +33,7 @@ struct Subscription {
 }
 
 impl Subscription {
-    async fn begin(
-        client: &Client,
-        window: Window,
-        encode: &mut (dyn FnMut(&mut Vec<u8>, u32, Permit) -> Result<(), Invalid> + Send),
-    ) -> Result<(Self, SharedFrame), Error> {
+    async fn begin(client: &Client, window: Window, encode: &mut Begin<'_>) -> Result<(Self, SharedFrame), Error> {
         let clock = Clock::new(client.call_timeout());
         let (link, mailbox, permit) = (client.pin(), Arc::new(Mailbox::default()), window.permit());
         let stage = || link.subscribe(&mailbox, &permit, encode);

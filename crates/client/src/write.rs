@@ -3,7 +3,6 @@
 //! Owns: the way from a command's bytes to its reply. Does not own the commands (`thalweg_types::command`), which name
 //! keyspaces, streams and groups by id: handles know theirs ([`Keyspace::id`](crate::Keyspace::id) and so on).
 
-use bytes::Bytes;
 use thalweg_types::{
     Durability, Offset, Revision, StreamId,
     command::{
@@ -188,11 +187,6 @@ pub(crate) fn appended_to(stream: StreamId, frame: &SharedFrame) -> Result<Appen
     let at = done.appends.iter().find(|at| at.stream == stream);
     let (first, count) = at.map_or((Offset(0), 0), |at| (at.first, at.count));
     Ok(Appended { first, count, durability: done.durability, duplicate: done.duplicate })
-}
-
-/// A field's bytes, owned and without the read buffer that they came in: for what is small and stays.
-pub(crate) fn copied(bytes: &[u8]) -> Bytes {
-    Bytes::copy_from_slice(bytes)
 }
 
 /// What never happens to frames whose fields are bounded.
