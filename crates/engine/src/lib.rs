@@ -23,6 +23,7 @@
 mod async_database;
 mod async_time;
 mod backends;
+mod command;
 mod compactor;
 mod coordination;
 mod cursor;
@@ -51,6 +52,7 @@ mod transaction;
 mod watch;
 
 pub use async_database::AsyncDatabase;
+pub use command::{Carried, CommandUnderWay};
 pub use coordination::{Coordination, CoordinationError, CoordinationWatch};
 pub use cursor::ScanCursor;
 pub use database::{Ack, Database, Health};
@@ -71,7 +73,9 @@ pub use past::{KeyVersion, KeyVersions, Lasting};
 pub use producer::{AsyncProducer, Producer};
 pub use stats::Stats;
 pub use stream::{Stream, StreamBatch, StreamInfo, StreamPage};
+pub use thalweg_log::Purpose;
 pub use thalweg_recipes as recipes;
+pub use thalweg_replica::Wake;
 pub use thalweg_state::expiry::Expiry;
 pub use thalweg_state::lsm::Compaction;
 pub use thalweg_state::past::Ending;

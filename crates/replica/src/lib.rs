@@ -27,4 +27,4 @@ pub use error::{OpenError, ProposeError};
 pub use group::{MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, Membership, MembershipError, Vote};
 pub use replay::{Replayed, replay};
 pub use slot::Proposal;
-pub use solo::{Committed, Observer, Solo, SoloOptions, SoloStats};
+pub use solo::{Committed, Observer, Solo, SoloOptions, SoloStats, Wake};

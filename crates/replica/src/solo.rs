@@ -11,7 +11,8 @@
 //! propose_async ─┬─ no fsync wanted, role free, queue empty ─► commit own command ─► hand over
 //!                └─ else queue ─► committer thread leads
 //! ```
-//! Invariant: whenever the role is free and the queue is not empty, somebody has been woken to lead.
+//! Invariant: whenever the role is free and the queue is not empty, somebody has been woken to lead, or will be by
+//! the one who has just queued ([`Wake::Later`]).
 
 use std::{
     fmt,
@@ -47,6 +48,16 @@ pub struct Committed {
     pub durability: Durability,
     /// The command's outcome; `None` at level `none`, whose ack comes before it.
     pub outcome: Option<Outcome>,
+}
+
+/// When a queued command's committer is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// At once.
+    Now,
+    /// With [`Solo::commit_queued`], which whoever proposes must call before it waits: so that what it proposes in one go
+    /// becomes one entry. Somebody else may commit it before.
+    Later,
 }
 
 /// Told about every applied entry, on the thread that holds the writer role: be quick.
@@ -206,7 +217,7 @@ impl Solo {
 
     fn propose_queued(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
         if level == Durability::None {
-            return self.propose_unseen(command.clone(), purpose, WhenFull::Wait);
+            return self.propose_unseen(command.clone(), purpose, WhenFull::Wait, Wake::Now);
         }
         let shared = &*self.shared;
         let slot = Slot::for_this_thread();
@@ -234,9 +245,20 @@ impl Solo {
         level: Durability,
         purpose: Purpose,
     ) -> Result<Proposal, ProposeError> {
+        self.propose_async_waking(command, level, purpose, Wake::Now)
+    }
+
+    /// As [`propose_async`](Self::propose_async); says when the committer is woken if the command has to wait for it.
+    pub fn propose_async_waking(
+        &self,
+        command: Framed,
+        level: Durability,
+        purpose: Purpose,
+        wake: Wake,
+    ) -> Result<Proposal, ProposeError> {
         let slot = Slot::for_task();
         if level == Durability::None {
-            slot.complete(self.propose_unseen(command, purpose, WhenFull::Refuse));
+            slot.complete(self.propose_unseen(command, purpose, WhenFull::Refuse, wake));
             return Ok(Proposal(slot));
         }
         let shared = &*self.shared;
@@ -251,8 +273,17 @@ impl Solo {
         }
         let pending = Pending { command, level, purpose, slot: Some(slot.clone()) };
         self.shared.queue.push(pending, WhenFull::Refuse)?;
-        self.wake_committer();
+        if wake == Wake::Now {
+            self.wake_committer();
+        }
         Ok(Proposal(slot))
+    }
+
+    /// Has what was proposed with [`Wake::Later`] committed, if nobody has done so meanwhile.
+    pub fn commit_queued(&self) {
+        if !self.shared.queue.is_empty() {
+            self.wake_committer();
+        }
     }
 
     fn propose_unseen(
@@ -260,10 +291,13 @@ impl Solo {
         command: Framed,
         purpose: Purpose,
         when_full: WhenFull,
+        wake: Wake,
     ) -> Result<Committed, ProposeError> {
         self.shared.check()?;
         self.shared.queue.push(Pending { command, level: Durability::None, purpose, slot: None }, when_full)?;
-        self.wake_committer();
+        if wake == Wake::Now {
+            self.wake_committer();
+        }
         Ok(Committed { durability: Durability::None, outcome: None })
     }
 
@@ -509,19 +543,19 @@ impl Shared {
         if let Some(reason) = self.failure.get() {
             return taken.iter().map(|_| Err(ProposeError::State(reason.clone()))).collect();
         }
+        if let [one] = taken {
+            // Its frame is the entry: nothing is put together.
+            return vec![self.commit_one(role, one.command.bytes(), one.level, one.purpose)];
+        }
         let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);
         match self.commit_all(role, taken, if all_reclaim { Purpose::Reclaim } else { Purpose::Data }) {
             Ok(answers) => answers,
             // Refused whole, with nothing written. New data is refused on a full disk, but what frees space
             // must not fail with it; and what is too large together may fit one by one.
-            Err(ProposeError::Append(AppendError::DiskFull { .. } | AppendError::TooLarge { .. }))
-                if taken.len() > 1 =>
-            {
-                taken
-                    .iter()
-                    .map(|pending| self.commit_one(role, pending.command.bytes(), pending.level, pending.purpose))
-                    .collect()
-            }
+            Err(ProposeError::Append(AppendError::DiskFull { .. } | AppendError::TooLarge { .. })) => taken
+                .iter()
+                .map(|pending| self.commit_one(role, pending.command.bytes(), pending.level, pending.purpose))
+                .collect(),
             Err(error) => taken.iter().map(|_| Err(error.clone())).collect(),
         }
     }

@@ -1,0 +1,117 @@
+//! Commands that come as bytes: checked by whoever took them from a client, proposed as they are.
+//!
+//! Owns: proposing such bytes, and handles by id, which is how such commands name things. Does not own the check: a
+//! command that does not decode is refused by the state machine when it is applied, so nothing breaks, but it has
+//! used an entry by then.
+//!
+//! What is copied of a command: once into its frame, because it outlives the caller's buffer. The log takes it from
+//! there, or, if others join it in one entry, from the entry that is put together.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use thalweg_log::Purpose;
+use thalweg_replica::{Committed, Proposal, Wake};
+use thalweg_types::{
+    Durability, GroupId, KeyspaceId, StreamId,
+    command::{CommandError, Framed, Outcome},
+    limits::MAX_COMMAND_BYTES,
+};
+
+use crate::{
+    async_database::AsyncDatabase,
+    database::Database,
+    error::{ReadError, WriteError, refusal},
+    group::Group,
+    keyspace::Keyspace,
+    stream::Stream,
+};
+
+/// What a command that was carried out came to: the level that was reached, and its outcome, which is not known at level
+/// `none`.
+pub type Carried = (Durability, Option<Outcome>);
+
+/// A command under way; resolves to what it came to. Dropping it does not take the command back.
+#[derive(Debug)]
+#[must_use = "what the command came to is known only when this resolves"]
+pub struct CommandUnderWay(Option<Result<Proposal, WriteError>>);
+
+impl Future for CommandUnderWay {
+    type Output = Result<Carried, WriteError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.0.take() {
+            Some(Ok(mut proposal)) => match Pin::new(&mut proposal).poll(context) {
+                Poll::Ready(answer) => Poll::Ready(answer.map_err(WriteError::from).and_then(carried)),
+                Poll::Pending => {
+                    self.0 = Some(Ok(proposal));
+                    Poll::Pending
+                }
+            },
+            Some(Err(refused)) => Poll::Ready(Err(refused)),
+            None => panic!("polled after it was ready"),
+        }
+    }
+}
+
+fn carried(committed: Committed) -> Result<Carried, WriteError> {
+    Ok((committed.durability, committed.outcome.map(refusal).transpose()?))
+}
+
+fn frame(out: &mut Vec<u8>, command: &[u8]) -> Result<(), CommandError> {
+    if command.len() > MAX_COMMAND_BYTES {
+        return Err(CommandError::CommitTooLarge);
+    }
+    out.extend_from_slice(command);
+    Ok(())
+}
+
+impl AsyncDatabase {
+    /// Proposes an encoded command. Whoever needs its outcome asks for `os` at least: at `none` it is answered before it
+    /// is known.
+    ///
+    /// With [`Wake::Later`] it may wait until [`commit_queued`](Self::commit_queued): so that commands which come
+    /// together are committed as one entry, with one fsync.
+    pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability, wake: Wake) -> CommandUnderWay {
+        let mut framed = Framed::new();
+        let proposed = framed
+            .encode(|out| frame(out, command))
+            .map_err(WriteError::from)
+            .and_then(|()| Ok(self.blocking().inner.open.solo.propose_async_waking(framed, level, purpose, wake)?));
+        CommandUnderWay(Some(proposed))
+    }
+
+    /// Has what was proposed with [`Wake::Later`] committed.
+    pub fn commit_queued(&self) {
+        self.blocking().inner.open.solo.commit_queued();
+    }
+}
+
+impl Database {
+    /// As [`AsyncDatabase::propose_command`], and blocks until the level is reached.
+    pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability) -> Result<Carried, WriteError> {
+        carried(self.inner.propose(level, purpose, |out| frame(out, command))?)
+    }
+
+    /// The keyspace with that id, if it exists.
+    #[must_use]
+    pub fn keyspace_by_id(&self, id: KeyspaceId) -> Option<Keyspace> {
+        self.inner.open.machine.keyspace_name(id).map(|_| Keyspace::new(self.clone(), id))
+    }
+
+    /// A handle to the stream with that id, whether it exists or not: what is done with one that does not fails with
+    /// `NoSuchStream`.
+    #[must_use]
+    pub fn stream_by_id(&self, id: StreamId) -> Stream {
+        self.stream_with_id(id)
+    }
+
+    /// The consumer group with that id, if it exists.
+    pub fn group_by_id(&self, id: GroupId) -> Result<Option<Group>, ReadError> {
+        let found = self.inner.open.machine.group_cursor(id)?;
+        Ok(found.map(|(stream, ..)| Group { db: self.clone(), stream, id }))
+    }
+}
