@@ -323,12 +323,13 @@ pub(crate) fn read_batch(log: &thalweg_log::Log, batch: &BatchRef) -> Result<Byt
 pub(crate) fn parts(batch: &BatchRef, bytes: &Bytes) -> Result<Vec<StreamBatch>, ReadError> {
     if batch.form == BatchForm::Whole {
         let BatchRef { first, count, time, .. } = *batch;
-        return Ok(vec![StreamBatch { first, count, skip: 0, time, bytes: bytes.clone() }]);
+        return Ok(vec![StreamBatch { first, count, skip: 0, total: count, time, bytes: bytes.clone() }]);
     }
     let part = |run: Run<'_>| StreamBatch {
         first: batch.first.plus(u64::from(run.delta)),
         count: run.count,
         skip: 0,
+        total: run.count,
         time: run.time,
         bytes: bytes.slice(run.batch_at..run.batch_at + run.batch.len()),
     };
@@ -364,6 +365,8 @@ pub struct StreamBatch {
     pub count: u32,
     /// Records in `bytes` before the first wanted one.
     pub skip: u32,
+    /// Records in `bytes`.
+    pub total: u32,
     /// When they were appended.
     pub time: SpaceTime,
     /// The encoded batch, see [`thalweg_types::record`].

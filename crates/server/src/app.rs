@@ -33,6 +33,7 @@ use crate::{
     groups, keys, keyspaces, kv, leases,
     limits::MAX_REQUEST_ID_BYTES,
     metrics::Metrics,
+    native,
     parse::ParseError,
     past, producers, records,
     reply::{DURABILITY, REQUEST_ID},
@@ -58,6 +59,8 @@ pub struct App {
     pub admission: Admission,
     /// Counters and histograms of requests.
     pub metrics: Metrics,
+    /// Those of native connections.
+    pub native_metrics: native::metrics::Metrics,
     /// Turns true when the server stops.
     pub stopping: watch::Receiver<bool>,
     /// Subjects and caches.
@@ -110,6 +113,7 @@ impl App {
             db: db.with_durability(config.durability).to_async(),
             admission: Admission::new(&config),
             metrics: Metrics::new(),
+            native_metrics: native::metrics::Metrics::new(),
             stopping,
             views: Views::new(&config),
             snapshots: Snapshots::default(),

@@ -1,10 +1,11 @@
-//! The HTTP server over the engine: configuration, listening, admission, routes, metrics.
+//! The server over the engine, over HTTP and the native protocol: configuration, listening, admission, routes, metrics.
 //!
 //! Owns: everything between a socket and [`thalweg_engine::AsyncDatabase`].
 //! Does not own: the tokio runtime, signals, and where log lines go: the command sets those up.
 //!
 //! A request passes: socket ([`connection`]) → router ([`routes`]) → [`app::App::handle`] (id,
-//! admission) → its handler → reply or [`error::ApiError`] → metrics. `docs/http.md` describes the API.
+//! admission) → its handler → reply or [`error::ApiError`] → metrics. `docs/http.md` describes the API. How a frame of the
+//! native protocol goes is told in [`native`].
 
 pub mod admission;
 pub mod app;
@@ -25,6 +26,7 @@ mod leases;
 pub mod limits;
 pub mod metrics;
 mod names;
+pub mod native;
 mod operations;
 mod pages;
 pub mod parse;

@@ -46,6 +46,20 @@ pub const MAX_H2_STREAMS: u32 = 128;
 pub const MAX_REQUEST_ID_BYTES: usize = 64;
 /// What an open connection can hold: read buffer, write buffer and bookkeeping.
 pub const CONNECTION_BYTES: u64 = 160 * 1024;
+/// Bytes waiting for a native client from which on nothing more is done for its channel. One frame may pass it.
+pub const OUTBOX_BYTES: usize = 256 * 1024;
+/// Requests under way on a native channel; more are `overloaded`.
+pub const MAX_CHANNEL_REQUESTS: u32 = 1024;
+/// Subscriptions of a native channel; more are `overloaded`. Tails, pushes and watches are bounded further, by `max_tails`.
+pub const MAX_CHANNEL_SUBSCRIPTIONS: u32 = thalweg_types::limits::MAX_LINK_SUBSCRIPTIONS as u32;
+/// Turns that a native channel takes before others on its thread have one.
+pub const MAX_TURNS: usize = 32;
+/// Bytes of a native read that are read on the spot; more are read on a blocking thread.
+pub const INLINE_READ_BYTES: u64 = 64 * 1024;
+/// About so many bytes does a native tail send in a frame; one larger append makes a larger one.
+pub const NATIVE_PAGE_BYTES: u64 = 256 * 1024;
+/// What a native channel holds beside its outbox and what is under way: the receive buffer and bookkeeping.
+pub const CHANNEL_BYTES: u64 = 160 * 1024;
 /// What a request in flight holds beside its body.
 pub const REQUEST_BYTES: u64 = 4 * 1024;
 /// What a subscription takes while nothing waits for it.

@@ -38,6 +38,7 @@ use crate::{
     config::Config,
     connection::{Activity, Busy, Patience, Verdict, Watch, Watched},
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
+    native,
     routes::router,
 };
 
@@ -57,6 +58,9 @@ pub enum ServerError {
         /// What the system said.
         error: io::Error,
     },
+    /// The native protocol's address could not be bound.
+    #[error("{0}; is another server running there? choose another with `native`, or serve none with native = off")]
+    BindNative(#[from] thalweg_transport::ListenError),
     /// The configuration does not hold together.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
@@ -68,7 +72,7 @@ pub enum ServerError {
 impl Classified for ServerError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Bind { .. } => "bind",
+            Self::Bind { .. } | Self::BindNative(_) => "bind",
             Self::Config(error) => error.code(),
             Self::Close(_) => "close",
         }
@@ -76,31 +80,36 @@ impl Classified for ServerError {
 
     fn action(&self) -> Action {
         match self {
-            Self::Bind { .. } | Self::Config(_) => Action::Fix,
+            Self::Bind { .. } | Self::BindNative(_) | Self::Config(_) => Action::Fix,
             Self::Close(_) => Action::Stop,
         }
     }
 }
 
-/// An HTTP server that is bound and not yet running.
+/// A server that is bound and not yet running.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
+    native: Option<thalweg_transport::Listener>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
 }
 
 impl Server {
-    /// Binds `config.http`. Must be called on a tokio runtime. The server closes the database when it
+    /// Binds `config.http` and `config.native`. Must be called on a tokio runtime. The server closes the database when it
     /// stops.
-    pub fn bind(config: Config, db: &Database) -> Result<Self, ServerError> {
+    pub async fn bind(config: Config, db: &Database) -> Result<Self, ServerError> {
         config.check()?;
         let http = config.http;
         let listener = listen(http).map_err(|error| ServerError::Bind { http, error })?;
         let address = listener.local_addr().map_err(|error| ServerError::Bind { http, error })?;
+        let native = match config.native.resolve(address) {
+            Some(at) => Some(thalweg_transport::Listener::bind(at, native_options(&config)).await?),
+            None => None,
+        };
         let (stop, stopping) = watch::channel(false);
-        Ok(Self { listener, address, app: App::new(config, db, stopping), stop })
+        Ok(Self { listener, address, native, app: App::new(config, db, stopping), stop })
     }
 
     /// Where it listens; with port 0 in the configuration, the port that the system chose.
@@ -109,15 +118,26 @@ impl Server {
         self.address
     }
 
+    /// Where it serves the native protocol, if it does.
+    #[must_use]
+    pub fn native_addr(&self) -> Option<SocketAddr> {
+        self.native.as_ref().map(thalweg_transport::Listener::local_addr)
+    }
+
     /// Serves until `shutdown` resolves, then stops and closes the database.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
-        let Self { listener, address, app, stop } = self;
+        let Self { listener, address, native, app, stop } = self;
         tracing::info!(%address, durability = app.config.durability.name(), "serving HTTP");
         let mut connections = JoinSet::new();
         let reclaiming = tokio::spawn({
             let app = Arc::clone(&app);
             async move { app.views.reclaim_until(app.stopping.clone()).await }
         });
+        if let Some(native) = native {
+            tracing::info!(address = %native.local_addr(), "serving the native protocol");
+            // Ends with its last connection, so the drain below waits for those as for HTTP's.
+            connections.spawn(native::listen::serve(native::Native::new(&app), native));
+        }
         accept_until(shutdown, &listener, &app, &mut connections).await;
         drop(listener);
         let began = Instant::now();
@@ -138,6 +158,12 @@ impl Server {
             Err(panic) => Err(ServerError::Close(WriteError::StateFailed { reason: panic.to_string() })),
         }
     }
+}
+
+fn native_options(config: &Config) -> thalweg_transport::ListenOptions {
+    let mut options = thalweg_transport::ListenOptions::default();
+    options.handshake_timeout = config.header_timeout.0;
+    options
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

@@ -17,11 +17,11 @@ use thalweg_server::{
 };
 use thalweg_types::SystemClock;
 
-fn simulated(disk: &SimDisk, reserve_bytes: u64) -> Node {
+async fn simulated(disk: &SimDisk, reserve_bytes: u64) -> Node {
     let config = config();
     let options = Options { segment_bytes: 64 * 1024, reserve_bytes, ..small_options(&config) };
     let db = Database::open_on(Arc::new(disk.clone()), Arc::new(SystemClock::default()), 1, options).unwrap();
-    Node::over(config, db)
+    Node::over(config, db).await
 }
 
 fn millis(millis: u64) -> Span {
@@ -141,7 +141,7 @@ async fn tails_and_connections_are_bounded() {
 #[tokio::test]
 async fn a_full_disk_is_507_for_data_while_deletes_go_on() {
     let disk = SimDisk::new(1);
-    let node = simulated(&disk, 256 * 1024);
+    let node = simulated(&disk, 256 * 1024).await;
     node.put("/v1/kv/a/k", b"v").await.is(204);
     disk.set_capacity(1);
     let mut tries = 0;
@@ -164,7 +164,7 @@ async fn a_full_disk_is_507_for_data_while_deletes_go_on() {
 #[tokio::test]
 async fn a_failed_fsync_turns_health_red_and_reads_go_on() {
     let disk = SimDisk::new(1);
-    let node = simulated(&disk, 0);
+    let node = simulated(&disk, 0).await;
     node.put("/v1/kv/a/k", b"v").await.is(204);
     disk.fail(Fault::new(Operation::Sync, 1, Errno::Io));
     let failed = node.put("/v1/kv/a/k", b"w").await;
@@ -284,10 +284,10 @@ async fn an_address_in_use_or_open_to_all_is_a_typed_error() {
     let node = Node::start().await;
     let mut taken = config();
     taken.http = node.address;
-    let error = Server::bind(taken.clone(), &node.db).unwrap_err();
+    let error = Server::bind(taken.clone(), &node.db).await.unwrap_err();
     assert!(matches!(error, ServerError::Bind { .. }), "{error}");
     taken.http = "0.0.0.0:0".parse().unwrap();
-    let error = Server::bind(taken, &node.db).unwrap_err();
+    let error = Server::bind(taken, &node.db).await.unwrap_err();
     assert!(matches!(error, ServerError::Config(ConfigError::Unprotected { .. })), "{error}");
     node.stop().await;
 }

@@ -13,13 +13,13 @@ use thalweg_engine::{Database, types::Clock, types::ManualClock, types::SpaceTim
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A server on a simulated disk, whose time the test moves.
-fn by_hand() -> (Node, Arc<ManualClock>) {
+async fn by_hand() -> (Node, Arc<ManualClock>) {
     let config = config();
     let clock = Arc::new(ManualClock::default());
     clock.step_wall(SpaceTime(1_795_000_000_000_000));
     let options = small_options(&config);
     let db = Database::open_on(Arc::new(SimDisk::new(1)), clock.clone(), 1, options).unwrap();
-    (Node::over(config, db), clock)
+    (Node::over(config, db).await, clock)
 }
 
 async fn granted(node: &Node, ttl: f64) -> u64 {
@@ -34,7 +34,7 @@ async fn left(node: &Node, key: &str) -> f64 {
 
 #[tokio::test]
 async fn a_lease_is_granted_described_kept_alive_and_revoked() {
-    let (node, clock) = by_hand();
+    let (node, clock) = by_hand().await;
     let id = granted(&node, 10.0).await;
     let lease = format!("/v1/leases/{id}");
     let put = [("thalweg-lease", id.to_string())];
@@ -90,7 +90,7 @@ async fn leases_are_listed_in_pages() {
 
 #[tokio::test]
 async fn a_chosen_id_is_free_once_its_lease_has_ended_and_its_keys_are_removed() {
-    let (node, clock) = by_hand();
+    let (node, clock) = by_hand().await;
     let grant = json!({ "ttl_seconds": 10, "id": 7 });
     node.post_json("/v1/leases", &grant).await.is(201);
     node.post_json("/v1/leases", &grant).await.refused(409, "lease_exists", "fix");
@@ -107,7 +107,7 @@ async fn a_chosen_id_is_free_once_its_lease_has_ended_and_its_keys_are_removed()
 
 #[tokio::test]
 async fn a_stepped_wall_clock_changes_no_deadline() {
-    let (node, clock) = by_hand();
+    let (node, clock) = by_hand().await;
     let start = clock.wall();
     let id = granted(&node, 10.0).await;
     node.put("/v1/kv/a/own?ttl=10", b"1").await.is(204);
@@ -135,7 +135,7 @@ async fn a_stepped_wall_clock_changes_no_deadline() {
 
 #[tokio::test]
 async fn a_touch_changes_the_deadline_and_nothing_else() {
-    let (node, clock) = by_hand();
+    let (node, clock) = by_hand().await;
     let put = node.put("/v1/kv/a/k?ttl=10", b"value").await.is(204);
     let revision = put.header("thalweg-revision").to_owned();
     let touch = async |query: &str, headers: &[(&str, &str)]| {
@@ -170,7 +170,7 @@ async fn a_touch_changes_the_deadline_and_nothing_else() {
 
 #[tokio::test]
 async fn a_default_ttl_holds_unless_the_put_says_otherwise() {
-    let (node, _clock) = by_hand();
+    let (node, _clock) = by_hand().await;
     node.call("PUT", "/v1/keyspaces/s", &[], br#"{"default_ttl_seconds": 60}"#).await.is(201);
     node.put("/v1/kv/s/a", b"1").await.is(204);
     node.put("/v1/kv/s/b?ttl=never", b"1").await.is(204);
@@ -185,7 +185,7 @@ async fn a_default_ttl_holds_unless_the_put_says_otherwise() {
 
 #[tokio::test]
 async fn commits_put_and_touch_with_deadlines_and_leases() {
-    let (node, _clock) = by_hand();
+    let (node, _clock) = by_hand().await;
     let id = granted(&node, 10.0).await;
     let commit = |writes: Value| json!({ "writes": writes });
     let writes = json!([
@@ -211,7 +211,7 @@ async fn commits_put_and_touch_with_deadlines_and_leases() {
 
 #[tokio::test]
 async fn transactions_put_and_touch_with_deadlines_and_leases() {
-    let (node, _clock) = by_hand();
+    let (node, _clock) = by_hand().await;
     let id = granted(&node, 10.0).await;
     let body = json!({ "then": [
         { "op": "put", "keyspace": "a", "key": "x", "value": "1", "lease": id },
@@ -255,7 +255,7 @@ async fn requests_that_no_lease_can_answer_are_refused() {
 /// does, and each is told a deadline that is no earlier than those told before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keep_alives_at_once_all_count() {
-    let (node, clock) = by_hand();
+    let (node, clock) = by_hand().await;
     let node = Arc::new(node);
     let id = granted(&node, 10.0).await;
     let start = clock.wall();

@@ -90,6 +90,8 @@ pub struct Decoder {
     /// Bytes at the begin of the buffer that a borrowed frame was made of.
     used: usize,
     max_bytes: u32,
+    /// Bytes of a frame that is passed over that are still to come.
+    skipping: usize,
     failed: Option<FrameError>,
 }
 
@@ -104,7 +106,7 @@ impl Decoder {
     /// server calls when it says welcome, and a client at once, since its hello says what it takes.
     #[must_use]
     pub fn new() -> Self {
-        Self { buffer: BytesMut::new(), used: 0, max_bytes: MAX_HELLO_BYTES, failed: None }
+        Self { buffer: BytesMut::new(), used: 0, max_bytes: MAX_HELLO_BYTES, skipping: 0, failed: None }
     }
 
     /// From the next frame on, at most so many bytes behind the header, and at most [`MAX_FRAME_BYTES`].
@@ -142,6 +144,9 @@ impl Decoder {
     #[inline]
     #[must_use]
     pub fn peek(&self) -> Option<Header> {
+        if self.skipping > 0 {
+            return None;
+        }
         self.buffer[self.used..].first_chunk().map(Header::decode)
     }
 
@@ -162,6 +167,29 @@ impl Decoder {
         Ok(Some(RawFrame { header, payload: &self.buffer[range] }))
     }
 
+    /// Passes over the next frame, whose header must be there: what has come of it, and the rest as it comes. For a frame
+    /// that there is no room for.
+    pub fn skip_frame(&mut self) {
+        if let Some(header) = self.peek() {
+            self.skipping = HEADER_BYTES + header.len as usize;
+            self.pass_over();
+        }
+    }
+
+    /// Gives back the buffer of a decoder that holds no part of a frame. For a channel that waits for its peer.
+    pub fn release(&mut self) {
+        if self.pending_bytes() == 0 {
+            self.buffer = BytesMut::new();
+            self.used = 0;
+        }
+    }
+
+    fn pass_over(&mut self) {
+        let passed = self.skipping.min(self.pending_bytes());
+        self.used += passed;
+        self.skipping -= passed;
+    }
+
     #[inline]
     fn forget_used(&mut self) {
         if self.used > 0 {
@@ -175,6 +203,9 @@ impl Decoder {
     fn complete(&mut self) -> Result<Option<(Header, Range<usize>)>, FrameError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
+        }
+        if self.skipping > 0 {
+            self.pass_over();
         }
         let Some(header) = self.peek() else { return Ok(None) };
         if header.len > self.max_bytes {
@@ -279,6 +310,29 @@ mod tests {
         decoder.feed(&frame(1, b""));
         decoder.set_max_bytes(1 << 20);
         assert_eq!(decoder.next_borrowed(), Err(error), "for good");
+    }
+
+    #[test]
+    fn a_frame_is_passed_over_however_it_comes() {
+        let stream = [frame(1, b"first"), frame(2, &[9; 3000]), frame(3, b"last")].concat();
+        for step in [1, 7, 100, stream.len()] {
+            let mut decoder = Decoder::new();
+            let mut got = Vec::new();
+            for chunk in stream.chunks(step) {
+                decoder.feed(chunk);
+                loop {
+                    if decoder.peek().is_some_and(|header| header.id == 2) {
+                        decoder.skip_frame();
+                    }
+                    let Some(next) = decoder.next_borrowed().unwrap() else { break };
+                    got.push((next.header.id, next.payload.to_vec()));
+                }
+                assert!(decoder.buffer().len() <= 3000, "what is passed over is not kept");
+            }
+            assert_eq!(got, [(1, b"first".to_vec()), (3, b"last".to_vec())], "in steps of {step}");
+            decoder.release();
+            assert_eq!(decoder.pending_bytes(), 0);
+        }
     }
 
     #[test]

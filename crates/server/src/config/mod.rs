@@ -20,7 +20,7 @@ use thalweg_types::{
 
 pub use explain::example;
 pub use layers::{Layers, Resolved, Source};
-pub use units::{Backend, ByteSize, LogFormat, Setting, Span};
+pub use units::{Backend, ByteSize, LogFormat, NativeAddress, Setting, Span};
 
 /// A knob: what the help, the example file and the explanation say about it.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +113,9 @@ knobs! {
     data: PathBuf = |_| PathBuf::from("thalweg-data");
     /// Address and port of HTTP. Port 0 lets the system choose. Costs one listening socket.
     http: SocketAddr = |_| SocketAddr::from(([127, 0, 0, 1], 7070));
+    /// Address and port of the native protocol; `next` is HTTP's address and the port after its own, `off` serves none.
+    /// Costs one listening socket.
+    native: NativeAddress = |_| NativeAddress::Next;
     /// Permit an address that other machines reach, although there is no TLS and no authentication:
     /// costs the confidentiality of everything stored unless the network is trusted.
     allow_unprotected: bool = |_| false;
@@ -235,7 +238,13 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
         if !self.http.ip().is_loopback() && !self.allow_unprotected {
-            return Err(ConfigError::Unprotected { http: self.http });
+            return Err(ConfigError::Unprotected { knob: "http", address: self.http });
+        }
+        if let Some(address) = self.native.resolve(self.http)
+            && !address.ip().is_loopback()
+            && !self.allow_unprotected
+        {
+            return Err(ConfigError::Unprotected { knob: "native", address });
         }
         if u32::try_from(self.segment_bytes.0).is_err() {
             return wrong("segment_bytes", "below 4GiB");
@@ -338,12 +347,14 @@ pub enum ConfigError {
     },
     /// An address that other machines reach, without the permission.
     #[error(
-        "http = {http} can be reached by other machines, and there is no TLS or authentication yet: \
+        "{knob} = {address} can be reached by other machines, and there is no TLS or authentication yet: \
          use a loopback address, or set allow_unprotected = true if the network is trusted"
     )]
     Unprotected {
+        /// Which.
+        knob: &'static str,
         /// The address.
-        http: SocketAddr,
+        address: SocketAddr,
     },
     /// A value came from somewhere; says where.
     #[error("{place}: {error}")]

@@ -104,6 +104,49 @@ macro_rules! names {
     };
 }
 
+/// Where the native protocol is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NativeAddress {
+    /// On HTTP's address, on the port after HTTP's; if the system chooses that one, it chooses this one too.
+    Next,
+    /// Nowhere.
+    Off,
+    /// There.
+    At(SocketAddr),
+}
+
+impl NativeAddress {
+    /// The address to listen on, given HTTP's.
+    #[must_use]
+    pub fn resolve(self, http: SocketAddr) -> Option<SocketAddr> {
+        match self {
+            Self::Off => None,
+            Self::At(address) => Some(address),
+            // Behind the last port comes whichever the system likes.
+            Self::Next if http.port() == 0 => Some(http),
+            Self::Next => Some(SocketAddr::new(http.ip(), http.port().checked_add(1).unwrap_or(0))),
+        }
+    }
+}
+
+impl Setting for NativeAddress {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "next" => Ok(Self::Next),
+            "off" => Ok(Self::Off),
+            address => address.parse().map(Self::At).map_err(|_| "next, off, or an address and port such as 127.0.0.1:7071"),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Next => "next".to_owned(),
+            Self::Off => "off".to_owned(),
+            Self::At(address) => address.to_string(),
+        }
+    }
+}
+
 /// Which backend keeps the state; `None`: the one that the directory has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backend(pub Option<BackendKind>);

@@ -65,6 +65,12 @@ impl Failure {
         self
     }
 
+    /// Whether it has a figure of that name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.0.details.iter().any(|(known, _)| *known == name)
+    }
+
     /// Its code.
     #[must_use]
     pub fn code(&self) -> &'static str {

@@ -21,6 +21,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Node {
     pub address: SocketAddr,
+    pub native: Option<SocketAddr>,
     pub db: Database,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<Result<(), ServerError>>,
@@ -55,19 +56,19 @@ impl Node {
         change(&mut config);
         let dir = tempfile::tempdir().unwrap();
         let db = Database::open(dir.path(), small_options(&config)).unwrap();
-        let mut node = Self::over(config, db);
+        let mut node = Self::over(config, db).await;
         node._dir = Some(dir);
         node
     }
 
-    pub fn over(config: Config, db: Database) -> Self {
-        let server = Server::bind(config, &db).unwrap();
-        let address = server.local_addr();
+    pub async fn over(config: Config, db: Database) -> Self {
+        let server = Server::bind(config, &db).await.unwrap();
+        let (address, native) = (server.local_addr(), server.native_addr());
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        Self { address, db, stop: Some(stop), running, _dir: None }
+        Self { address, native, db, stop: Some(stop), running, _dir: None }
     }
 
     pub async fn connect(&self) -> Client {

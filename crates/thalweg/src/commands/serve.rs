@@ -173,13 +173,15 @@ fn open(config: &Config, repair: bool) -> Result<Database, Failure> {
 /// Serves until a signal; the server closes the database.
 async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
     let mut stop = Stop::new()?;
-    let server = Server::bind(config.clone(), database).map_err(|error| match error {
+    let server = Server::bind(config.clone(), database).await.map_err(|error| match error {
         ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
             .then("stop what listens there, or choose another address with --http"),
+        ServerError::BindNative(_) => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
+            .then("stop what listens there, or choose another address with --native"),
         error => Failure::of(&error),
     })?;
     // Nobody may be reading it, and a node does not fall over that.
-    let _ = writeln!(io::stdout(), "{}", startup_line(server.local_addr(), config, database.report()));
+    let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
     let told = async move {
         let signal = stop.signalled().await;
         tracing::info!(signal, "told to stop");
@@ -217,7 +219,7 @@ fn give_up_after(limit: Duration) {
 }
 
 /// What a person who started it wants to know, on one line.
-fn startup_line(address: SocketAddr, config: &Config, report: &OpenReport) -> String {
+fn startup_line(server: &Server, config: &Config, report: &OpenReport) -> String {
     let found = if report.created {
         "new".to_owned()
     } else if report.clean {
@@ -235,8 +237,10 @@ fn startup_line(address: SocketAddr, config: &Config, report: &OpenReport) -> St
         )
     };
     let repaired = report.repaired.as_ref().map_or(String::new(), |what| format!(", repaired: {what}"));
+    let address = server.local_addr();
+    let native = server.native_addr().map_or(String::new(), |native| format!(" and thalweg://{native}"));
     format!(
-        "thalweg {} on http://{address}, data in {} ({}), durability {}, {found}{repaired}",
+        "thalweg {} on http://{address}{native}, data in {} ({}), durability {}, {found}{repaired}",
         env!("CARGO_PKG_VERSION"),
         config.data.display(),
         report.backend.name(),

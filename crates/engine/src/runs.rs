@@ -1,0 +1,173 @@
+//! Records as they lie in the log: runs of encoded records, shared and not decoded.
+//!
+//! Owns: cutting a page to what a receiver takes. A batch that is wanted whole is given as it was read; only where one is
+//! cut, at either end, are its records walked through, by their lengths.
+
+use bytes::Bytes;
+use thalweg_types::{Offset, SpaceTime, record::Records};
+
+use crate::{
+    error::ReadError,
+    stream::{StreamBatch, StreamPage},
+};
+
+/// Consecutive records of one append, encoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamRun {
+    /// Offset of the first.
+    pub first: Offset,
+    /// When they were appended.
+    pub time: SpaceTime,
+    /// How many.
+    pub count: u32,
+    /// These records and no others, see [`thalweg_types::record`].
+    pub bytes: Bytes,
+}
+
+/// How much of a page is wanted as runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunLimits {
+    /// At most so many bytes, except that there is at least one record.
+    pub max_bytes: u64,
+    /// Bytes that each run counts beside its records.
+    pub per_run_bytes: u64,
+    /// No run begins behind so many records; one that has begun is not cut for this.
+    pub enough_records: u64,
+}
+
+impl StreamPage {
+    /// The page as runs, and where to read on.
+    pub fn into_runs(self, limits: RunLimits) -> Result<(Vec<StreamRun>, Offset), ReadError> {
+        let Self { batches, next, .. } = self;
+        let mut runs = Vec::with_capacity(batches.len());
+        let (mut left, mut records) = (limits.max_bytes, 0);
+        for batch in batches {
+            if records >= limits.enough_records {
+                return Ok((runs, batch.first));
+            }
+            let room = left.saturating_sub(limits.per_run_bytes);
+            let bytes = batch.encoded()?;
+            if bytes.len() as u64 <= room {
+                left = room - bytes.len() as u64;
+                records += u64::from(batch.count);
+                runs.push(StreamRun { first: batch.first, time: batch.time, count: batch.count, bytes });
+                continue;
+            }
+            let (count, end) = fitting(&batch, &bytes, room)?;
+            // At least one record, however large.
+            let (count, end) = if count == 0 && runs.is_empty() { (1, batch.skipped(&bytes, 1)?) } else { (count, end) };
+            if count > 0 {
+                let bytes = bytes.slice(..end);
+                runs.push(StreamRun { first: batch.first, time: batch.time, count, bytes });
+            }
+            let next = batch.first.plus(u64::from(count));
+            return Ok((runs, next));
+        }
+        Ok((runs, next))
+    }
+}
+
+/// How many records of a batch fit into so many bytes, and how many bytes these have.
+fn fitting(batch: &StreamBatch, bytes: &Bytes, room: u64) -> Result<(u32, usize), ReadError> {
+    let (mut count, mut end) = (0, 0);
+    let mut records = Records::new(bytes);
+    while let Some(framed) = records.next_framed() {
+        let len = framed.map_err(|malformed| batch.corrupt(&malformed))?.len();
+        if (end + len) as u64 > room {
+            break;
+        }
+        (count, end) = (count + 1, end + len);
+    }
+    Ok((count, end))
+}
+
+impl StreamBatch {
+    /// The wanted records' bytes: those of the batch if all of it is wanted.
+    pub fn encoded(&self) -> Result<Bytes, ReadError> {
+        if self.skip == 0 && self.count == self.total {
+            return Ok(self.bytes.clone());
+        }
+        let begin = self.skipped(&self.bytes, self.skip)?;
+        let rest = self.bytes.slice(begin..);
+        let end = self.skipped(&rest, self.count)?;
+        Ok(rest.slice(..end))
+    }
+
+    /// Bytes of the first `count` records of `bytes`.
+    fn skipped(&self, bytes: &Bytes, count: u32) -> Result<usize, ReadError> {
+        let mut records = Records::new(bytes);
+        let mut at = 0;
+        for _ in 0..count {
+            match records.next_framed() {
+                Some(Ok(framed)) => at += framed.len(),
+                Some(Err(malformed)) => return Err(self.corrupt(&malformed)),
+                None => {
+                    return Err(ReadError::Corrupt(format!("the batch of offset {} ends too early", self.first)));
+                }
+            }
+        }
+        Ok(at)
+    }
+
+    fn corrupt(&self, malformed: &thalweg_types::record::Malformed) -> ReadError {
+        ReadError::Corrupt(format!("the batch of offset {}: {malformed}", self.first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_types::record::{Record, RecordBatch};
+
+    fn batch(first: u64, payloads: &[usize]) -> StreamBatch {
+        let mut encoded = RecordBatch::new();
+        for len in payloads {
+            encoded.push(&Record { payload: &vec![7; *len], ..Record::default() }).unwrap();
+        }
+        let count = payloads.len() as u32;
+        let bytes = Bytes::copy_from_slice(encoded.bytes());
+        StreamBatch { first: Offset(first), count, skip: 0, total: count, time: SpaceTime(1), bytes }
+    }
+
+    fn page(batches: Vec<StreamBatch>) -> StreamPage {
+        let next = batches.last().map_or(Offset(0), StreamBatch::end);
+        StreamPage { batches, next, high_watermark: next }
+    }
+
+    fn shape(page: StreamPage, max_bytes: u64, enough_records: u64) -> (Vec<(u64, u32, usize)>, u64) {
+        let limits = RunLimits { max_bytes, per_run_bytes: 10, enough_records };
+        let (runs, next) = page.into_runs(limits).unwrap();
+        for run in &runs {
+            assert_eq!(Records::new(&run.bytes).count(), run.count as usize);
+        }
+        (runs.iter().map(|run| (run.first.0, run.count, run.bytes.len())).collect(), next.0)
+    }
+
+    #[test]
+    fn whole_batches_are_shared_and_what_is_cut_is_cut_between_records() {
+        let both = || page(vec![batch(5, &[100, 100]), batch(7, &[100, 100, 100])]);
+        let each = batch(0, &[100]).bytes.len();
+        assert_eq!(shape(both(), u64::MAX, u64::MAX), (vec![(5, 2, 2 * each), (7, 3, 3 * each)], 10));
+        let source = both();
+        let (runs, _) =
+            source.clone().into_runs(RunLimits { max_bytes: u64::MAX, per_run_bytes: 0, enough_records: 9 }).unwrap();
+        assert_eq!(runs[0].bytes.as_ptr(), source.batches[0].bytes.as_ptr(), "no copy");
+        assert_eq!(shape(both(), 20 + 4 * each as u64, u64::MAX), (vec![(5, 2, 2 * each), (7, 2, 2 * each)], 9));
+        assert_eq!(shape(both(), 19 + 3 * each as u64, u64::MAX), (vec![(5, 2, 2 * each)], 7), "not half a record");
+        assert_eq!(shape(both(), 0, u64::MAX), (vec![(5, 1, each)], 6), "at least one");
+        assert_eq!(shape(both(), u64::MAX, 1), (vec![(5, 2, 2 * each)], 7), "a run is not cut for being enough");
+        assert_eq!(shape(page(Vec::new()), 0, 0), (vec![], 0));
+    }
+
+    #[test]
+    fn a_batch_that_is_wanted_in_part_gives_those_records() {
+        let whole = batch(5, &[1, 2, 3, 4]);
+        let part = StreamBatch { first: Offset(6), skip: 1, count: 2, ..whole.clone() };
+        let encoded = part.encoded().unwrap();
+        let lens: Vec<_> = Records::new(&encoded).map(|record| record.unwrap().payload.len()).collect();
+        assert_eq!(lens, [2, 3]);
+        let torn = StreamBatch { count: 4, total: 9, ..whole };
+        assert!(torn.encoded().is_ok(), "as many as wanted are there");
+        assert!(StreamBatch { count: 5, ..torn }.encoded().is_err());
+    }
+}

@@ -1,0 +1,179 @@
+//! Figures of native connections and requests.
+//!
+//! Invariant: counting a request costs three relaxed additions on memory that the counting thread shares with few others;
+//! the bytes of a turn cost one.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+use thalweg_wire::{Kind, Role};
+
+use crate::{app::App, metrics::Shards};
+
+type NoLabels = Vec<(&'static str, &'static str)>;
+
+/// Counters of all native connections.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Histograms by kind; counters by kind and result.
+    requests: Shards,
+    /// Place of a kind among those that are counted, by its number.
+    places: Box<[u8]>,
+    kinds: Vec<Kind>,
+    connections_opened: AtomicU64,
+    connections_closed: AtomicU64,
+    channels_opened: AtomicU64,
+    channels_closed: AtomicU64,
+    handshakes_failed: AtomicU64,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+}
+
+/// Kinds are numbered up to here.
+const MAX_KIND: usize = 0x0800;
+
+impl Metrics {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new() -> Self {
+        let counts = |kind: &&Kind| matches!(kind.role(), Role::Request | Role::Subscription);
+        let kinds: Vec<Kind> = Kind::ALL.iter().filter(counts).copied().collect();
+        let mut places = vec![0; MAX_KIND].into_boxed_slice();
+        for (at, kind) in kinds.iter().enumerate() {
+            places[*kind as usize] = u8::try_from(at).expect("fewer than 256 kinds");
+        }
+        Self {
+            requests: Shards::new(kinds.len(), kinds.len() * 2),
+            places,
+            kinds,
+            connections_opened: AtomicU64::new(0),
+            connections_closed: AtomicU64::new(0),
+            channels_opened: AtomicU64::new(0),
+            channels_closed: AtomicU64::new(0),
+            handshakes_failed: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// A request, or the begin of a subscription, was answered.
+    pub fn request(&self, kind: Kind, good: bool, took: Duration) {
+        let place = usize::from(self.places[kind as usize]);
+        self.requests.record(place, place * 2 + usize::from(!good), took);
+    }
+
+    /// Requests of a kind that were answered.
+    #[must_use]
+    pub fn count(&self, kind: Kind) -> u64 {
+        let place = usize::from(self.places[kind as usize]);
+        self.requests.count(place * 2) + self.requests.count(place * 2 + 1)
+    }
+
+    /// A connection came.
+    pub fn connection_opened(&self) {
+        self.connections_opened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection ended.
+    pub fn connection_closed(&self) {
+        self.connections_closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Connections that are there.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        // Closed first, so that the difference is not below 0.
+        let closed = self.connections_closed.load(Ordering::Relaxed);
+        self.connections_opened.load(Ordering::Relaxed).saturating_sub(closed)
+    }
+
+    /// A channel is open.
+    pub fn channel_opened(&self) {
+        self.channels_opened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A channel is over.
+    pub fn channel_closed(&self) {
+        self.channels_closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection that did not come about.
+    pub fn handshake_failed(&self) {
+        self.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Bytes came.
+    pub fn received(&self, bytes: usize) {
+        self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes went.
+    pub fn sent(&self, bytes: usize) {
+        self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a scrape reads.
+#[derive(Debug)]
+pub struct Scraped(pub Arc<App>);
+
+impl Collector for Scraped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let metrics = &self.0.native_metrics;
+        let mut counter = |name: &str, help: &str, value: &AtomicU64| {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value.load(Ordering::Relaxed)).encode(metric)
+        };
+        counter("native_connections_opened", "Native connections accepted", &metrics.connections_opened)?;
+        counter("native_channels_opened", "Channels begun on native connections", &metrics.channels_opened)?;
+        counter("native_handshakes_failed", "Connections without a hello that was accepted", &metrics.handshakes_failed)?;
+        counter("native_received_bytes", "Bytes received over native connections", &metrics.received_bytes)?;
+        counter("native_sent_bytes", "Bytes sent over native connections", &metrics.sent_bytes)?;
+        let metric =
+            encoder.encode_descriptor("native_connections", "Native connections open", None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(metrics.connections()).unwrap_or(i64::MAX)).encode(metric)?;
+        requests(metrics, &mut encoder)
+    }
+}
+
+fn requests(metrics: &Metrics, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Native requests by kind and result";
+    let mut metric = encoder.encode_descriptor("native_requests", help, None, MetricType::Counter)?;
+    for (place, kind) in metrics.kinds.iter().enumerate() {
+        for (result, name) in ["good", "failed"].into_iter().enumerate() {
+            let count = metrics.requests.count(place * 2 + result);
+            if count > 0 {
+                let labels = vec![("kind", kind.name()), ("result", name)];
+                ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+    }
+    let help = "Time from a native request's frame to its reply's, by kind";
+    let mut metric =
+        encoder.encode_descriptor("native_request_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (place, kind) in metrics.kinds.iter().enumerate() {
+        let Some(all) = metrics.requests.histogram(place) else { continue };
+        let labels = vec![("kind", kind.name())];
+        let mut encoder = metric.encode_family(&labels)?;
+        encoder.encode_histogram::<NoLabels>(all.sum, all.count, &all.buckets, None)?;
+    }
+    Ok(())
+}
