@@ -55,7 +55,8 @@ impl StreamPage {
             }
             let (count, end) = fitting(&batch, &bytes, room)?;
             // At least one record, however large.
-            let (count, end) = if count == 0 && runs.is_empty() { (1, batch.skipped(&bytes, 1)?) } else { (count, end) };
+            let (count, end) =
+                if count == 0 && runs.is_empty() { (1, batch.skipped(&bytes, 1)?) } else { (count, end) };
             if count > 0 {
                 let bytes = bytes.slice(..end);
                 runs.push(StreamRun { first: batch.first, time: batch.time, count, bytes });

@@ -134,7 +134,9 @@ impl Setting for NativeAddress {
         match text {
             "next" => Ok(Self::Next),
             "off" => Ok(Self::Off),
-            address => address.parse().map(Self::At).map_err(|_| "next, off, or an address and port such as 127.0.0.1:7071"),
+            address => {
+                address.parse().map(Self::At).map_err(|_| "next, off, or an address and port such as 127.0.0.1:7071")
+            }
         }
     }
 

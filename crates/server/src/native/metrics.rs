@@ -144,7 +144,11 @@ impl Collector for Scraped {
         };
         counter("native_connections_opened", "Native connections accepted", &metrics.connections_opened)?;
         counter("native_channels_opened", "Channels begun on native connections", &metrics.channels_opened)?;
-        counter("native_handshakes_failed", "Connections without a hello that was accepted", &metrics.handshakes_failed)?;
+        counter(
+            "native_handshakes_failed",
+            "Connections without a hello that was accepted",
+            &metrics.handshakes_failed,
+        )?;
         counter("native_received_bytes", "Bytes received over native connections", &metrics.received_bytes)?;
         counter("native_sent_bytes", "Bytes sent over native connections", &metrics.sent_bytes)?;
         let metric =

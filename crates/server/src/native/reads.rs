@@ -20,10 +20,8 @@ pub fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<
     // Asked after the read, so that it covers what was read.
     let durability = turn.app.db.blocking().visible_durability();
     let Found { revision, remaining, lease, value_bytes, value } = found;
-    turn.out.reply(
-        request.id,
-        &wire::Value { durability, revision, remaining, lease, value_bytes, value: Rest(&value) },
-    )?;
+    turn.out
+        .reply(request.id, &wire::Value { durability, revision, remaining, lease, value_bytes, value: Rest(&value) })?;
     Ok(Handled::Replied)
 }
 
@@ -46,7 +44,13 @@ struct Found {
 
 impl Found {
     fn nothing() -> Self {
-        Self { revision: Revision::ZERO, remaining: NEVER, lease: LeaseId(0), value_bytes: 0, value: bytes::Bytes::new() }
+        Self {
+            revision: Revision::ZERO,
+            remaining: NEVER,
+            lease: LeaseId(0),
+            value_bytes: 0,
+            value: bytes::Bytes::new(),
+        }
     }
 }
 

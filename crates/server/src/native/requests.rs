@@ -194,7 +194,12 @@ impl Requests {
     }
 
     /// A command is under way. `Some`: it is done already, as one that waits for no fsync mostly is.
-    pub fn write(&mut self, waiting: Waiting, mut write: CommandUnderWay, held: Held) -> Option<Result<Reply, Failure>> {
+    pub fn write(
+        &mut self,
+        waiting: Waiting,
+        mut write: CommandUnderWay,
+        held: Held,
+    ) -> Option<Result<Reply, Failure>> {
         // Looked at without anybody to wake: what is not done is looked at again when the set is polled.
         if let Poll::Ready(carried) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
             return Some(carried.map(Reply::Outcome).map_err(Failure::from));

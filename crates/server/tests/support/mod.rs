@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod jobs;
+pub mod native;
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 

@@ -1,0 +1,171 @@
+//! A raw client of the native protocol: frames in, frames out, nothing decided for the test.
+
+use thalweg_types::{
+    Durability, KeyspaceId, StreamId,
+    command::{encode_append, encode_create_keyspace, encode_create_stream, encode_put},
+    record::RecordBatch,
+};
+use thalweg_wire::{
+    Decoder, Fields, Frame, Level, Permit, Reason, Rest, ServerFrame, SharedFrame, Write, handshake::hello,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{Node, PATIENCE};
+
+/// Receives one frame and takes it apart; anything else fails the test.
+#[macro_export]
+macro_rules! expect {
+    ($client:expr, $id:expr, $pattern:pat => $value:expr) => {{
+        let frame = $client.next().await;
+        let envelope = thalweg_wire::ServerFrame::decode(frame.raw()).unwrap();
+        assert_eq!(envelope.id, $id, "{:?}", envelope.frame);
+        match envelope.frame {
+            #[allow(unused_variables)]
+            $pattern => $value,
+            other => panic!("{} was expected, and {other:?} came", stringify!($pattern)),
+        }
+    }};
+}
+
+pub struct Raw {
+    pub stream: TcpStream,
+    pub decoder: Decoder,
+    out: Vec<u8>,
+}
+
+pub const UNLIMITED: Permit = thalweg_wire::credit::UNLIMITED;
+
+impl Node {
+    /// A connection before its handshake.
+    pub async fn dial(&self) -> Raw {
+        let stream = TcpStream::connect(self.native.expect("native is served")).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Raw { stream, decoder: Decoder::new(), out: Vec::new() }
+    }
+
+    /// A connection with its handshake done.
+    pub async fn raw(&self) -> Raw {
+        self.raw_taking(32 << 20).await
+    }
+
+    /// The same of a client that takes frames of so many bytes.
+    pub async fn raw_taking(&self, max_frame_bytes: u32) -> Raw {
+        let mut raw = self.dial().await;
+        raw.put(0, &hello("test", max_frame_bytes, std::time::Duration::ZERO, &[]));
+        raw.flush().await;
+        raw.decoder.set_max_bytes(max_frame_bytes);
+        expect!(raw, 0, ServerFrame::Welcome(_) => ());
+        raw
+    }
+}
+
+impl Raw {
+    /// Queues a frame.
+    pub fn put<'f>(&mut self, id: u32, frame: &impl Frame<'f>) {
+        frame.encode(&mut self.out, id).unwrap();
+    }
+
+    /// Queues a frame with optional fields.
+    pub fn put_with<'f>(&mut self, id: u32, fields: &Fields<'_>, frame: &impl Frame<'f>) {
+        frame.encode_with(&mut self.out, id, fields).unwrap();
+    }
+
+    /// Queues a command.
+    pub fn put_command(&mut self, id: u32, level: Durability, encode: impl FnOnce(&mut Vec<u8>)) {
+        let mut command = Vec::new();
+        encode(&mut command);
+        self.put(id, &Write { level: Level(Some(level)), command: Rest(&command) });
+    }
+
+    /// Sends what is queued.
+    pub async fn flush(&mut self) {
+        let out = std::mem::take(&mut self.out);
+        self.bytes(&out).await;
+    }
+
+    pub async fn send<'f>(&mut self, id: u32, frame: &impl Frame<'f>) {
+        self.put(id, frame);
+        self.flush().await;
+    }
+
+    pub async fn bytes(&mut self, bytes: &[u8]) {
+        tokio::time::timeout(PATIENCE, self.stream.write_all(bytes)).await.expect("the server reads").unwrap();
+    }
+
+    /// The next frame; pings are answered.
+    pub async fn next(&mut self) -> SharedFrame {
+        tokio::time::timeout(PATIENCE, self.next_or_end()).await.expect("a frame in time").expect("not the end")
+    }
+
+    /// The next frame, or the end.
+    pub async fn next_or_end(&mut self) -> Option<SharedFrame> {
+        loop {
+            if let Some(frame) = self.decoder.next_shared().unwrap() {
+                if frame.header.kind == thalweg_wire::Kind::Ping as u16 {
+                    continue;
+                }
+                return Some(frame);
+            }
+            match self.stream.read_buf(self.decoder.buffer()).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// The connection ends without another frame.
+    pub async fn ends(&mut self) {
+        let end = tokio::time::timeout(PATIENCE, self.next_or_end()).await.expect("an end in time");
+        assert!(end.is_none(), "{:?}", end.map(|frame| frame.header));
+    }
+
+    /// A goodbye comes, and then the end.
+    pub async fn says_goodbye(&mut self) -> (Reason, String) {
+        let said = expect!(self, 0, ServerFrame::Goodbye(goodbye) => (goodbye.reason, goodbye.message.to_owned()));
+        self.ends().await;
+        said
+    }
+
+    /// The code and class of a failure that comes for `id`.
+    pub async fn fails(&mut self, id: u32) -> String {
+        expect!(self, id, ServerFrame::Failed(failed) => failed.code.to_owned())
+    }
+
+    pub async fn keyspace(&mut self, name: &str) -> KeyspaceId {
+        self.put_command(u32::MAX, Durability::Os, |out| {
+            encode_create_keyspace(out, name, &Default::default()).unwrap();
+        });
+        self.flush().await;
+        KeyspaceId(expect!(self, u32::MAX, ServerFrame::Created(created) => created.id))
+    }
+
+    pub async fn stream(&mut self, name: &str) -> StreamId {
+        self.put_command(u32::MAX, Durability::Os, |out| {
+            encode_create_stream(out, name, &Default::default()).unwrap();
+        });
+        self.flush().await;
+        StreamId(expect!(self, u32::MAX, ServerFrame::Created(created) => created.id))
+    }
+
+    pub async fn set(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
+        self.put_command(u32::MAX, Durability::Os, |out| encode_put(out, keyspace, key, value).unwrap());
+        self.flush().await;
+        expect!(self, u32::MAX, ServerFrame::Committed(_) => ());
+    }
+
+    pub async fn append(&mut self, stream: StreamId, payloads: &[&[u8]]) {
+        let batch = batch(payloads);
+        self.put_command(u32::MAX, Durability::Os, |out| encode_append(out, stream, None, &batch));
+        self.flush().await;
+        expect!(self, u32::MAX, ServerFrame::Committed(_) => ());
+    }
+}
+
+pub fn batch(payloads: &[&[u8]]) -> RecordBatch {
+    let mut batch = RecordBatch::new();
+    payloads.iter().for_each(|payload| batch.push_payload(payload).unwrap());
+    batch
+}
