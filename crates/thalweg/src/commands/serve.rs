@@ -6,7 +6,6 @@
 
 use std::{
     io::{self, Write},
-    net::SocketAddr,
     path::PathBuf,
     time::Duration,
 };
