@@ -49,6 +49,7 @@ mod records;
 mod request;
 mod status;
 mod stream;
+mod stream_publisher;
 mod subject;
 mod subscription;
 mod timer;
@@ -67,11 +68,12 @@ pub use publisher::{Acks, Publisher, PublisherOptions};
 pub use records::{OwnedRecord, RecordAt, Records};
 pub use status::Status;
 pub use stream::{ProducerInfo, Stream, StreamInfo, Tail};
+pub use stream_publisher::{Ack, StreamPublisher, StreamPublisherOptions};
 pub use subject::{Delivered, MessageBatch, OwnedMessage, Published, SubscribeOptions, Subscriber};
 pub use watch::{Change, Changes, Watch, Watched};
 pub use write::{Appended, Committed, Transacted};
 
-pub use thalweg_transport::{Endpoint, Kind as EndpointKind};
+pub use thalweg_transport::{Endpoint, Fingerprint, Kind as EndpointKind, QuicOptions, Trust};
 pub use thalweg_types::{Action, Classified, Durability};
 pub use thalweg_wire::{
     BatchWriter, CacheCreate, CacheExpect, CacheTtl, ChangeKind, Checksum, Count, Effect, Health, Message, Order,

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use thalweg_transport::QuicOptions;
 use thalweg_types::limits::MIN_FRAME_BYTES;
 use thalweg_wire::Permit;
 
@@ -21,6 +22,8 @@ pub struct Options {
     pub connections: usize,
     /// Channels of each QUIC connection, so that one large reply does not hold up the others. TCP and TLS have one.
     pub channels: usize,
+    /// Windows and buffers of QUIC connections, which cost memory: see there.
+    pub quic: QuicOptions,
     /// Longest time from dialling to the server's welcome.
     pub connect_timeout: Duration,
     /// Longest time of a request, retries included; `None`: for ever. See [`Client::timeout`](crate::Client::timeout).
@@ -80,6 +83,7 @@ impl Default for Options {
             name: "thalweg-client".to_owned(),
             connections: 1,
             channels: 4,
+            quic: QuicOptions::default(),
             connect_timeout: Duration::from_secs(5),
             timeout: Some(Duration::from_secs(30)),
             retries: DEFAULT_RETRIES,

@@ -36,7 +36,7 @@ impl Pool {
     /// Connects all connections; fails if one of them can't be made at the first attempt.
     pub(crate) async fn connect(endpoint: Endpoint, options: Arc<Options>) -> Result<Self, ConnectError> {
         let channels = if endpoint.kind() == Kind::Quic { options.channels } else { 1 };
-        let dialer = Dialer::new().connect_timeout(options.connect_timeout);
+        let dialer = Dialer::new().connect_timeout(options.connect_timeout).quic(options.quic);
         let (mut links, mut first) = (Vec::new(), Vec::new());
         let mut supervisors = JoinSet::new();
         let server = Arc::new(Mutex::new(None));

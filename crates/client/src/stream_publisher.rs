@@ -1,0 +1,378 @@
+//! Appending to a stream in the background: in batches, several on the way, each exactly once.
+//!
+//! Owns: [`StreamPublisher`]. Its batches carry a producer's stamp, so one that is sent again because its answer was lost is
+//! known to the server and answered with its first result: a lost connection loses nothing and repeats nothing.
+//!
+//! When a batch goes out: at once while fewer than [`max_in_flight`](StreamPublisherOptions::max_in_flight) are on the way;
+//! else what comes is gathered until one is answered. So a lone record waits for nobody, and under load batches grow by
+//! themselves, up to their bound, at which who publishes waits.
+//!
+//! ```text
+//!  publish --> gathered --> on the way: [s, s+1, .. s+n) --> answered in order
+//!             one batch       max_in_flight, kept to be sent again
+//! ```
+//! Invariants: sequences are dense; batches are sent in their order on one channel; when one has to be sent again, so are all
+//! behind it. Memory: `(max_in_flight + 1) * max_bytes`, and one record.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use thalweg_types::{
+    Action, Classified, Offset, StreamId,
+    command::{AppendTerms, ProducerStamp, encode_append_with},
+    limits::PRODUCER_RESULTS,
+    record::{Record, RecordBatch, RecordError},
+};
+use thalweg_wire::{Effect, Fields, Kind, SharedFrame};
+use tokio::sync::Notify;
+
+use crate::{
+    backoff::Backoff,
+    client::{Client, until_staged},
+    error::{Error, Lost},
+    link::{Link, Reply},
+    request::failure_of,
+    stream::Stream,
+    write::{Appended, appended_to, put_write},
+};
+
+/// How often a batch may be refused because one before it is missing, before that is taken for what it seems.
+const MAX_GAPS: u32 = 8;
+
+/// How a stream publisher gathers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamPublisherOptions {
+    /// Records of a full batch.
+    pub max_records: u32,
+    /// Bytes of a full batch; a record that is larger goes alone.
+    pub max_bytes: usize,
+    /// Batches on the way; at most 64, of which the server remembers the results.
+    pub max_in_flight: usize,
+}
+
+impl Default for StreamPublisherOptions {
+    fn default() -> Self {
+        Self { max_records: 1000, max_bytes: 1024 * 1024, max_in_flight: 8 }
+    }
+}
+
+/// Appends in the background. Cheap to clone: clones share the batch. When the last clone is dropped, what was published is
+/// still sent, but nobody is told how it went: [`flush`](Self::flush) tells.
+#[derive(Clone)]
+pub struct StreamPublisher {
+    inner: Arc<Handle>,
+}
+
+/// Dropped with the last clone, which tells the worker.
+struct Handle(Arc<Inner>);
+
+struct Inner {
+    options: StreamPublisherOptions,
+    gathered: Mutex<Gathered>,
+    /// Tells the worker that there is something to send, or nobody left.
+    begun: Notify,
+    /// Tells those who publish that the gathered batch was taken.
+    taken: Notify,
+}
+
+struct Gathered {
+    batch: RecordBatch,
+    outcome: Arc<Outcome>,
+    /// Of the last batch that was not empty.
+    last: Option<Arc<Outcome>>,
+    abandoned: bool,
+    failed: Option<Error>,
+}
+
+/// What came of a batch, for all who have a record in it.
+#[derive(Default)]
+struct Outcome {
+    done: OnceLock<Result<Appended, Error>>,
+    told: Notify,
+}
+
+impl Outcome {
+    fn tell(&self, outcome: Result<Appended, Error>) {
+        let _ = self.done.set(outcome);
+        self.told.notify_waiters();
+    }
+
+    async fn wait(&self) -> Result<Appended, Error> {
+        loop {
+            let mut told = std::pin::pin!(self.told.notified());
+            told.as_mut().enable();
+            if let Some(done) = self.done.get() {
+                return done.clone();
+            }
+            told.await;
+        }
+    }
+}
+
+/// The answer to a record that was published, to be waited for, or not.
+#[derive(Clone)]
+pub struct Ack {
+    outcome: Arc<Outcome>,
+    index: u32,
+}
+
+impl Ack {
+    /// Waits until the record is appended at the level wanted.
+    pub async fn wait(&self) -> Result<Appended, Error> {
+        let batch = self.outcome.wait().await?;
+        Ok(Appended { first: Offset(batch.first.0 + u64::from(self.index)), count: 1, ..batch })
+    }
+
+    /// What came of it, if that is known.
+    #[must_use]
+    pub fn try_wait(&self) -> Option<Result<Appended, Error>> {
+        let batch = self.outcome.done.get()?.clone();
+        Some(batch.map(|batch| Appended { first: Offset(batch.first.0 + u64::from(self.index)), count: 1, ..batch }))
+    }
+}
+
+impl std::fmt::Debug for Ack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ack").field("index", &self.index).field("done", &self.outcome.done.get().is_some()).finish()
+    }
+}
+
+impl std::fmt::Debug for StreamPublisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamPublisher").field("options", &self.inner.0.options).finish_non_exhaustive()
+    }
+}
+
+impl Stream {
+    /// A publisher that appends as a producer of that id, which it opens: another one of the same id is fenced. Needs a
+    /// durability of at least `os`.
+    pub async fn publisher(&self, producer: &str, options: StreamPublisherOptions) -> Result<StreamPublisher, Error> {
+        let epoch = self.open_producer(producer).await?;
+        let stream = self.id().await?;
+        let gathered =
+            Gathered { batch: RecordBatch::new(), outcome: Arc::default(), last: None, abandoned: false, failed: None };
+        let inner =
+            Arc::new(Inner { options, gathered: Mutex::new(gathered), begun: Notify::new(), taken: Notify::new() });
+        let worker = Worker {
+            inner: inner.clone(),
+            client: self.client().clone(),
+            link: self.client().pin(),
+            stream,
+            producer: producer.to_owned(),
+            epoch,
+            next_sequence: 0,
+            on_the_way: VecDeque::new(),
+            backoff: Backoff::new(self.client().options().retries),
+            gaps: 0,
+        };
+        tokio::spawn(worker.run());
+        Ok(StreamPublisher { inner: Arc::new(Handle(inner)) })
+    }
+}
+
+impl StreamPublisher {
+    /// Publishes a record; waits only for back-pressure. After an error that repeating does not help against every call gives
+    /// it: make another publisher then.
+    pub async fn publish(&self, record: &Record<'_>) -> Result<Ack, Error> {
+        self.put(&mut |batch| batch.push(record)).await
+    }
+
+    /// The same with nothing but a payload.
+    pub async fn publish_payload(&self, payload: &[u8]) -> Result<Ack, Error> {
+        self.put(&mut |batch| batch.push_payload(payload)).await
+    }
+
+    async fn put(&self, push: &mut Push<'_>) -> Result<Ack, Error> {
+        let inner = &self.inner.0;
+        loop {
+            if let Some(ack) = inner.put(push)? {
+                return Ok(ack);
+            }
+            let mut taken = std::pin::pin!(inner.taken.notified());
+            taken.as_mut().enable();
+            if inner.is_full() {
+                taken.await;
+            }
+        }
+    }
+
+    /// Waits until everything that was published before is appended.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let last = self.inner.0.lock().last.clone();
+        match last {
+            Some(last) => last.wait().await.map(|_| ()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Adds a record to a batch.
+type Push<'a> = dyn FnMut(&mut RecordBatch) -> Result<(), RecordError> + Send + 'a;
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.lock().abandoned = true;
+        self.0.begun.notify_one();
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Gathered> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_no_room(&self, gathered: &Gathered) -> bool {
+        gathered.batch.count() >= self.options.max_records.max(1)
+            || (gathered.batch.bytes().len() >= self.options.max_bytes && !gathered.batch.is_empty())
+    }
+
+    fn is_full(&self) -> bool {
+        let gathered = self.lock();
+        gathered.failed.is_none() && self.has_no_room(&gathered)
+    }
+
+    /// Takes a record; `None`: there is no room for it now.
+    fn put(&self, push: &mut Push<'_>) -> Result<Option<Ack>, Error> {
+        let mut gathered = self.lock();
+        if let Some(error) = &gathered.failed {
+            return Err(error.clone());
+        }
+        if self.has_no_room(&gathered) {
+            return Ok(None);
+        }
+        let index = gathered.batch.count();
+        push(&mut gathered.batch)?;
+        let outcome = gathered.outcome.clone();
+        if index == 0 {
+            gathered.last = Some(outcome.clone());
+            self.begun.notify_one();
+        }
+        Ok(Some(Ack { outcome, index }))
+    }
+}
+
+struct Batch {
+    sequence: u64,
+    records: RecordBatch,
+    outcome: Arc<Outcome>,
+    reply: Option<Reply>,
+}
+
+struct Worker {
+    inner: Arc<Inner>,
+    client: Client,
+    link: Arc<Link>,
+    stream: StreamId,
+    producer: String,
+    epoch: u32,
+    next_sequence: u64,
+    on_the_way: VecDeque<Batch>,
+    backoff: Backoff,
+    gaps: u32,
+}
+
+impl Worker {
+    async fn run(mut self) {
+        let inner = self.inner.clone();
+        let most = inner.options.max_in_flight.clamp(1, PRODUCER_RESULTS as usize);
+        loop {
+            while self.on_the_way.len() < most && self.take() {
+                let last = self.on_the_way.len() - 1;
+                if let Err(error) = self.send(last).await {
+                    return self.fail(&error);
+                }
+            }
+            let may_send = self.on_the_way.len() < most;
+            let Some(Batch { reply: Some(reply), .. }) = self.on_the_way.front_mut() else {
+                if inner.lock().abandoned && inner.lock().batch.is_empty() {
+                    return;
+                }
+                inner.begun.notified().await;
+                continue;
+            };
+            let came = tokio::select! {
+                biased;
+                came = reply => came,
+                () = inner.begun.notified(), if may_send => continue,
+            };
+            if let Err(error) = self.settle(came).await {
+                return self.fail(&error);
+            }
+        }
+    }
+
+    /// Takes what is gathered; `false`: nothing is.
+    fn take(&mut self) -> bool {
+        let mut gathered = self.inner.lock();
+        if gathered.batch.is_empty() {
+            return false;
+        }
+        let next = RecordBatch::with_capacity(gathered.batch.bytes().len());
+        let records = std::mem::replace(&mut gathered.batch, next);
+        let outcome = std::mem::take(&mut gathered.outcome);
+        drop(gathered);
+        self.inner.taken.notify_waiters();
+        self.on_the_way.push_back(Batch { sequence: self.next_sequence, records, outcome, reply: None });
+        self.next_sequence += 1;
+        true
+    }
+
+    async fn send(&mut self, at: usize) -> Result<(), Error> {
+        let (stream, level) = (self.stream, self.client.level());
+        let Batch { sequence, records, reply, .. } = &mut self.on_the_way[at];
+        let stamp = ProducerStamp { id: &self.producer, epoch: self.epoch, sequence: *sequence };
+        let terms = AppendTerms { producer: Some(stamp), ..AppendTerms::default() };
+        let mut encode = |out: &mut Vec<u8>, id: u32| {
+            put_write(out, id, &Fields::default(), level, |out| encode_append_with(out, stream, &terms, records))
+        };
+        *reply = Some(until_staged(&self.link, || self.link.request(None, &mut encode, None)).await?);
+        Ok(())
+    }
+
+    /// The oldest batch is answered.
+    async fn settle(&mut self, came: Result<SharedFrame, Lost>) -> Result<(), Error> {
+        let answer = match came {
+            Ok(frame) if frame.header.kind == Kind::Failed as u16 => Err(failure_of(&frame)),
+            Ok(frame) => appended_to(self.stream, &frame),
+            Err(why) => Err(Error::Lost { why, effect: Effect::Unknown }),
+        };
+        let error = match answer {
+            Ok(appended) => {
+                if let Some(batch) = self.on_the_way.pop_front() {
+                    batch.outcome.tell(Ok(Appended { count: batch.records.count(), ..appended }));
+                }
+                self.backoff.reset();
+                self.gaps = 0;
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        let is_gap = error.is("sequence_gap");
+        self.gaps += u32::from(is_gap);
+        let again = if is_gap { self.gaps <= MAX_GAPS } else { error.action() == Action::Retry };
+        if !again {
+            return Err(error);
+        }
+        tokio::time::sleep(self.backoff.next()).await;
+        for at in 0..self.on_the_way.len() {
+            self.send(at).await?;
+        }
+        Ok(())
+    }
+
+    /// Everybody is told, also those who come later.
+    fn fail(self, error: &Error) {
+        let mut gathered = self.inner.lock();
+        gathered.failed = Some(error.clone());
+        let waiting = std::mem::take(&mut gathered.outcome);
+        gathered.batch.clear();
+        drop(gathered);
+        for batch in &self.on_the_way {
+            batch.outcome.tell(Err(error.clone()));
+        }
+        waiting.tell(Err(error.clone()));
+        self.inner.taken.notify_waiters();
+    }
+}
