@@ -23,6 +23,7 @@ Examples:
   thalweg append events 'started' 'stopped'
   thalweg tail events --from 0
   thalweg consume events --group audit --create
+  thalweg subscribe 'orders.>'
   thalweg import flights.ndjson --stream flights --format ndjson
   thalweg log verify --data ./data
 
@@ -34,7 +35,7 @@ Exit codes:
   4  a condition did not hold (--if-revision, --expect, a lapsed attempt, ...)
   5  unavailable: not reachable, overloaded or in use; try again later";
 
-/// One durable log per node, read as key-value and as streams.
+/// One durable log per node, read as key-value and as streams; subjects and caches beside it.
 #[derive(Parser, Debug)]
 #[command(name = "thalweg", version, max_term_width = 110, after_help = AFTER_HELP, arg_required_else_help = true)]
 pub struct Cli {
@@ -90,6 +91,17 @@ pub enum Command {
     Groups(crate::commands::groups::Groups),
     /// Print what a consumer group delivers, or run a command for each record
     Consume(crate::commands::consume::Consume),
+    /// Publish messages to a subject: for whoever listens now
+    Publish(crate::commands::subjects::Publish),
+    /// Print messages of subjects as they are published
+    Subscribe(crate::commands::subjects::Subscribe),
+    /// Publish a message, and print the answer to it
+    Request(crate::commands::subjects::Request),
+    /// Answer messages of subjects
+    Reply(crate::commands::subjects::Reply),
+    /// Use a server's caches: bounded, in memory, with times to live
+    #[command(subcommand)]
+    Cache(crate::commands::cache::Cache),
     /// List keyspaces, or look after one
     Keyspaces(Keyspaces),
     /// Show what a node holds and how it is
@@ -141,6 +153,11 @@ impl Command {
             Self::Streams(args) => args.place().json,
             Self::Groups(args) => args.place().json,
             Self::Consume(args) => args.place.json,
+            Self::Publish(args) => args.place.json,
+            Self::Subscribe(args) => args.place.json,
+            Self::Request(args) => args.place.json,
+            Self::Reply(args) => args.place.json,
+            Self::Cache(args) => args.place().json,
             Self::Incr(args) => args.place.json,
             Self::Txn(args) => args.place.json,
             Self::Keyspaces(args) => args.place().json,

@@ -140,7 +140,12 @@ fn value_of(args: &Put) -> Result<Vec<u8>, Failure> {
     if let Some(path) = &args.file {
         return std::fs::read(path).map_err(|error| Failure::file(path, &error));
     }
-    match args.value.as_deref() {
+    bytes_or_stdin(args.value.as_deref())
+}
+
+/// What was typed; `-` or nothing is stdin.
+pub fn bytes_or_stdin(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
+    match typed {
         None | Some("-") => {
             let mut value = Vec::new();
             // One byte more than may be written, so that a longer value is refused and not cut.

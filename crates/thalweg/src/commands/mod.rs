@@ -2,6 +2,7 @@
 
 pub mod backup;
 pub mod bench;
+pub mod cache;
 pub mod consume;
 pub mod coordinate;
 mod export;
@@ -14,6 +15,7 @@ mod node;
 pub mod past;
 pub mod serve;
 mod stream;
+pub mod subjects;
 pub mod time;
 mod transaction;
 pub mod watch;
@@ -50,6 +52,11 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Streams(args) => node::streams(&args),
         Command::Groups(args) => groups::run(&args),
         Command::Consume(args) => consume::run(&args),
+        Command::Publish(args) => subjects::publish(&args),
+        Command::Subscribe(args) => subjects::subscribe(&args),
+        Command::Request(args) => subjects::request(&args),
+        Command::Reply(args) => subjects::reply(&args),
+        Command::Cache(args) => cache::run(&args),
         Command::Keyspaces(args) => transaction::keyspaces(&args),
         Command::Incr(args) => transaction::incr(&args),
         Command::Txn(args) => transaction::txn(&args),

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Records and bytes of stdin that go into one append.
-const STDIN_BATCH: (usize, usize) = (1000, 1024 * 1024);
+pub const STDIN_BATCH: (usize, usize) = (1000, 1024 * 1024);
 
 pub fn append(args: &Append) -> Result<(), Failure> {
     let headers = args.headers.iter().map(|header| parse_header(header)).collect::<Result<Vec<_>, _>>()?;
@@ -199,14 +199,14 @@ fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Fa
     render::line(&text)
 }
 
-fn parse_header(text: &str) -> Result<(String, Vec<u8>), Failure> {
+pub fn parse_header(text: &str) -> Result<(String, Vec<u8>), Failure> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.as_bytes().to_vec())),
         _ => Err(Failure::usage(format!("{text:?} is no header: use NAME=VALUE"))),
     }
 }
 
-fn strip_newline(mut line: Vec<u8>) -> Vec<u8> {
+pub fn strip_newline(mut line: Vec<u8>) -> Vec<u8> {
     if line.last() == Some(&b'\n') {
         line.pop();
     }

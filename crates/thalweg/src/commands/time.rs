@@ -100,7 +100,7 @@ pub fn parse_ttl(text: &str) -> Result<Deadline, String> {
     }
 }
 
-fn parse_touch(text: &str) -> Result<Deadline, String> {
+pub fn parse_touch(text: &str) -> Result<Deadline, String> {
     match parse_ttl(text) {
         Ok(Deadline::Keep) => Err("a touch that keeps the deadline does nothing".to_owned()),
         parsed => parsed,

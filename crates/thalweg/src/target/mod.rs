@@ -3,6 +3,7 @@
 //! Owns: the one trait that keeps commands identical for both, and the types it speaks. The two
 //! implementations translate; they decide nothing.
 
+pub mod caches;
 pub mod coordinate;
 pub mod events;
 pub mod groups;
@@ -11,6 +12,7 @@ pub mod local;
 pub mod past;
 pub mod remote;
 pub mod snapshot;
+pub mod subjects;
 pub mod time;
 pub mod watch;
 
@@ -68,8 +70,34 @@ impl Place {
 
     /// The server that is meant, unless it is a directory.
     pub(crate) fn url(&self) -> String {
-        let url = self.server.clone().or_else(|| std::env::var("THALWEG_SERVER").ok().filter(|url| !url.is_empty()));
-        url.unwrap_or_else(|| DEFAULT_SERVER.to_owned())
+        url(self.server.as_ref())
+    }
+}
+
+fn url(server: Option<&String>) -> String {
+    let url = server.cloned().or_else(|| std::env::var("THALWEG_SERVER").ok().filter(|url| !url.is_empty()));
+    url.unwrap_or_else(|| DEFAULT_SERVER.to_owned())
+}
+
+/// Options of commands that need a server: what they are about is in no directory.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Where")]
+pub struct ServerPlace {
+    /// Talk to this server [env: THALWEG_SERVER] [default: http://127.0.0.1:7070]
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+    /// Give up on a server that does not answer for so long
+    #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = crate::span::parse_span)]
+    pub timeout: Duration,
+    /// Print JSON: one object, or one a line where there are many; errors on stderr too
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ServerPlace {
+    /// Prepares to talk to it.
+    pub fn http(&self) -> Result<http::Http, Failure> {
+        http::Http::new(&url(self.server.as_ref()), self.timeout)
     }
 }
 
@@ -262,19 +290,24 @@ pub fn holds_for_absent(expect: Expect<'_>) -> bool {
 
 /// A record as the API shows it.
 pub fn record_of(object: &Map<String, Value>) -> Option<StreamRecord> {
+    Some(StreamRecord {
+        offset: object.get("offset")?.as_u64()?,
+        time: object.get("time_micros").and_then(Value::as_u64).unwrap_or_default(),
+        key: take_bytes(object, "key"),
+        headers: headers_of(object),
+        payload: take_bytes(object, "payload")?,
+        is_tombstone: object.get("tombstone") == Some(&json!(true)),
+    })
+}
+
+/// The headers of a record or message as the API shows it.
+pub fn headers_of(object: &Map<String, Value>) -> Vec<(String, Vec<u8>)> {
     let header = |header: &Value| {
         let header = header.as_object()?;
         Some((header.get("name")?.as_str()?.to_owned(), take_bytes(header, "value")?))
     };
     let headers = object.get("headers").and_then(Value::as_array);
-    Some(StreamRecord {
-        offset: object.get("offset")?.as_u64()?,
-        time: object.get("time_micros").and_then(Value::as_u64).unwrap_or_default(),
-        key: take_bytes(object, "key"),
-        headers: headers.map(|headers| headers.iter().filter_map(header).collect()).unwrap_or_default(),
-        payload: take_bytes(object, "payload")?,
-        is_tombstone: object.get("tombstone") == Some(&json!(true)),
-    })
+    headers.map(|headers| headers.iter().filter_map(header).collect()).unwrap_or_default()
 }
 
 /// What to do about a stream that is not there.

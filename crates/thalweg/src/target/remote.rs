@@ -571,28 +571,31 @@ pub(super) fn revision(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Records with keys and headers; what is no text as base64.
-fn records_json(records: &[NewRecord]) -> Value {
-    let records = records.iter().map(|record| {
-        let mut object = Map::new();
-        if let Some(key) = &record.key {
-            insert_bytes(&mut object, "key", key);
-        }
-        if !record.headers.is_empty() {
-            let header = |(name, value): &(String, Vec<u8>)| {
-                let mut header = Map::new();
-                header.insert("name".into(), json!(name));
-                insert_bytes(&mut header, "value", value);
-                Value::Object(header)
-            };
-            object.insert("headers".into(), record.headers.iter().map(header).collect());
-        }
-        insert_bytes(&mut object, "payload", &record.payload);
-        if record.is_tombstone {
-            object.insert("tombstone".into(), json!(true));
-        }
-        Value::Object(object)
-    });
+pub(super) fn records_json(records: &[NewRecord]) -> Value {
+    let records = records.iter().map(|record| Value::Object(record_object(record)));
     json!({ "records": records.collect::<Vec<_>>() })
+}
+
+/// A record or message as the API takes and shows it.
+pub fn record_object(record: &NewRecord) -> Map<String, Value> {
+    let mut object = Map::new();
+    if let Some(key) = &record.key {
+        insert_bytes(&mut object, "key", key);
+    }
+    if !record.headers.is_empty() {
+        let header = |(name, value): &(String, Vec<u8>)| {
+            let mut header = Map::new();
+            header.insert("name".into(), json!(name));
+            insert_bytes(&mut header, "value", value);
+            Value::Object(header)
+        };
+        object.insert("headers".into(), record.headers.iter().map(header).collect());
+    }
+    insert_bytes(&mut object, "payload", &record.payload);
+    if record.is_tombstone {
+        object.insert("tombstone".into(), json!(true));
+    }
+    object
 }
 
 /// A record as the API shows it; `None` for a line that is no record.
