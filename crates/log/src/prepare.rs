@@ -30,12 +30,12 @@ use crate::{
 /// Zeroes are written in pieces of this size: larger ones make large folios in the page cache, which halve the
 /// speed of small writes later.
 const ZERO_PIECE_BYTES: usize = 64 * 1024;
-/// Zeroes between two looks at the pace.
+/// Zeroes that go to the disk at a time. The writer's syncs wait for as much as this; with 8 MiB, for 4 ms.
 const PACE_STEP_BYTES: u64 = 1024 * 1024;
 /// How long a step takes at least while nobody waits: 256 MiB/s.
 const PACE_STEP: Duration = Duration::from_millis(4);
-/// Zeroes between two syncs, so that their writeback comes in pieces between the writer's own syncs.
-const ZERO_SYNC_BYTES: u64 = 8 * 1024 * 1024;
+/// The same where segments are used slowly: 64 MiB/s, so that one sync of the writer in twenty meets a step.
+const EASY_PACE_STEP: Duration = Duration::from_millis(16);
 /// Recycled segments kept beyond `spare_segments` while there is room: saves writing their zeroes again.
 const EXTRA_SPARES: usize = 2;
 
@@ -72,6 +72,17 @@ struct State {
     stop: bool,
     generation: u64,
     slots: BTreeSet<u32>,
+    /// When the writer took the last one, and how long the one before it lasted.
+    taken: Option<Instant>,
+    lasted: Duration,
+}
+
+impl State {
+    /// How long a step takes at least: segments are prepared in half the time in which they are used, within limits.
+    fn pace_step(&self, segment_bytes: u32) -> Duration {
+        let steps = (u64::from(segment_bytes) / PACE_STEP_BYTES).max(1) as u32;
+        (self.lasted / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)
+    }
 }
 
 /// Counters of the preparer.
@@ -157,6 +168,8 @@ impl Spares {
             return None;
         }
         state.retry = true;
+        let now = Instant::now();
+        state.lasted = state.taken.replace(now).map_or(Duration::ZERO, |before| now - before);
         self.work.notify_one();
         state.ready.pop_front()
     }
@@ -363,10 +376,8 @@ impl Spares {
             at += piece;
             self.counters.zeroed_bytes.fetch_add(piece, Ordering::Relaxed);
             if pace == Pace::Bounded && at.is_multiple_of(PACE_STEP_BYTES) {
-                if at.is_multiple_of(ZERO_SYNC_BYTES) {
-                    file.sync_data().explain("sync", path)?;
-                }
-                if !self.pause(step_began + PACE_STEP) {
+                file.write_out(at - PACE_STEP_BYTES, PACE_STEP_BYTES).explain("write out", path)?;
+                if !self.pause(step_began) {
                     return Ok(false);
                 }
                 step_began = Instant::now();
@@ -375,11 +386,12 @@ impl Spares {
         Ok(true)
     }
 
-    /// Rests until `until` unless a writer waits for a segment; false if told to stop.
-    fn pause(&self, until: Instant) -> bool {
+    /// Rests until a step that began at `began` has taken long enough, unless a writer waits for a segment; false if
+    /// told to stop.
+    fn pause(&self, began: Instant) -> bool {
         let mut state = self.state();
         loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = (began + state.pace_step(self.segment_bytes)).saturating_duration_since(Instant::now());
             if state.stop || state.waiting > 0 || left.is_zero() {
                 return !state.stop;
             }

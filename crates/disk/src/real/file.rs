@@ -7,7 +7,7 @@ use std::{fs, io, os::unix::fs::FileExt};
 
 use rustix::io::Errno;
 
-use super::mapping::RealMapping;
+use super::{mapping::RealMapping, write_out::write_out};
 use crate::{File, Mapping};
 
 /// Parts the kernel accepts in one vectored write (`IOV_MAX`).
@@ -45,6 +45,10 @@ impl File for RealFile {
 
     fn sync_all(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.file)?)
+    }
+
+    fn write_out(&self, offset: u64, len: u64) -> io::Result<()> {
+        write_out(&self.file, offset, len)
     }
 
     fn len(&self) -> io::Result<u64> {

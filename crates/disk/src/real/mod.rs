@@ -4,6 +4,7 @@
 //! `fsync` is passed up at once and never repeated, because the kernel has marked the pages clean by
 //! then and a second call would report a success that did not happen.
 
+mod direct;
 mod file;
 mod mapping;
 mod write_out;
@@ -18,7 +19,10 @@ use std::{
 use rustix::fs::FlockOperation;
 
 use self::file::RealFile;
-pub use self::write_out::write_out;
+pub use self::{
+    direct::{DIRECT_BLOCK_BYTES, set_direct},
+    write_out::write_out,
+};
 use crate::{Disk, File, LockGuard, path};
 
 /// A directory tree below a root in the file system.

@@ -47,9 +47,12 @@ impl PartialFile {
 
     /// Cuts it after its last whole chunk; says what is left. None if not even the first is whole.
     fn cut(&mut self) -> Result<Option<PartialSnapshot>, Failure> {
-        self.file.file().seek(SeekFrom::Start(0)).map_err(|error| self.fault(&error))?;
-        let Ok(partial) = survey(BufReader::new(self.file.file())) else { return Ok(None) };
-        self.file.cut(partial.bytes).map_err(|error| self.fault(&error))?;
+        let Self { path, file } = self;
+        let fault = |error: io::Error| Failure::file(path, &error);
+        let mut written = file.file().map_err(fault)?;
+        written.seek(SeekFrom::Start(0)).map_err(fault)?;
+        let Ok(partial) = survey(BufReader::new(written)) else { return Ok(None) };
+        file.cut(partial.bytes).map_err(fault)?;
         Ok(Some(partial))
     }
 }
