@@ -3,13 +3,18 @@
 
 mod common;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, ops::ControlFlow, sync::Arc, time::Duration};
 
 use common::{Rng, batch, check, clock, read_all, seed, small};
 use thalweg_disk::SimDisk;
 use thalweg_engine::{
     BackendKind, Database, Maintenance, Options, ReadError,
-    types::{Durability, Offset, command::StreamConfig},
+    types::{
+        Durability, Offset,
+        command::{Compaction, StreamConfig},
+        limits::{MAX_COMPACTION_KEY_BYTES, MAX_KEY_BYTES},
+        record::{Record, RecordBatch},
+    },
 };
 
 fn settle(db: &Database) -> Maintenance {
@@ -218,4 +223,50 @@ fn a_deleted_stream_gives_its_space_back_and_its_name() {
     let again = db.stream("s").unwrap();
     assert_ne!(again.id(), stream.id());
     assert_eq!(again.append(&batch(&[vec![2]])).unwrap().appends[0].first, Offset(0));
+}
+
+/// One pass of compaction holds as many keys as it has memory for. More keys make more passes.
+#[test]
+fn a_stream_of_more_keys_than_a_compaction_holds_is_compacted_in_passes() {
+    let keys = (MAX_COMPACTION_KEY_BYTES / MAX_KEY_BYTES + 100) as u32;
+    let disk = SimDisk::new(1);
+    let options = Options { segment_bytes: 4 << 20, ..small(BackendKind::Memory) };
+    let db = open(&disk, options).with_durability(Durability::Os);
+    let config =
+        StreamConfig { compaction: Some(Compaction { tombstone_grace: Duration::ZERO }), ..Default::default() };
+    let stream = db.create_stream("s", &config).unwrap().0;
+    let mut key = vec![7; MAX_KEY_BYTES];
+    for round in 0..2_u8 {
+        for number in 0..keys {
+            key[..4].copy_from_slice(&number.to_le_bytes());
+            let record = Record { key: Some(&key), headers: vec![], payload: &[round], is_tombstone: false };
+            let mut batch = RecordBatch::new();
+            batch.push(&record).unwrap();
+            stream.append(&batch).unwrap();
+        }
+    }
+    let filler = db.stream("filler").unwrap();
+    let mut dropped = 0;
+    for _ in 0..20 {
+        (0..40).for_each(|_| drop(filler.append(&batch(&[vec![7; 110_000]])).unwrap()));
+        filler.trim(filler.info().unwrap().next).unwrap();
+        db.flush().unwrap();
+        dropped += db.maintain().unwrap().compacted_records;
+    }
+    // The first pass sees each key once and drops nothing; the last one is not due while less is dirty than clean.
+    assert!(dropped > u64::from(keys) / 2, "{dropped} older records of {keys} are gone");
+    let (mut left, mut count, mut from) = (HashMap::new(), 0, Offset(0));
+    while from < stream.info().unwrap().next {
+        let page = stream.read(from, 100, 8 << 20).unwrap();
+        page.for_each(&mut |_, _, record| {
+            let number = u32::from_le_bytes(record.key.unwrap()[..4].try_into().unwrap());
+            left.insert(number, record.payload.to_vec());
+            count += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        from = page.next;
+    }
+    assert_eq!((left.len(), count), (keys as usize, 2 * u64::from(keys) - dropped));
+    assert!(left.values().all(|payload| payload == &[1]), "the newer ones are left");
 }

@@ -197,6 +197,8 @@ fn records_keep_key_headers_and_order() {
         );
         assert_eq!(place.cli(&["read", "events", "--since", "1h"]).ok().lines().count(), 4);
         assert_eq!(place.cli(&["read", "events", "--since", "2100-01-01T00:00:00Z"]).ok(), "");
+        let tailed = place.cli(&["tail", "events", "--since", "1h", "--limit", "2", "--payload-only"]).ok();
+        assert_eq!(tailed, "paid\nline one\n");
         assert_eq!(
             place.cli(&["tail", "events", "--last", "2", "--limit", "2", "--payload-only"]).ok(),
             "\nline three\n"

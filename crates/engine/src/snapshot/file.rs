@@ -22,7 +22,7 @@ use std::{
 use thalweg_disk::{DIRECT_BLOCK_BYTES, set_direct, write_out};
 
 /// What goes to the disk at a time.
-const PIECE_BYTES: usize = 256 * 1024;
+const PIECE_BYTES: usize = 128 * 1024;
 /// The longest rest: where a piece costs a seek, resting as long again would halve the speed for nothing.
 const MAX_REST: Duration = Duration::from_millis(5);
 
