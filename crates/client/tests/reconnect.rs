@@ -19,8 +19,8 @@ fn number(payload: &[u8]) -> u64 {
 async fn an_idempotent_publisher_and_a_tail_lose_and_repeat_nothing() {
     let mut random = Random::new();
     let node = Node::start().await;
-    let publishing = Proxy::new(node.native, Random::seeded(random.next()), 20, 2_000, 20_000).await;
-    let tailing = Proxy::new(node.native, Random::seeded(random.next()), 20, 2_000, 20_000).await;
+    let publishing = Proxy::new(node.native, Random::seeded(random.next()), 30, 1_000, 6_000).await;
+    let tailing = Proxy::new(node.native, Random::seeded(random.next()), 30, 1_000, 6_000).await;
     let publisher_client = connect(publishing.address, options()).await.durability(Durability::Os);
     let tail_client = connect(tailing.address, options()).await;
 

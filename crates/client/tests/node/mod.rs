@@ -148,7 +148,7 @@ impl Proxy {
                 let bytes = if is_cut { least + random.below(most - least) } else { u64::MAX };
                 let counted = counted.clone();
                 tokio::spawn(async move {
-                    let to = TcpStream::connect(target).await.unwrap();
+                    let Ok(to) = TcpStream::connect(target).await else { return }; // it has stopped
                     forward(from, to, bytes).await;
                     if is_cut {
                         counted.fetch_add(1, Ordering::Relaxed);
