@@ -90,6 +90,8 @@ struct Inner {
     gathered: Mutex<Gathered>,
     /// Tells the pump that a batch waits for its time.
     begun: Arc<Notify>,
+    /// Tells those who wait for an answer that others wait for too.
+    settled: Notify,
 }
 
 struct Gathered {
@@ -99,7 +101,11 @@ struct Gathered {
     pump_waits: bool,
     /// The connection's life that something was last sent in; another one since may have lost some.
     generation: Option<u64>,
+    /// Batches sent.
+    sent: u64,
     in_flight: VecDeque<Reply>,
+    /// Batches on the way of which somebody has taken it to wait for the answer.
+    awaited: usize,
     acked: Published,
     /// What went wrong since somebody was last told.
     failed: Option<Error>,
@@ -112,7 +118,7 @@ type Push<'a> = dyn FnMut(&mut BatchWriter) -> Result<(), RecordError> + Send + 
 enum Wait {
     Link,
     /// For the answer to the oldest batch.
-    Ack(Reply),
+    Ack,
 }
 
 impl Client {
@@ -130,12 +136,15 @@ impl Client {
                 last_sent: None,
                 pump_waits: false,
                 generation: None,
+                sent: 0,
                 in_flight: VecDeque::new(),
+                awaited: 0,
                 acked: Published::default(),
                 failed: None,
             }),
             subject,
             begun: begun.clone(),
+            settled: Notify::new(),
         });
         tokio::spawn(pump(Arc::downgrade(&inner), begun));
         Ok(Publisher { inner })
@@ -186,24 +195,25 @@ impl Publisher {
             };
             inner.wait(wait).await?;
         }
-        while let Some(oldest) = inner.take_oldest() {
-            inner.settle(oldest.await);
-        }
-        let generation = inner.lock().generation;
+        while inner.await_answer().await {}
+        let (generation, sent) = {
+            let gathered = inner.lock();
+            (gathered.generation, gathered.sent)
+        };
         if inner.options.acks == Acks::None {
             inner.client.barrier(&inner.link).await?;
         }
         let now = inner.link.generation();
         let mut gathered = inner.lock();
-        let (failed, acked) = (gathered.failed.take(), std::mem::take(&mut gathered.acked));
-        if let Some(error) = failed {
+        if let Some(error) = gathered.failed.take() {
             return Err(error);
         }
-        if generation.is_some_and(|sent| sent != now) {
-            gathered.generation = None;
+        // What was sent meanwhile is for the next flush to look after.
+        gathered.generation = (gathered.sent != sent).then_some(now);
+        if generation.is_some_and(|begun| begun != now) {
             return Err(Error::Lost { why: Lost::Closed, effect: Effect::Unknown });
         }
-        Ok(acked)
+        Ok(std::mem::take(&mut gathered.acked))
     }
 }
 
@@ -264,12 +274,12 @@ impl Inner {
             return Ok(());
         }
         if let Acks::PerBatch { max_in_flight } = self.options.acks {
-            while gathered.in_flight.len() >= max_in_flight.max(1) {
-                let Some(mut oldest) = gathered.in_flight.pop_front() else { break };
-                match oldest.try_now() {
-                    Some(came) => gathered.settle(came),
-                    None => return Err(Ok(Wait::Ack(oldest))),
-                }
+            while gathered.in_flight.len() + gathered.awaited >= max_in_flight.max(1) {
+                let Some(came) = gathered.in_flight.front_mut().and_then(Reply::try_now) else {
+                    return Err(Ok(Wait::Ack));
+                };
+                gathered.in_flight.pop_front();
+                gathered.settle(came);
             }
         }
         let sent = match self.options.acks {
@@ -281,6 +291,7 @@ impl Inner {
                 gathered.last_sent = Some(Instant::now());
                 // A life before this one that something was sent in stays remembered until a flush has told of it.
                 gathered.generation.get_or_insert(generation);
+                gathered.sent += 1;
                 Ok(())
             }
             Err(Blocked::Room | Blocked::Connection(_)) => Err(Ok(Wait::Link)),
@@ -322,23 +333,36 @@ impl Inner {
         Ok(generation)
     }
 
-    fn take_oldest(&self) -> Option<Reply> {
-        self.lock().in_flight.pop_front()
-    }
-
-    fn settle(&self, came: Result<thalweg_wire::SharedFrame, Lost>) {
-        self.lock().settle(came);
+    /// Waits for an answer; `false`: all have come.
+    async fn await_answer(&self) -> bool {
+        let mut settled = pin!(self.settled.notified());
+        settled.as_mut().enable();
+        let (oldest, others) = {
+            let mut gathered = self.lock();
+            let others = gathered.awaited > 0;
+            gathered.awaited += usize::from(!gathered.in_flight.is_empty());
+            (gathered.in_flight.pop_front(), others)
+        };
+        let Some(oldest) = oldest else {
+            if others {
+                settled.await;
+            }
+            return others;
+        };
+        let mut awaited = Awaited { inner: self, reply: Some(oldest) };
+        if let Some(reply) = &mut awaited.reply {
+            let came = reply.await;
+            awaited.reply = None;
+            self.lock().settle(came);
+        }
+        true
     }
 
     /// Waits for what a message waits for, as long as requests may take.
     async fn wait(&self, wait: Wait) -> Result<(), Error> {
         let clock = Clock::new(self.client.call_timeout());
         match wait {
-            Wait::Ack(oldest) => {
-                let came = clock.within(Effect::Unknown, async { Ok(oldest.await) }).await?;
-                self.settle(came);
-                Ok(())
-            }
+            Wait::Ack => clock.within(Effect::Unknown, async { Ok(self.await_answer().await) }).await.map(|_| ()),
             Wait::Link => {
                 let room = async {
                     let mut changed = pin!(self.link.changed.notified());
@@ -406,6 +430,24 @@ impl Gathered {
     }
 }
 
+/// The answer to a batch, while somebody waits for it. Who stops waiting gives it back.
+struct Awaited<'p> {
+    inner: &'p Inner,
+    reply: Option<Reply>,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        let mut gathered = self.inner.lock();
+        gathered.awaited -= 1;
+        if let Some(reply) = self.reply.take() {
+            gathered.in_flight.push_front(reply);
+        }
+        drop(gathered);
+        self.inner.settled.notify_waiters();
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         let mut gathered = std::mem::replace(&mut *self.lock(), Gathered::empty());
@@ -423,7 +465,9 @@ impl Gathered {
             last_sent: None,
             pump_waits: false,
             generation: None,
+            sent: 0,
             in_flight: VecDeque::new(),
+            awaited: 0,
             acked: Published::default(),
             failed: None,
         }
