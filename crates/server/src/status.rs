@@ -53,6 +53,12 @@ pub fn metrics(app: &Arc<App>) -> Response<Body> {
 
 /// `GET /v1/status`
 pub fn status(app: &Arc<App>) -> Response<Body> {
+    reply::json(StatusCode::OK, &server_status(app))
+}
+
+/// What it says.
+#[must_use]
+pub fn server_status(app: &App) -> Value {
     let mut object = node_status(app.db.blocking());
     object["uptime_seconds"] = json!(app.started.elapsed().as_secs());
     object["durability"] = json!(app.config.durability.name());
@@ -75,7 +81,8 @@ pub fn status(app: &Arc<App>) -> Response<Body> {
         "count": caches.len(),
         "max_bytes": caches.iter().map(|named| named.max_bytes).sum::<u64>(),
     });
-    reply::json(StatusCode::OK, &object)
+    object["native"] = json!({ "connections": app.native_metrics.connections() });
+    object
 }
 
 /// What `/v1/status` says of the database alone: the same for one that no server has open.

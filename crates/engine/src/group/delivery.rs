@@ -10,6 +10,7 @@ use thalweg_types::{
 
 use crate::{
     error::ReadError,
+    runs::{RunLimits, StreamRun},
     stream::{Stream, StreamPage},
 };
 
@@ -68,6 +69,13 @@ impl Delivery {
     #[must_use]
     pub fn record_count(&self) -> u64 {
         self.parts.iter().map(|part| part.page.record_count()).sum()
+    }
+
+    /// Its records as they lie in the log: how often each part was delivered, this time included, and its runs.
+    pub fn into_runs(self) -> Result<Vec<(u32, Vec<StreamRun>)>, ReadError> {
+        const ALL: RunLimits = RunLimits { max_bytes: u64::MAX, per_run_bytes: 0, enough_records: u64::MAX };
+        let runs = |part: Part| Ok((part.deliveries, part.page.into_runs(ALL)?.0));
+        self.parts.into_iter().map(runs).collect()
     }
 
     /// Calls `visit` with each record, by offset, until it breaks.

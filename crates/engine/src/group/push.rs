@@ -157,6 +157,17 @@ impl Push {
         self.max_delivery_records = u32::try_from(max_records).unwrap_or(u32::MAX).clamp(1, MAX_FETCH_RECORDS);
     }
 
+    /// The next delivery brings at most so many bytes, or one record, unless it is under way.
+    pub fn limit_delivery_bytes(&mut self, max_bytes: u64) {
+        self.max_delivery_bytes = max_bytes.max(1);
+    }
+
+    /// What the receiver may hold unsettled.
+    #[must_use]
+    pub fn credit(&self) -> Credit {
+        self.ledger.credit
+    }
+
     /// What it waits for, if it does.
     pub fn waits(&mut self) -> Result<Option<Waits>, GroupError> {
         Ok(match self.look()? {

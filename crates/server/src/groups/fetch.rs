@@ -32,7 +32,8 @@ pub async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::shown(Media::Json, Body::from(delivered(&delivery)?), delivery.durability))
 }
 
-async fn wait_and_fetch(
+/// A fetch that waits for records as its request says, and no longer than the server runs.
+pub async fn wait_and_fetch(
     app: &Arc<App>,
     group: &Group,
     request: &FetchRequest,

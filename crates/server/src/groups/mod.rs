@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use thalweg_engine::{Database, Group, GroupStart, Stream};
 use thalweg_types::{Durability, command::groups::GroupConfig};
 
-pub use fetch::fetch;
+pub use fetch::{fetch, wait_and_fetch};
 pub use json::{JsonSettlement, again, settlements};
 pub use local::{GroupCall, group_json};
 pub use push::push;

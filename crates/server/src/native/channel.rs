@@ -311,16 +311,19 @@ impl ChannelTask {
         match handled {
             Err(failure) => self.refuse(&waiting, &failure),
             Ok((Handled::Replied, _)) => self.count(&waiting, true),
-            Ok((Handled::Write(write), held)) => {
-                match request.timeout() {
-                    None => {
-                        if let Some(reply) = self.requests.write(waiting, write, held) {
-                            self.reply(&waiting, reply);
-                        }
+            Ok((Handled::Write(write), held)) => match request.timeout() {
+                None => {
+                    if let Some(reply) = self.requests.write(waiting, write, held) {
+                        self.reply(&waiting, reply);
                     }
-                    Some(timeout) => self.requests.write_until(waiting, write, timeout, held),
                 }
-                return true;
+                Some(timeout) => {
+                    let later = Box::pin(async move { Ok(Reply::Outcome(write.await?)) });
+                    self.requests.unstoppable(waiting, later, Some(timeout), held);
+                }
+            },
+            Ok((Handled::Unstoppable(later), held)) => {
+                self.requests.unstoppable(waiting, later, request.timeout(), held);
             }
             Ok((Handled::Later(later), held)) => self.requests.later(waiting, later, request.timeout(), held),
             Ok((Handled::Holding(later), held)) => {
@@ -339,7 +342,7 @@ impl ChannelTask {
                 self.count(&waiting, true);
             }
         }
-        false
+        matches!(kind, Kind::Write | Kind::WriteAndPublish)
     }
 
     /// Whether a request may be carried out, and its place among those that are.

@@ -3,10 +3,11 @@
 use thalweg_wire::{ClientFrame, DecodeError, Permit};
 
 use super::{
+    catalog,
     failure::Failure,
-    reads,
+    groups, reads,
     request::{Handled, Request, Turn},
-    streams, write,
+    scans, status, streams, watches, write,
 };
 
 /// What a frame permits to be sent, if it begins a subscription.
@@ -26,8 +27,26 @@ pub fn dispatch(turn: &mut Turn<'_>, request: &Request<'_>, frame: ClientFrame<'
     match frame {
         ClientFrame::Get(get) => reads::get(turn, request, &get),
         ClientFrame::Write(write) => write::write(turn, &write),
+        ClientFrame::WriteAndPublish(wanted) => write::write_and_publish(turn, request, &wanted),
+        ClientFrame::MultiGet(wanted) => reads::multi_get(turn, request, &wanted),
+        ClientFrame::Scan(scan) => scans::scan(turn, request, &scan),
+        ClientFrame::Versions(wanted) => scans::versions(turn, request, &wanted),
+        ClientFrame::FindKeyspace(wanted) => catalog::find_keyspace(turn, request, &wanted),
+        ClientFrame::ListKeyspaces(wanted) => catalog::list_keyspaces(turn, request, &wanted),
+        ClientFrame::FindLease(wanted) => catalog::find_lease(turn, request, &wanted),
+        ClientFrame::ListLeases(wanted) => catalog::list_leases(turn, request, &wanted),
         ClientFrame::Read(read) => streams::read(turn, request, &read),
         ClientFrame::Tail(tail) => streams::tail(turn, request, &tail),
+        ClientFrame::FindStream(wanted) => catalog::find_stream(turn, request, &wanted),
+        ClientFrame::ListStreams(wanted) => catalog::list_streams(turn, request, &wanted),
+        ClientFrame::FindOffset(wanted) => streams::find_offset(turn, request, &wanted),
+        ClientFrame::ListProducers(wanted) => catalog::list_producers(turn, request, &wanted),
+        ClientFrame::Fetch(fetch) => groups::fetch(turn, &fetch),
+        ClientFrame::Push(push) => groups::push(turn, request, &push),
+        ClientFrame::FindGroup(wanted) => groups::find_group(turn, request, &wanted),
+        ClientFrame::ListGroups(wanted) => groups::list(turn, request, &wanted),
+        ClientFrame::Watch(watch) => watches::watch(turn, request, &watch),
+        ClientFrame::ReadStatus(_) => status::read(turn, request),
         other => Err(Failure::of(&DecodeError::UnknownKind { kind: other.kind() as u16 })),
     }
 }

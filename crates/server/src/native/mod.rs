@@ -22,6 +22,7 @@
 //!   for a disk is read there, by [`streams::off_thread`].
 //! * It proposes a **command** and gives `Handled::Write(..)`: no allocation but the command's, and no dropping: its outcome
 //!   is told unless the client's time is up. What came with one read is committed as one entry.
+//!   A write that is more than its command is `Handled::Unstoppable(..)`.
 //! * It makes the **channel wait** with [`Handled::Holding`](request::Handled): as later, but no further frame is looked at.
 //! * It **begins a subscription**: puts the begin (`tailing`...) into the outbox and gives `Handled::Began(source)`. The channel
 //!   then asks the [`Source`](subscription::Source) for one frame after the other, as far as credit, limit and
@@ -46,19 +47,24 @@
 //! 500 × 128 B: a copy of 70 KB and a walk over its records to check them, 15 µs, so 30 M records/s before the disk is the
 //! bound. Reading records of 1 KB by the thousand: no copy but the log's read and the socket's write.
 
+mod catalog;
 pub mod channel;
 mod dispatch;
 pub mod failure;
+pub mod groups;
 pub mod listen;
 pub mod metrics;
 mod reads;
 pub mod replies;
 pub mod request;
 pub mod requests;
+mod scans;
 mod session;
+mod status;
 pub mod streams;
 pub mod subjects;
 pub mod subscription;
+pub mod watches;
 mod write;
 
 use std::sync::Arc;

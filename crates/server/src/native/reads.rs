@@ -1,17 +1,25 @@
-//! Keys, keyspaces and leases, read.
+//! Keys, read; and what lists have in common. Pages of keyspaces are read in `scans`, what there is beside keys in
+//! `catalog`.
+
+use std::sync::Arc;
 
 use thalweg_engine::{Entry, Expiry, Keyspace};
-use thalweg_types::{KeyspaceId, LeaseId, Revision};
-use thalweg_wire::{self as wire, Get, Rest};
+use thalweg_types::{KeyspaceId, LeaseId, Revision, limits::MAX_COMMIT_WRITES};
+use thalweg_wire::{self as wire, Entries, Get, List, MultiGet, Rest};
 
 use super::{
     failure::Failure,
-    request::{Handled, Request, Turn},
+    replies::Replies,
+    request::{Handled, Reply, Request, Turn},
+    streams::off_thread,
 };
-use crate::app::App;
+use crate::{
+    app::App,
+    limits::{DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
+};
 
 /// `remaining` of what does not end.
-const NEVER: u64 = u64::MAX;
+pub const NEVER: u64 = u64::MAX;
 
 /// `get`
 pub fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<Handled, Failure> {
@@ -25,8 +33,65 @@ pub fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<
     Ok(Handled::Replied)
 }
 
+/// Most keys of a multi get: as many as a commit can write.
+const MAX_KEYS: usize = MAX_COMMIT_WRITES;
+/// Bytes of an entry beside its value.
+const ENTRY_HEAD_BYTES: usize = 8 + 8 + 8 + 8 + 4;
+
+/// `multi get`
+pub fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &MultiGet<'_>) -> Result<Handled, Failure> {
+    let keyspace = keyspace(turn.app, wanted.keyspace)?;
+    if wanted.keys.len() > MAX_KEYS {
+        let message = format!("{} keys are more than {MAX_KEYS}: ask for fewer at a time", wanted.keys.len());
+        return Err(Failure::fix("too_many_keys", message));
+    }
+    let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
+    if wanted.keys.len() as u64 <= INLINE_LISTED {
+        let found = look_at_all(turn.app, &keyspace, revision, values, wanted.keys.iter(), max_bytes)?;
+        put_entries(turn.app, turn.out, request.id, &found)?;
+        return Ok(Handled::Replied);
+    }
+    let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
+    Ok(Handled::later(async move {
+        let reading = Arc::clone(&app);
+        let read =
+            move || look_at_all(&reading, &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes);
+        let found = off_thread(read).await?;
+        Ok(Reply::encode(move |out, id| put_entries(&app, out, id, &found)))
+    }))
+}
+
+fn look_at_all<'k>(
+    app: &App,
+    keyspace: &Keyspace,
+    revision: Revision,
+    values: wire::Values,
+    keys: impl Iterator<Item = &'k [u8]>,
+    max_bytes: usize,
+) -> Result<Vec<Found>, Failure> {
+    let (mut all, mut bytes) = (Vec::new(), 0);
+    for key in keys {
+        let found = look(app, keyspace, revision, values, key)?;
+        bytes += ENTRY_HEAD_BYTES + found.value.len();
+        if bytes > max_bytes {
+            // Told before all of it is in memory.
+            let message =
+                format!("the values are more than the {max_bytes} bytes that the client takes: ask for fewer keys");
+            return Err(Failure::fix("result_too_large", message));
+        }
+        all.push(found);
+    }
+    Ok(all)
+}
+
+fn put_entries(app: &App, out: &mut Replies, id: u32, found: &[Found]) -> Result<(), Failure> {
+    let durability = app.db.blocking().visible_durability();
+    let entries: Vec<_> = found.iter().map(Found::entry).collect();
+    out.reply(id, &Entries { durability, entries: List::Items(&entries) })
+}
+
 /// The keyspace that a request names.
-fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
+pub fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
     app.db.blocking().keyspace_by_id(id).ok_or_else(|| {
         let message = format!("there is no keyspace with id {id}: it was dropped, ask for its name's id anew");
         Failure::fix("no_such_keyspace", message)
@@ -43,6 +108,11 @@ struct Found {
 }
 
 impl Found {
+    fn entry(&self) -> wire::Entry<'_> {
+        let Self { revision, remaining, lease, value_bytes, ref value } = *self;
+        wire::Entry { revision, remaining, lease, value_bytes, value }
+    }
+
     fn nothing() -> Self {
         Self {
             revision: Revision::ZERO,
@@ -74,4 +144,28 @@ fn look(app: &App, keyspace: &Keyspace, at: Revision, values: wire::Values, key:
 fn remaining(app: &App, expiry: &Expiry) -> Result<u64, Failure> {
     let left = app.db.blocking().remaining(expiry)?;
     Ok(left.map_or(NEVER, |left| u64::try_from(left.as_micros()).unwrap_or(NEVER)))
+}
+
+/// How much a list shows that is asked for so much.
+pub fn listed(limit: u32) -> usize {
+    let limit = if limit == 0 { DEFAULT_LISTED } else { limit.into() };
+    limit.min(MAX_LISTED) as usize
+}
+
+/// A reply of about so many items: read on the spot if they are few, else on a blocking thread. `read` gives what puts
+/// the reply.
+pub fn on_the_spot_or_off_thread<P>(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    items: usize,
+    read: impl FnOnce() -> Result<P, Failure> + Send + 'static,
+) -> Result<Handled, Failure>
+where
+    P: FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,
+{
+    if items as u64 <= INLINE_LISTED {
+        read()?(turn.out, request.id)?;
+        return Ok(Handled::Replied);
+    }
+    Ok(Handled::later(async move { Ok(Reply::encode(off_thread(read).await?)) }))
 }

@@ -65,7 +65,9 @@ pub enum Handled {
     Write(CommandUnderWay),
     /// The reply comes with this future. A cancel drops it, and the answer is `cancelled`; so does the request's timeout.
     Later(Later),
-    /// The same, and no further frame of the channel is looked at before it is done: for publishers that must wait.
+    /// The reply comes with this future, and nothing stops it: it writes. If the request's time is up it goes on unheard.
+    Unstoppable(Later),
+    /// The same as [`Later`](Self::Later), and no further frame of the channel is looked at before it is done: for publishers that must wait.
     Holding(Later),
     /// A subscription has begun: its begin is in the outbox, and the channel feeds it from this source.
     Began(Source),
@@ -86,6 +88,7 @@ impl fmt::Debug for Handled {
             Self::Replied => "Replied",
             Self::Write(_) => "Write",
             Self::Later(_) => "Later",
+            Self::Unstoppable(_) => "Unstoppable",
             Self::Holding(_) => "Holding",
             Self::Began(_) => "Began",
             Self::BeganSubject => "BeganSubject",

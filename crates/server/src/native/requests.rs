@@ -208,12 +208,15 @@ impl Requests {
         None
     }
 
-    /// A command is under way whose client waits for its reply so long only.
-    pub fn write_until(&mut self, waiting: Waiting, write: CommandUnderWay, timeout: Duration, held: Held) {
+    /// A request is under way that writes, and that nothing stops; its client may wait for the reply so long only.
+    pub fn unstoppable(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
         let reply = async move {
-            match tokio::time::timeout(timeout, write).await {
-                Ok(carried) => Ok(Reply::Outcome(carried?)),
-                Err(_) => Err(failure::timed_out().perhaps_done()),
+            match timeout {
+                None => later.await,
+                Some(timeout) => match tokio::time::timeout(timeout, later).await {
+                    Ok(reply) => reply,
+                    Err(_) => Err(failure::timed_out().perhaps_done()),
+                },
             }
         };
         self.begin(waiting, Work::Later(Box::pin(reply)), None, held);

@@ -60,6 +60,14 @@ pub fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail) -> Re
     Ok(Handled::Began(Source::Tail(Box::new(Tail { app, stream, next, behind: next < info.next }))))
 }
 
+/// `find offset`
+pub fn find_offset(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::FindOffset) -> Result<Handled, Failure> {
+    let stream = turn.app.db.blocking().stream_by_id(wanted.stream);
+    let offset = stream.offset_at(wanted.time)?;
+    turn.out.reply(request.id, &wire::OffsetFound { offset })?;
+    Ok(Handled::Replied)
+}
+
 /// A tail.
 #[derive(Debug)]
 pub struct Tail {

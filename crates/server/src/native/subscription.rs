@@ -12,7 +12,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 use thalweg_wire::{CancelMode, Credit, Permit, SendCredit};
 use tokio::sync::Notify;
 
-use super::{failure::Failure, replies::Replies, streams::Tail};
+use super::{failure::Failure, groups::Pushing, replies::Replies, streams::Tail, watches::Watching};
 use crate::admission::Held;
 
 /// Where a subscription's frames come from.
@@ -20,6 +20,10 @@ use crate::admission::Held;
 pub enum Source {
     /// A stream.
     Tail(Box<Tail>),
+    /// A consumer group.
+    Push(Box<Pushing>),
+    /// A keyspace.
+    Watch(Box<Watching>),
 }
 
 /// Whether a step that finds nothing waits.
@@ -97,6 +101,14 @@ impl Source {
                     let found = tail.step(wanted).await;
                     (Self::Tail(tail), found)
                 }
+                Self::Push(mut push) => {
+                    let found = push.step(wanted).await;
+                    (Self::Push(push), found)
+                }
+                Self::Watch(mut watch) => {
+                    let found = watch.step(wanted).await;
+                    (Self::Watch(watch), found)
+                }
             }
         })
     }
@@ -105,6 +117,8 @@ impl Source {
     fn next(&self) -> Option<u64> {
         match self {
             Self::Tail(tail) => Some(tail.next().0),
+            Self::Push(_) => None,
+            Self::Watch(watch) => Some(watch.next().0),
         }
     }
 }

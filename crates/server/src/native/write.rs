@@ -1,17 +1,59 @@
 //! Writes: commands as bytes, checked and proposed as they are.
 
+use std::sync::Arc;
+
+use thalweg_broker as broker;
 use thalweg_engine::{CommandUnderWay, Purpose, Wake};
-use thalweg_wire::{ClientCommand, Level, Write};
+use thalweg_types::{Durability, command::Outcome};
+use thalweg_wire::{self as wire, ClientCommand, Level, Write, WriteAndPublish};
 
 use super::{
     failure::Failure,
-    request::{Handled, Turn},
+    request::{Handled, Reply, Request, Turn},
 };
-use crate::app::App;
+use crate::{app::App, error::ApiError, subjects::publish_committed};
 
 /// `write`
 pub fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
     propose(turn.app, write.level, write.command.0).map(Handled::Write)
+}
+
+/// `write and publish`: the batches go out once the command was carried out at its level, and never more than once.
+pub fn write_and_publish(
+    turn: &Turn<'_>,
+    request: &Request<'_>,
+    wanted: &WriteAndPublish<'_>,
+) -> Result<Handled, Failure> {
+    if wanted.level.0.unwrap_or(turn.app.config.durability) == Durability::None {
+        let message = "a publish rides on a commit that has happened: at level none that is not known";
+        return Err(Failure::fix("outcome_unknown", message));
+    }
+    let batches = wanted.batches.iter().map(|batch| batch_of(request, batch)).collect::<Result<Vec<_>, _>>()?;
+    let write = propose(turn.app, wanted.level, wanted.command.0)?;
+    let app = Arc::clone(turn.app);
+    // Published also if the connection is gone meanwhile: so it is no part of what dies with the channel.
+    let published = tokio::spawn(async move {
+        let carried = write.await?;
+        // A repetition has been published before, or its first try was told to somebody who is gone.
+        if !matches!(carried.1, Some(Outcome::Duplicate { .. })) {
+            publish_committed(&app.views, &batches);
+        }
+        Ok(carried)
+    });
+    Ok(Handled::Unstoppable(Box::pin(async move {
+        match published.await {
+            Ok(carried) => carried.map(Reply::Outcome),
+            Err(error) => Err(Failure::new("internal", thalweg_types::Action::Stop, error.to_string()).perhaps_done()),
+        }
+    })))
+}
+
+/// A batch of messages in a request, checked, as the broker carries it: the bytes as they came, shared.
+pub fn batch_of(request: &Request<'_>, bytes: &[u8]) -> Result<broker::Batch, Failure> {
+    let batch = wire::Batch::decode(bytes).map_err(|error| Failure::of(&error))?;
+    batch.check_crc().and_then(|()| batch.check()).map_err(|error| Failure::of(&error))?;
+    let subject = broker::Subject::parse(batch.subject()).map_err(ApiError::from)?;
+    Ok(broker::Batch::new(subject, request.share(bytes), batch.count()).map_err(ApiError::from)?)
 }
 
 /// Proposes a client's command. The channel has what it queued committed at the end of its turn.
