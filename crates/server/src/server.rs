@@ -104,7 +104,7 @@ impl Server {
         let http = config.http;
         let listener = listen(http).map_err(|error| ServerError::Bind { http, error })?;
         let address = listener.local_addr().map_err(|error| ServerError::Bind { http, error })?;
-        let native = match config.native.resolve(address) {
+        let native = match config.native.resolve(http) {
             Some(at) => Some(thalweg_transport::Listener::bind(at, native_options(&config)).await?),
             None => None,
         };
