@@ -16,6 +16,7 @@ use crate::{
     identity::Identity,
     quic::{self, QuicOptions},
     tls,
+    trust::Fingerprint,
 };
 
 /// Connections that the kernel holds until they are accepted; more wait for their SYN to be sent again.
@@ -102,6 +103,13 @@ impl Listener {
         self.address
     }
 
+    /// The certificate's fingerprint, for clients to pin; `None` without TLS and QUIC.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        let is_used = self.tls.is_some() || !self.quic.is_empty();
+        self.options.identity.as_ref().filter(|_| is_used).map(Identity::fingerprint)
+    }
+
     /// What the kernel really holds for a UDP socket in each direction; `None` without QUIC. Less than was asked for
     /// loses packets in bursts.
     #[must_use]
@@ -135,19 +143,42 @@ impl Listener {
         .await
     }
 
-    /// Waits until QUIC has told all peers whose connections are closed. Over at once without QUIC; else give it a time.
-    pub async fn wait_idle(&self) {
-        for endpoint in &self.quic {
-            endpoint.wait_idle().await;
-        }
+    /// Refuses whoever comes from now on; connections that are there go on.
+    #[must_use]
+    pub fn stop(mut self) -> Stopped {
+        Stopped { quic: std::mem::take(&mut self.quic) }.refusing()
     }
 }
 
-/// Those who come after this are refused; connections that are there go on.
 impl Drop for Listener {
     fn drop(&mut self) {
+        refuse(&self.quic);
+    }
+}
+
+/// Without this an endpoint would go on with what it has connections for, and hold those who come for nobody.
+fn refuse(endpoints: &[Endpoint]) {
+    for endpoint in endpoints {
+        endpoint.set_server_config(None);
+    }
+}
+
+/// What is left of a listener that was stopped.
+#[derive(Debug)]
+pub struct Stopped {
+    quic: Vec<Endpoint>,
+}
+
+impl Stopped {
+    fn refusing(self) -> Self {
+        refuse(&self.quic);
+        self
+    }
+
+    /// Waits until no QUIC connection is left and all peers have been told; over at once without QUIC. Give it a time.
+    pub async fn wait_idle(&self) {
         for endpoint in &self.quic {
-            endpoint.set_server_config(None);
+            endpoint.wait_idle().await;
         }
     }
 }
