@@ -90,8 +90,12 @@ pub struct Admission {
     pub scans: Arc<Bound>,
     /// Event-stream tails.
     pub tails: Arc<Bound>,
-    /// Connections.
+    /// Connections, and channels beyond the first of a QUIC connection.
     pub connections: Arc<Bound>,
+    /// QUIC connections, which are among them.
+    pub quic_connections: Arc<Bound>,
+    /// Native connections before their welcome.
+    pub handshakes: Arc<Bound>,
 }
 
 impl Admission {
@@ -104,6 +108,8 @@ impl Admission {
             scans: Bound::new(u64::from(config.max_scans)),
             tails: Bound::new(u64::from(config.max_tails)),
             connections: Bound::new(u64::from(config.max_connections)),
+            quic_connections: Bound::new(u64::from(config.max_quic_connections)),
+            handshakes: Bound::new(u64::from(config.max_handshakes)),
         }
     }
 }

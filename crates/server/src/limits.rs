@@ -79,3 +79,12 @@ pub const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);
 /// How long one is kept that was sent to its end, for a client whose connection broke while the last of it was on its
 /// way: less, because nearly always nobody comes.
 pub const SENT_SNAPSHOT_KEEP: Duration = Duration::from_secs(10);
+/// What a native connection holds before it has said who it is: its hello, TLS records or what QUIC has in flight, keys.
+pub const HANDSHAKE_BYTES: u64 = 128 * 1024;
+/// What a UDP socket holds to receive at once: 32 reads of 64 datagrams.
+pub const QUIC_SOCKET_BYTES: u64 = 3 * 1024 * 1024;
+/// Channels of a QUIC connection at a time, the first among them; more wait for one to end. Each further one counts as a
+/// connection.
+pub const MAX_CONNECTION_CHANNELS: u32 = 64;
+/// Longest wait at a stop until QUIC has told its peers.
+pub const QUIC_FAREWELL: Duration = Duration::from_millis(500);

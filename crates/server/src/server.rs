@@ -61,6 +61,9 @@ pub enum ServerError {
     /// The native protocol's address could not be bound.
     #[error("{0}; is another server running there? choose another with `native`, or serve none with native = off")]
     BindNative(#[from] thalweg_transport::ListenError),
+    /// The native protocol's certificate cannot be used.
+    #[error("{0}; it is for TLS and QUIC: native_tls = false and native_quic_sockets = 0 do without")]
+    Certificate(#[from] thalweg_transport::IdentityError),
     /// The configuration does not hold together.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
@@ -74,6 +77,7 @@ impl Classified for ServerError {
         match self {
             Self::Bind { .. } | Self::BindNative(_) => "bind",
             Self::Config(error) => error.code(),
+            Self::Certificate(error) => error.code(),
             Self::Close(_) => "close",
         }
     }
@@ -81,6 +85,7 @@ impl Classified for ServerError {
     fn action(&self) -> Action {
         match self {
             Self::Bind { .. } | Self::BindNative(_) | Self::Config(_) => Action::Fix,
+            Self::Certificate(error) => error.action(),
             Self::Close(_) => Action::Stop,
         }
     }
@@ -105,7 +110,10 @@ impl Server {
         let listener = listen(http).map_err(|error| ServerError::Bind { http, error })?;
         let address = listener.local_addr().map_err(|error| ServerError::Bind { http, error })?;
         let native = match config.native.resolve(http) {
-            Some(at) => Some(thalweg_transport::Listener::bind(at, native_options(&config)).await?),
+            Some(at) => {
+                let options = native::security::options(&config, at.ip())?;
+                Some(thalweg_transport::Listener::bind(at, options).await?)
+            }
             None => None,
         };
         let (stop, stopping) = watch::channel(false);
@@ -124,6 +132,12 @@ impl Server {
         self.native.as_ref().map(thalweg_transport::Listener::local_addr)
     }
 
+    /// The fingerprint of the native protocol's certificate, if it has one.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<thalweg_transport::Fingerprint> {
+        self.native.as_ref().and_then(thalweg_transport::Listener::fingerprint)
+    }
+
     /// Serves until `shutdown` resolves, then stops and closes the database.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
         let Self { listener, address, native, app, stop } = self;
@@ -134,7 +148,7 @@ impl Server {
             async move { app.views.reclaim_until(app.stopping.clone()).await }
         });
         if let Some(native) = native {
-            tracing::info!(address = %native.local_addr(), "serving the native protocol");
+            native::security::announce(&native, &app.config);
             // Ends with its last connection, so the drain below waits for those as for HTTP's.
             connections.spawn(native::listen::serve(native::Native::new(&app), native));
         }
@@ -158,12 +172,6 @@ impl Server {
             Err(panic) => Err(ServerError::Close(WriteError::StateFailed { reason: panic.to_string() })),
         }
     }
-}
-
-fn native_options(config: &Config) -> thalweg_transport::ListenOptions {
-    let mut options = thalweg_transport::ListenOptions::default();
-    options.handshake_timeout = config.header_timeout.0;
-    options
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

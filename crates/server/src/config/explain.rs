@@ -7,8 +7,8 @@ use super::{ByteSize, Config, KNOBS, Resolved};
 use thalweg_types::limits::DEFAULT_CACHED_SUBJECTS;
 
 use crate::limits::{
-    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, PUSH_LEDGER_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, SUBSCRIPTION_BYTES,
-    TAIL_PAGE_BYTES,
+    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, HANDSHAKE_BYTES, PUSH_LEDGER_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES,
+    SCAN_PAGE_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
 impl Config {
@@ -28,6 +28,21 @@ impl Config {
             (
                 format!("connections: max_connections x {}", ByteSize(CONNECTION_BYTES)),
                 times(self.max_connections, CONNECTION_BYTES),
+            ),
+            (
+                format!("native handshakes: max_handshakes x {}", ByteSize(HANDSHAKE_BYTES)),
+                times(self.max_handshakes, HANDSHAKE_BYTES),
+            ),
+            (
+                format!("QUIC sockets: native_quic_sockets x {}", ByteSize(QUIC_SOCKET_BYTES)),
+                times(if self.serves_quic() { self.native_quic_sockets } else { 0 }, QUIC_SOCKET_BYTES),
+            ),
+            (
+                "QUIC connections: max_quic_connections x 2 x native_quic_window".to_owned(),
+                times(
+                    if self.serves_quic() { self.max_quic_connections } else { 0 },
+                    self.native_quic_window.0.saturating_mul(2),
+                ),
             ),
             (
                 format!("requests: max_requests_in_flight x {}", ByteSize(REQUEST_BYTES)),

@@ -6,6 +6,7 @@
 //! Invariants: a key that is not a knob is an error in every layer; [`Config`] holds no value that
 //! has not been checked; every knob has an effect.
 
+mod certificate;
 mod explain;
 mod layers;
 mod units;
@@ -13,11 +14,13 @@ mod units;
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
 
 use thalweg_engine::{BackendKind, Options};
+use thalweg_transport::MAX_QUIC_SOCKETS;
 use thalweg_types::{
     Action, Classified, Durability,
     limits::{DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MIN_CACHE_BYTES},
 };
 
+pub use certificate::PemFile;
 pub use explain::example;
 pub use layers::{Layers, Resolved, Source};
 pub use units::{Backend, ByteSize, LogFormat, NativeAddress, Setting, Span};
@@ -116,7 +119,21 @@ knobs! {
     /// Address and port of the native protocol; `next` is HTTP's address and the port after its own, `off` serves none.
     /// Costs one listening socket.
     native: NativeAddress = |_| NativeAddress::Next;
-    /// Permit an address that other machines reach, although there is no TLS and no authentication:
+    /// Speak TLS on the native protocol's TCP port, and nothing else; QUIC always does. Costs about three times
+    /// the CPU for each byte, and a signature for each connection.
+    native_tls: bool = |_| false;
+    /// PEM file with the certificate of the native protocol, and those between it and its authority; development: one that
+    /// the server makes and keeps in its data directory, for clients that know its fingerprint. Costs a restart to replace.
+    native_certificate: PemFile = |_| PemFile::Development;
+    /// PEM file with the private key of `native_certificate`; both are files, or none is. Costs nothing by itself.
+    native_key: PemFile = |_| PemFile::Development;
+    /// UDP sockets for QUIC on the native protocol's port, each served by a task of its own; as many as there are cores
+    /// that may serve QUIC, 0 for no QUIC. Each costs 3 MiB, and up to 8 MiB in the kernel.
+    native_quic_sockets: u32 = |_| 4;
+    /// Bytes of a QUIC connection that may be on their way, each way; a channel gets half. Costs twice that much
+    /// memory for each connection whose side does not read; less slows down far clients: a round trip each.
+    native_quic_window: ByteSize = |_| ByteSize(2 * MIB);
+    /// Permit an address that other machines reach, although there is no authentication, and no TLS for HTTP:
     /// costs the confidentiality of everything stored unless the network is trusted.
     allow_unprotected: bool = |_| false;
     /// Level of writes that name none: none, os, interval, disk or quorum. The stronger, the longer an
@@ -156,6 +173,11 @@ knobs! {
     maintenance_interval: Span = |engine| Span(engine.maintenance_interval);
     /// Open connections; one more is answered 503 and closed. Each costs up to 160 KiB of buffers.
     max_connections: u32 = |_| 4096;
+    /// Open QUIC connections, which are among those; one more is refused. Each costs up to twice `native_quic_window`.
+    max_quic_connections: u32 = |_| 256;
+    /// Native connections that have not said who they are yet; one more is refused, and from half of it on QUIC clients
+    /// must first prove their address. Each costs up to 128 KiB; fewer shed sooner when many connect at once.
+    max_handshakes: u32 = |_| 512;
     /// Requests being worked on; beyond it requests are shed with 503. Each costs about 4 KiB.
     max_requests_in_flight: u32 = |_| 4096;
     /// Largest request body; larger is 413. Costs nothing by itself.
@@ -240,18 +262,14 @@ impl Config {
         if !self.http.ip().is_loopback() && !self.allow_unprotected {
             return Err(ConfigError::Unprotected { knob: "http", address: self.http });
         }
-        if let Some(address) = self.native.resolve(self.http)
-            && !address.ip().is_loopback()
-            && !self.allow_unprotected
-        {
-            return Err(ConfigError::Unprotected { knob: "native", address });
-        }
+        self.check_native()?;
         if u32::try_from(self.segment_bytes.0).is_err() {
             return wrong("segment_bytes", "below 4GiB");
         }
         for (name, value) in [
             ("max_connections", u64::from(self.max_connections)),
             ("max_requests_in_flight", u64::from(self.max_requests_in_flight)),
+            ("max_handshakes", u64::from(self.max_handshakes)),
             ("max_body_bytes", self.max_body_bytes.0),
             ("max_scans", u64::from(self.max_scans)),
             ("subscription_messages", u64::from(self.subscription_messages)),
@@ -291,6 +309,37 @@ impl Config {
         }
         if self.drain_timeout > Span::seconds(8) {
             return wrong("drain_timeout", "at most 8s: a stop ends within 10s");
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    fn serves_quic(&self) -> bool {
+        self.native != NativeAddress::Off && self.native_quic_sockets > 0
+    }
+
+    fn check_native(&self) -> Result<(), ConfigError> {
+        let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
+        // TLS alone does not say who a client is: it keeps nobody out.
+        if let Some(address) = self.native.resolve(self.http)
+            && !address.ip().is_loopback()
+            && !self.allow_unprotected
+        {
+            return Err(ConfigError::Unprotected { knob: "native", address });
+        }
+        let is_file = |file: &PemFile| matches!(file, PemFile::At(_));
+        if is_file(&self.native_certificate) && !is_file(&self.native_key) {
+            return wrong("native_key", "a file, as native_certificate is: the one with its private key");
+        }
+        if is_file(&self.native_key) && !is_file(&self.native_certificate) {
+            return wrong("native_certificate", "a file, as native_key is: the one with its certificate");
+        }
+        if self.native_quic_sockets as usize > MAX_QUIC_SOCKETS {
+            return wrong("native_quic_sockets", "at most 64");
+        }
+        if self.native_quic_window < ByteSize(128 << 10) || self.native_quic_window > ByteSize(1 << 30) {
+            return wrong("native_quic_window", "at least 128KiB and at most 1GiB");
         }
         Ok(())
     }
@@ -347,8 +396,8 @@ pub enum ConfigError {
     },
     /// An address that other machines reach, without the permission.
     #[error(
-        "{knob} = {address} can be reached by other machines, and there is no TLS or authentication yet: \
-         use a loopback address, or set allow_unprotected = true if the network is trusted"
+        "{knob} = {address} can be reached by other machines, and there is no authentication yet, so TLS alone keeps \
+         nobody out: use a loopback address, or set allow_unprotected = true if the network is trusted"
     )]
     Unprotected {
         /// Which.

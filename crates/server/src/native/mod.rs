@@ -59,6 +59,7 @@ pub mod replies;
 pub mod request;
 pub mod requests;
 mod scans;
+pub mod security;
 mod session;
 mod status;
 pub mod streams;

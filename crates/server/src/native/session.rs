@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_transport::{Channel, Connection, Outbox};
+use thalweg_transport::{Channel, Connection, Kind, Outbox};
 use thalweg_types::{Action, SpaceId, limits::MAX_FRAME_BYTES};
 use thalweg_wire::{
     Decoder, Frame, Reason, Space,
@@ -21,8 +21,9 @@ use tokio::task::JoinSet;
 
 use super::{Native, channel::ChannelTask};
 use crate::{
+    admission::Held,
     app::App,
-    limits::{MAX_CHANNEL_REQUESTS, MAX_CHANNEL_SUBSCRIPTIONS},
+    limits::{MAX_CHANNEL_REQUESTS, MAX_CHANNEL_SUBSCRIPTIONS, MAX_CONNECTION_CHANNELS},
 };
 
 /// What holds on a connection, as each of its channels knows it.
@@ -75,8 +76,9 @@ impl Session {
     }
 }
 
-/// Serves a connection to its end.
-pub async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel) {
+/// Serves a connection to its end. `place` is among those that have not said who they are; it is given back when this one
+/// has.
+pub async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel, place: Held) {
     let spaces = [Space { id: SpaceId(0), name: "default" }];
     let terms = terms(&native, &spaces);
     let mut decoder = Decoder::new();
@@ -96,6 +98,8 @@ pub async fn serve(native: Arc<Native>, connection: Connection, mut channel: Cha
             return;
         }
     };
+    drop(place);
+    connection.permit(MAX_CONNECTION_CHANNELS);
     let session = Session::new(&native, &agreed, &terms);
     let mut first = ChannelTask::new(session.clone(), channel, decoder);
     let first = poll_fn(|cx| first.poll(cx));
@@ -117,12 +121,17 @@ async fn multiplexed(session: Session, connection: &Connection, first: impl Futu
             () = &mut first => break,
             accepted = connection.accept(), if more => match accepted {
                 Ok(Some(channel)) => {
+                    let Some(held) = session.app.admission.connections.take(1) else {
+                        channels.spawn(turn_away(connection.clone(), channel));
+                        continue;
+                    };
                     let session = Session { is_first: false, ..session.clone() };
                     let mut decoder = Decoder::new();
                     decoder.set_max_bytes(session.max_frame_bytes);
                     channels.spawn(async move {
                         let mut task = ChannelTask::new(session, channel, decoder);
                         poll_fn(|cx| task.poll(cx)).await;
+                        drop(held);
                     });
                 }
                 Ok(None) | Err(_) => more = false,
@@ -238,14 +247,20 @@ async fn close(channel: &mut Channel) {
     let _ = tokio::time::timeout(LINGER, drained).await;
 }
 
-/// Tells a client that there is no room for it, if its socket takes that at once.
-pub async fn turn_away(mut channel: Channel) {
+/// Tells a client that there is no room for it. Over plain TCP only if its socket takes that at once; otherwise what was
+/// written must still be sent, and it stays as long as another that is closed.
+pub async fn turn_away(connection: Connection, mut channel: Channel) {
     let mut out = Outbox::new();
     put_goodbye(&mut out, &goodbye(Reason::Overloaded, Action::Retry, "too many connections: retry later"));
     poll_fn(|cx| {
         let _ = channel.poll_write(cx, &mut out);
-        let _ = channel.poll_close(cx);
         Poll::Ready(())
     })
     .await;
+    match connection.kind() {
+        Kind::Tcp => {
+            let _ = poll_fn(|cx| Poll::Ready(channel.poll_close(cx))).await;
+        }
+        Kind::Tls | Kind::Quic => close(&mut channel).await,
+    }
 }

@@ -33,6 +33,8 @@ pub fn config() -> Config {
     Config {
         http: SocketAddr::from(([127, 0, 0, 1], 0)),
         backend: Backend(Some(BackendKind::Memory)),
+        // Tests of QUIC say so, and where the certificate is to be.
+        native_quic_sockets: 0,
         ..Config::default()
     }
 }
