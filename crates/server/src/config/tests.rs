@@ -103,3 +103,26 @@ fn the_memory_sum_is_the_sum() {
     let (sum, parts) = parts.split_last().unwrap();
     assert_eq!(sum.1.0, parts.iter().map(|(_, bytes)| bytes.0).sum::<u64>());
 }
+
+#[test]
+fn what_the_native_port_needs_must_fit_together() {
+    let resolve = |text: &str| Layers::new().file_text(Path::new("t.toml"), text).and_then(Layers::resolve);
+    for (text, name) in [
+        ("native_certificate = \"a.pem\"", "native_key"),
+        ("native_key = \"a.pem\"", "native_certificate"),
+        ("native_quic_sockets = 65", "native_quic_sockets"),
+        ("native_quic_window = \"64KiB\"", "native_quic_window"),
+        ("native_quic_window = \"2GiB\"", "native_quic_window"),
+        ("max_handshakes = 0", "max_handshakes"),
+    ] {
+        assert!(matches!(resolve(text), Err(ConfigError::Range { name: named, .. }) if named == name), "{text}");
+    }
+    resolve("native_certificate = \"a.pem\"\nnative_key = \"b.pem\"\nnative_tls = true").unwrap();
+    let refused = resolve("native = \"0.0.0.0:7071\"\nnative_tls = true");
+    assert!(matches!(refused, Err(ConfigError::Unprotected { knob: "native", .. })), "TLS keeps nobody out");
+    let without = resolve("native_quic_sockets = 0").unwrap().config.memory();
+    let quic = |parts: &[(String, ByteSize)]| {
+        parts.iter().filter(|(what, _)| what.contains("QUIC")).map(|part| part.1.0).sum::<u64>()
+    };
+    assert_eq!((quic(&without), quic(&DEFAULTS.memory()) > 0), (0, true));
+}

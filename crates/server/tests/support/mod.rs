@@ -1,6 +1,7 @@
 //! A server in this process, and a small HTTP/1.1 client that shows exactly what is on the wire.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod carried;
 pub mod jobs;
 pub mod native;
 
@@ -23,6 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Node {
     pub address: SocketAddr,
     pub native: Option<SocketAddr>,
+    pub fingerprint: Option<thalweg_transport::Fingerprint>,
     pub db: Database,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<Result<(), ServerError>>,
@@ -67,11 +69,12 @@ impl Node {
     pub async fn over(config: Config, db: Database) -> Self {
         let server = Server::bind(config, &db).await.unwrap();
         let (address, native) = (server.local_addr(), server.native_addr());
+        let fingerprint = server.fingerprint();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        Self { address, native, db, stop: Some(stop), running, _dir: None }
+        Self { address, native, fingerprint, db, stop: Some(stop), running, _dir: None }
     }
 
     pub async fn connect(&self) -> Client {
