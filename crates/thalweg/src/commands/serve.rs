@@ -182,7 +182,7 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
     // Nobody may be reading it, and a node does not fall over that.
     let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
     if let Some(fingerprint) = server.fingerprint() {
-        let _ = writeln!(io::stdout(), "native certificate: --trust-fingerprint {fingerprint}");
+        let _ = writeln!(io::stdout(), "native certificate: SHA-256 {fingerprint}");
     }
     let told = async move {
         let signal = stop.signalled().await;
