@@ -59,7 +59,7 @@ pub enum ServerError {
         error: io::Error,
     },
     /// The native protocol's address could not be bound.
-    #[error("{0}; is another server running there? choose another with `native`, or serve none with native = off")]
+    #[error("{0} choose another with `native`, or serve none with native = off")]
     BindNative(#[from] thalweg_transport::ListenError),
     /// The native protocol's certificate cannot be used.
     #[error("{0}; it is for TLS and QUIC: native_tls = false and native_quic_sockets = 0 do without")]
