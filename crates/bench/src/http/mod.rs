@@ -5,9 +5,9 @@
 //! then. So a stall of the server shows in every request that should have been sent meanwhile, not
 //! only in the one that was under way (*coordinated omission*), and no second correction is applied.
 //!
-//! Parts: [`request`] builds the bytes, [`reply`] parses what comes back, [`schedule`] says when,
+//! Parts: [`request`] builds the bytes, [`reply`] parses what comes back, [`schedule`](crate::load::schedule) says when,
 //! [`worker`] is the event loop of one thread, [`mod@run`] spawns the workers and judges the outcome,
-//! [`search`] looks for the knee, [`target`] starts a server of our own when none is given,
+//! [`search`](crate::load::search) looks for the knee, [`target`](crate::load::target) starts a server of our own when none is given,
 //! `suite` puts it together.
 
 mod connection;
@@ -15,11 +15,8 @@ pub mod reply;
 pub mod request;
 pub mod run;
 mod scenario;
-pub mod schedule;
-pub mod search;
 mod suite;
 mod tally;
-pub mod target;
 pub mod worker;
 
 pub use scenario::{ApiChoice, Distribution, Mix, Preset};

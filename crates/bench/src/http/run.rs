@@ -6,15 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::Serialize;
-
 use super::{
     request::Requests,
-    schedule::{Arrivals, Schedule},
     tally::Tally,
     worker::{self, Orders, Pace},
 };
 use crate::{
+    load::{
+        schedule::{Arrivals, Schedule},
+        validity::{MAX_BUSY, Validity},
+    },
     random::KeyChooser,
     report::duration,
     usage::{Cost, Usage, Whose},
@@ -83,20 +84,6 @@ pub enum Missing {
     Lost,
 }
 
-/// Whether a run's figures may be believed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", content = "why", rename_all = "snake_case")]
-pub enum Validity {
-    /// All requests answered rightly, all sent in time.
-    Good,
-    /// The server did not keep up: a result, and a bad one.
-    Overloaded(String),
-    /// Wrong or missing answers.
-    Errors(String),
-    /// The generator was the bottleneck: the figures say nothing about the server.
-    Saturated(String),
-}
-
 /// What came of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -111,9 +98,6 @@ pub struct Outcome {
     /// Whether to believe it.
     pub validity: Validity,
 }
-
-/// A worker that uses more than this share of a core may be what limits the rate.
-const MAX_BUSY: f64 = 0.97;
 
 /// Runs a load to its end.
 #[must_use]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use thalweg_types::Durability;
 
-use super::{run::Loop, schedule::Arrivals, suite::HttpOptions};
-use crate::random::KeyChooser;
+use super::{run::Loop, suite::HttpOptions};
+use crate::{load::schedule::Arrivals, random::KeyChooser};
 
 /// What the requests are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]

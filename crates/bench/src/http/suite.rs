@@ -6,16 +6,19 @@ use thalweg_types::Durability;
 
 use super::{
     request::{Api, Requests},
-    run::{self, Load, Loop, Missing, Outcome, Validity},
+    run::{self, Load, Loop, Missing, Outcome},
     scenario::{ApiChoice, Distribution, Mix, Preset, Scenario},
-    schedule::Arrivals,
-    search::{self, Bounds, Limit, Objective, Trial, parse_duration},
-    target::Target,
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
     data::Values,
     latency::micros,
+    load::{
+        schedule::Arrivals,
+        search::{self, Bounds, Limit, Objective, Trial, parse_duration},
+        target::Target,
+        validity::Validity,
+    },
     report::{Cell, Check, Table, Verdict, duration, mebibytes},
     stats::{Summary, ratio},
     usage::{Usage, Whose},
@@ -271,7 +274,7 @@ impl Suite<'_> {
             outcome.rate,
             duration(times.percentile(50.0)),
             duration(times.percentile(99.0)),
-            validity_name(&outcome.validity),
+            outcome.validity.name(),
         ));
     }
 
@@ -325,7 +328,7 @@ impl Suite<'_> {
             what: format!("highest rate with {objective}, stable over {} repeats", bounds.repeats),
             required: "found, and limited by the server".to_owned(),
             measured: match knee.rate {
-                Some(rate) => format!("{rate:.0}/s, limited by the {}", limit_name(knee.limited_by)),
+                Some(rate) => format!("{rate:.0}/s, limited by the {}", knee.limited_by.name()),
                 None => "no rate meets it".to_owned(),
             },
             verdict,
@@ -470,7 +473,7 @@ fn figure_row(scenario: &Scenario, rounds: &Rounds, fsyncs: Option<u64>) -> Vec<
         fsyncs.into(),
         Summary::of(&self::rates(&rounds.echo)).median.into(),
         ratio(&self::rates(&rounds.subject), &self::rates(&rounds.echo)).into(),
-        validity_name(&worst(rounds)).into(),
+        worst(rounds).name().into(),
     ]
 }
 
@@ -480,17 +483,12 @@ fn rates(outcomes: &[Outcome]) -> Vec<f64> {
 
 /// The first validity that is not good.
 fn worst(rounds: &Rounds) -> Validity {
-    let mut all = rounds.subject.iter().map(|outcome| outcome.validity.clone());
-    all.find(|validity| *validity != Validity::Good).unwrap_or(Validity::Good)
+    Validity::worst(rounds.subject.iter().map(|outcome| &outcome.validity))
 }
 
 fn checks(scenario: &Scenario, rounds: &Rounds) -> Vec<Check> {
     let what = format!("{} ({}, {})", scenario.name, scenario.pace_name(), scenario.durability_name());
-    let (measured, verdict) = match worst(rounds) {
-        Validity::Good => ("so they are".to_owned(), Verdict::Met),
-        Validity::Overloaded(why) | Validity::Errors(why) => (why, Verdict::Missed),
-        Validity::Saturated(why) => (why, Verdict::Void),
-    };
+    let (measured, verdict) = worst(rounds).verdict();
     let mut checks =
         vec![Check { what: what.clone(), required: "all answered, rightly, in step".to_owned(), measured, verdict }];
     if let Some(share) = scenario.echo_share {
@@ -554,27 +552,10 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Vec<Cell> {
         Some(cpu).filter(|_| outcome.server.peak_rss_bytes.is_some()).into(),
         match trial {
             Trial::Pass => "pass".to_owned(),
-            Trial::Fail | Trial::Void => format!("{trial:?}: {}", validity_name(&outcome.validity)).to_lowercase(),
+            Trial::Fail | Trial::Void => format!("{trial:?}: {}", outcome.validity.name()).to_lowercase(),
         }
         .into(),
     ]
-}
-
-fn validity_name(validity: &Validity) -> &'static str {
-    match validity {
-        Validity::Good => "good",
-        Validity::Overloaded(_) => "overloaded",
-        Validity::Errors(_) => "ERRORS",
-        Validity::Saturated(_) => "VOID: generator saturated",
-    }
-}
-
-fn limit_name(limit: Limit) -> &'static str {
-    match limit {
-        Limit::Server => "server",
-        Limit::Generator => "load generator",
-        Limit::MaxRate => "highest rate allowed (--max-rate)",
-    }
 }
 
 #[cfg(test)]

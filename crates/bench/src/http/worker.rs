@@ -26,10 +26,10 @@ use rustix::{
 use super::{
     connection::{Connection, Inflight, More},
     request::{Judgement, Operation, Requests},
-    schedule::Schedule,
     tally::Tally,
 };
 use crate::{
+    load::schedule::Schedule,
     random::{KeyChooser, Rng},
     usage::thread_cpu,
 };

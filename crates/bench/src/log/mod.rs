@@ -21,7 +21,7 @@ use self::cells::{Cell, Purpose};
 use crate::{
     BenchError, Progress, Report, Scratch,
     data::Values,
-    http::search::parse_duration,
+    load::search::parse_duration,
     latency::{Latencies, micros},
     probe::{Probe, Probed, Sync},
     report::{Table, number},

@@ -29,7 +29,7 @@ use crate::{
     backends::backend,
     data::KEY_BYTES,
     engine::settle,
-    http::search::{Bounds, Objective, Trial, find_knee, parse_duration},
+    load::search::{Bounds, Objective, Trial, find_knee, parse_duration},
     report::{Cell, Check, Table, number},
     stats::Summary,
     usage::{Usage, Whose},

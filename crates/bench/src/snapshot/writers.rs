@@ -17,7 +17,7 @@ use thalweg_types::Durability;
 use super::{NAME, content::Content, tasks};
 use crate::{
     BenchError, data,
-    http::schedule::{Arrivals, Schedule},
+    load::schedule::{Arrivals, Schedule},
     latency::Latencies,
     random::Rng,
 };

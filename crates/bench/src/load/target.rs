@@ -11,8 +11,10 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::reply::{self, Body, Incomplete};
-use crate::BenchError;
+use crate::{
+    BenchError,
+    http::reply::{self, Body, Incomplete},
+};
 
 /// A server to be loaded.
 #[derive(Debug)]

@@ -114,6 +114,18 @@ pub enum Limit {
     MaxRate,
 }
 
+impl Limit {
+    /// In words.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Generator => "load generator",
+            Self::MaxRate => "highest rate allowed (--max-rate)",
+        }
+    }
+}
+
 /// Rates below this are not searched: with so few requests percentiles mean nothing.
 const LOWEST_RATE: f64 = 10.0;
 const STEP_DOWN: f64 = 0.95;

@@ -1,0 +1,51 @@
+//! Whether a run's figures may be believed.
+
+use serde::Serialize;
+
+use crate::report::Verdict;
+
+/// A worker that uses more than this share of a core may be what limits the rate.
+pub const MAX_BUSY: f64 = 0.97;
+
+/// Whether a run's figures may be believed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", content = "why", rename_all = "snake_case")]
+pub enum Validity {
+    /// All that was sent arrived, rightly, and was sent in time.
+    Good,
+    /// The server did not keep up: a result, and a bad one.
+    Overloaded(String),
+    /// Something came that is wrong, or did not come.
+    Errors(String),
+    /// The generator was the bottleneck: the figures say nothing about the server.
+    Saturated(String),
+}
+
+impl Validity {
+    /// In a word, for a table.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Overloaded(_) => "overloaded",
+            Self::Errors(_) => "ERRORS",
+            Self::Saturated(_) => "VOID: generator saturated",
+        }
+    }
+
+    /// What a check makes of it: the reason in words, and the verdict.
+    #[must_use]
+    pub fn verdict(self) -> (String, Verdict) {
+        match self {
+            Self::Good => ("so they are".to_owned(), Verdict::Met),
+            Self::Overloaded(why) | Self::Errors(why) => (why, Verdict::Missed),
+            Self::Saturated(why) => (why, Verdict::Void),
+        }
+    }
+
+    /// The first that is not good, of several runs.
+    #[must_use]
+    pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        all.into_iter().find(|validity| **validity != Self::Good).cloned().unwrap_or(Self::Good)
+    }
+}
