@@ -1,0 +1,393 @@
+//! Whether a subscriber got what it should: everything, once, in order.
+//!
+//! Owns: a subscriber's account of what came, in `O(1)` a run of consecutive messages, and the reckoning at the end.
+//! Does not own content ([`super::payload`]).
+//!
+//! A subscriber expects the messages of each publisher as 0, 1, 2, ... A number above the expected one leaves a gap, which must in the
+//! end be what the server has said that it dropped; one below came twice or out of order, which nothing excuses.
+//! A member of a queue group sees some messages: numbers rise with gaps, and what all members of a group got, as count, sum
+//! and sum of squares modulo 2^64, must be what was published. Two losses and two duplicates can't balance all three unless they
+//! are the same messages, which then are out of order with someone. With several publishers the order across
+//! them is hashed: it must be the same for all subscribers.
+
+use std::fmt;
+
+/// Consecutive messages of one publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Whose.
+    pub publisher: u32,
+    /// Number of the first.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// Joins messages to runs, so that what follows costs nothing a message.
+#[derive(Clone, Debug, Default)]
+pub struct Runs {
+    runs: Vec<Run>,
+}
+
+impl Runs {
+    /// Forgets all; keeps the memory.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.runs.clear();
+    }
+
+    /// Adds a message.
+    #[inline]
+    pub fn push(&mut self, publisher: u32, sequence: u64) {
+        match self.runs.last_mut() {
+            Some(run) if run.publisher == publisher && run.first.wrapping_add(run.count) == sequence => run.count += 1,
+            _ => self.runs.push(Run { publisher, first: sequence, count: 1 }),
+        }
+    }
+
+    /// All of them, in order.
+    #[must_use]
+    pub fn all(&self) -> &[Run] {
+        &self.runs
+    }
+}
+
+/// Count, sum and sum of squares modulo 2^64 of the numbers of one publisher.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// How many.
+    pub count: u64,
+    sum: u64,
+    squares: u64,
+}
+
+impl Sums {
+    /// Of the numbers below `count`: what was published.
+    #[must_use]
+    pub fn published(count: u64) -> Self {
+        let mut sums = Self::default();
+        sums.add(0, count);
+        sums
+    }
+
+    /// Adds `first..first + count`.
+    #[inline]
+    pub fn add(&mut self, first: u64, count: u64) {
+        // Sums over 0..n of k and k², divided exactly before they wrap.
+        let (line, square) = (|n: u128| n * n.saturating_sub(1) / 2, |n: u128| {
+            n * n.saturating_sub(1) / 2 * (2 * n).saturating_sub(1) / 3
+        });
+        let (from, to) = (u128::from(first & MASK), u128::from((first & MASK) + (count & MASK)));
+        self.count = self.count.wrapping_add(count);
+        self.sum = self.sum.wrapping_add((line(to) - line(from)) as u64);
+        self.squares = self.squares.wrapping_add((square(to) - square(from)) as u64);
+    }
+
+    /// Adds what another member got.
+    pub fn merge(&mut self, other: &Self) {
+        self.count = self.count.wrapping_add(other.count);
+        self.sum = self.sum.wrapping_add(other.sum);
+        self.squares = self.squares.wrapping_add(other.squares);
+    }
+}
+
+/// Numbers stay below 2^40 in a run; wilder ones come of wrong data and must not overflow.
+const MASK: u64 = (1 << 40) - 1;
+
+/// Where a subscriber is with one publisher.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    next: u64,
+    sums: Sums,
+}
+
+/// What a subscriber is to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Every message.
+    All,
+    /// Some, as a member of a queue group.
+    Some,
+}
+
+/// A subscriber's account.
+#[derive(Clone, Debug)]
+pub struct Account {
+    share: Share,
+    places: Vec<Place>,
+    /// Messages that came.
+    pub received: u64,
+    /// Messages that the server said it dropped.
+    pub dropped: u64,
+    /// Messages skipped by numbers that were higher than expected.
+    gaps: u64,
+    /// Messages whose number had come by.
+    backwards: u64,
+    /// Messages of a publisher that there is not.
+    strangers: u64,
+    /// Messages whose content was not theirs.
+    pub wrong: u64,
+    order: u64,
+    last_publisher: u32,
+}
+
+impl Account {
+    /// Of a subscriber to so many publishers.
+    #[must_use]
+    pub fn new(share: Share, publishers: usize) -> Self {
+        Self {
+            share,
+            places: vec![Place::default(); publishers],
+            received: 0,
+            dropped: 0,
+            gaps: 0,
+            backwards: 0,
+            strangers: 0,
+            wrong: 0,
+            order: 0,
+            last_publisher: u32::MAX,
+        }
+    }
+
+    /// Takes what came.
+    #[inline]
+    pub fn take(&mut self, runs: &[Run]) {
+        for run in runs {
+            self.run(run);
+        }
+    }
+
+    #[inline]
+    fn run(&mut self, run: &Run) {
+        self.received += run.count;
+        let Some(place) = self.places.get_mut(run.publisher as usize) else {
+            self.strangers += run.count;
+            return;
+        };
+        if run.first > place.next {
+            self.gaps += run.first - place.next;
+        } else if run.first < place.next {
+            self.backwards += run.count.min(place.next - run.first);
+        }
+        place.next = place.next.max(run.first.saturating_add(run.count));
+        if self.share == Share::Some {
+            place.sums.add(run.first, run.count);
+        } else if self.places.len() > 1 && run.publisher != self.last_publisher {
+            // Only where the publisher changes, so that it does not matter how messages lay in batches.
+            let step = (u64::from(run.publisher) << 48) ^ run.first;
+            self.order = (self.order ^ step).wrapping_mul(0x0100_0000_01b3);
+            self.last_publisher = run.publisher;
+        }
+    }
+
+    /// Whether everything has come, or was said to be dropped.
+    #[must_use]
+    pub fn is_settled(&self, published: u64) -> bool {
+        self.received + self.dropped >= published
+    }
+
+    /// The hash of the order across publishers; `None` if there is nothing to compare.
+    #[must_use]
+    pub fn order(&self) -> Option<u64> {
+        (self.share == Share::All && self.places.len() > 1 && self.gaps == 0 && self.backwards == 0).then_some(self.order)
+    }
+
+    /// What is wrong with it, given how many each publisher has sent.
+    #[must_use]
+    pub fn faults(&self, published: &[u64]) -> Faults {
+        let mut lost = 0;
+        if self.share == Share::All {
+            let short: u64 = self.places.iter().zip(published).map(|(place, sent)| sent.saturating_sub(place.next)).sum();
+            // Gaps and missing ends together are what was dropped, exactly.
+            lost = (self.gaps + short).abs_diff(self.dropped);
+        }
+        Faults { lost, backwards: self.backwards, wrong: self.wrong, strangers: self.strangers, disagreeing: 0 }
+    }
+
+    fn sums(&self, publisher: usize) -> Sums {
+        self.places[publisher].sums
+    }
+}
+
+/// What went wrong, in messages; all zero is good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Faults {
+    /// Missing, or dropped and not said to be, or said to be and not dropped.
+    pub lost: u64,
+    /// Came twice, or out of order.
+    pub backwards: u64,
+    /// Content that was never sent.
+    pub wrong: u64,
+    /// Of a publisher that there is not.
+    pub strangers: u64,
+    /// Subscribers that saw another order across publishers than the first one.
+    pub disagreeing: u64,
+}
+
+impl Faults {
+    /// Whether there is any.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Adds another subscriber's.
+    pub fn merge(&mut self, other: &Self) {
+        self.lost += other.lost;
+        self.backwards += other.backwards;
+        self.wrong += other.wrong;
+        self.strangers += other.strangers;
+        self.disagreeing += other.disagreeing;
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} lost, {} twice or out of order, {} with wrong content, {} of nobody, {} subscribers with another order",
+            self.lost, self.backwards, self.wrong, self.strangers, self.disagreeing
+        )
+    }
+}
+
+/// The reckoning over all subscribers: `groups` of members of a queue group each, or of single subscribers; what each
+/// publisher has sent. Groups are held against what was published, since no member knows what it should have got.
+#[must_use]
+pub fn reckon(groups: &[Vec<&Account>], published: &[u64]) -> Faults {
+    let mut faults = Faults::default();
+    let mut order = None;
+    for members in groups {
+        for account in members {
+            faults.merge(&account.faults(published));
+            if let Some(seen) = account.order() {
+                faults.disagreeing += u64::from(*order.get_or_insert(seen) != seen);
+            }
+        }
+        faults.lost += group_lost(members, published);
+    }
+    faults
+}
+
+/// Messages by which a queue group's members together differ from what was published.
+fn group_lost(members: &[&Account], published: &[u64]) -> u64 {
+    if members.iter().any(|account| account.share == Share::All) {
+        return 0;
+    }
+    let dropped: u64 = members.iter().map(|account| account.dropped).sum();
+    let received: u64 = members.iter().map(|account| account.received).sum();
+    let difference = (received + dropped).abs_diff(published.iter().sum());
+    if difference > 0 || dropped > 0 {
+        return difference; // with drops nobody can say which
+    }
+    let other = |&publisher: &usize| {
+        let mut sums = Sums::default();
+        members.iter().for_each(|account| sums.merge(&account.sums(publisher)));
+        sums != Sums::published(published[publisher])
+    };
+    (0..published.len()).filter(other).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(history: &[(u32, u64)], publishers: usize, share: Share) -> Account {
+        let (mut account, mut runs) = (Account::new(share, publishers), Runs::default());
+        // In batches of three, as they might come.
+        for batch in history.chunks(3) {
+            runs.clear();
+            batch.iter().for_each(|&(publisher, sequence)| runs.push(publisher, sequence));
+            account.take(runs.all());
+        }
+        account
+    }
+
+    fn faults(history: &[(u32, u64)], published: &[u64]) -> Faults {
+        let account = account(history, published.len(), Share::All);
+        reckon(&[vec![&account]], published)
+    }
+
+    fn of(publisher: u32, numbers: impl IntoIterator<Item = u64>) -> Vec<(u32, u64)> {
+        numbers.into_iter().map(|number| (publisher, number)).collect()
+    }
+
+    #[test]
+    fn a_whole_history_is_good() {
+        assert_eq!(faults(&of(0, 0..10), &[10]), Faults::default());
+        assert_eq!(faults(&[(0, 0), (1, 0), (1, 1), (0, 1)], &[2, 2]), Faults::default());
+        assert!(!faults(&[], &[0]).any());
+    }
+
+    #[test]
+    fn loss_is_noticed_wherever_it_is() {
+        for missing in 0..10 {
+            let history = of(0, (0..10).filter(|number| *number != missing));
+            assert_eq!(faults(&history, &[10]), Faults { lost: 1, ..Faults::default() }, "{missing}");
+        }
+        assert_eq!(faults(&of(1, 0..5), &[3, 5]).lost, 3, "a publisher that nobody heard");
+    }
+
+    #[test]
+    fn duplicates_and_reordering_are_noticed() {
+        assert_eq!(faults(&of(0, [0, 1, 1, 2]), &[3]), Faults { backwards: 1, ..Faults::default() });
+        assert_eq!(faults(&of(0, [0, 1, 2, 3, 0, 1, 2, 3]), &[4]).backwards, 4, "a batch twice");
+        let swapped = faults(&of(0, [0, 2, 1, 3]), &[4]);
+        assert!(swapped.backwards > 0, "{swapped:?}");
+        assert_eq!(faults(&[(9, 0)], &[0]).strangers, 1);
+    }
+
+    #[test]
+    fn what_was_dropped_must_be_what_was_said() {
+        let mut account = account(&of(0, [0, 1, 5, 6]), 1, Share::All);
+        assert_eq!(account.faults(&[8]).lost, 4, "three in a gap, one at the end");
+        account.dropped = 4;
+        assert!(!account.faults(&[8]).any());
+        account.dropped = 5;
+        assert_eq!(account.faults(&[8]).lost, 1, "said to be dropped, and delivered");
+    }
+
+    #[test]
+    fn all_subscribers_see_one_order_across_publishers() {
+        let one = account(&[(0, 0), (1, 0), (0, 1), (1, 1)], 2, Share::All);
+        let same = account(&[(0, 0), (1, 0), (0, 1), (1, 1)], 2, Share::All);
+        let other = account(&[(0, 0), (0, 1), (1, 0), (1, 1)], 2, Share::All);
+        assert!(!reckon(&[vec![&one], vec![&same]], &[2, 2]).any());
+        assert_eq!(reckon(&[vec![&one], vec![&same], vec![&other]], &[2, 2]).disagreeing, 1);
+    }
+
+    #[test]
+    fn the_order_does_not_depend_on_how_messages_lay_in_batches() {
+        let history = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (0, 4)];
+        let whole = account(&history, 2, Share::All);
+        let mut single = Account::new(Share::All, 2);
+        history.iter().for_each(|&(publisher, first)| single.take(&[Run { publisher, first, count: 1 }]));
+        assert_eq!(whole.order(), single.order());
+    }
+
+    #[test]
+    fn a_queue_group_gets_each_message_once_among_its_members() {
+        let group = |left: &[u64], right: &[u64]| {
+            let left = account(&of(0, left.iter().copied()), 1, Share::Some);
+            let right = account(&of(0, right.iter().copied()), 1, Share::Some);
+            reckon(&[vec![&left, &right]], &[6])
+        };
+        assert!(!group(&[0, 2, 3], &[1, 4, 5]).any());
+        assert_eq!(group(&[0, 2], &[1, 4, 5]).lost, 1);
+        assert!(group(&[0, 2, 3], &[2, 4, 5]).any(), "1 is missing, 2 came twice");
+        assert!(group(&[0, 2, 4], &[1, 2, 4]).any(), "3 and 5 for 2 and 4: the same count");
+        assert!(group(&[0, 3, 2], &[1, 4, 5]).backwards > 0);
+    }
+
+    #[test]
+    fn sums_of_runs_are_those_of_their_numbers() {
+        let mut whole = Sums::default();
+        whole.add(3, 40);
+        let mut single = Sums::default();
+        (3..43).for_each(|number| single.add(number, 1));
+        assert_eq!(whole, single);
+        assert_eq!(Sums::published(5).sum, 10);
+        assert_eq!(Sums::published(5).squares, 30);
+        Sums::default().add(u64::MAX, u64::MAX);
+    }
+}
