@@ -23,6 +23,7 @@ pub mod machine;
 pub mod native;
 pub mod probe;
 mod progress;
+pub mod pubsub;
 pub mod random;
 pub mod report;
 mod scratch;

@@ -1,0 +1,152 @@
+//! When a run is over: receivers wait for as much as was sent, and no longer than somebody has patience.
+//!
+//! Owns: how much each publisher has sent, and waking tasks that sleep when that becomes known or the run is given up. A receiver
+//! looks at one atomic per turn.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Waker,
+};
+
+const UNKNOWN: u64 = u64::MAX;
+
+/// The end of a run, shared by its threads.
+#[derive(Debug)]
+pub struct Finish {
+    sent: Vec<AtomicU64>,
+    running: AtomicUsize,
+    total: AtomicU64,
+    receiving: AtomicUsize,
+    groups: Vec<AtomicU64>,
+    given_up: AtomicBool,
+    sleepers: Mutex<Vec<Waker>>,
+}
+
+impl Finish {
+    /// Of a run with so many senders and receivers, the receivers in so many groups if they share.
+    #[must_use]
+    pub fn new(senders: usize, receivers: usize, groups: usize) -> Self {
+        Self {
+            sent: (0..senders).map(|_| AtomicU64::new(0)).collect(),
+            running: AtomicUsize::new(senders),
+            total: AtomicU64::new(UNKNOWN),
+            receiving: AtomicUsize::new(receivers),
+            groups: (0..groups).map(|_| AtomicU64::new(0)).collect(),
+            given_up: AtomicBool::new(false),
+            sleepers: Mutex::default(),
+        }
+    }
+
+    /// To be woken at the end: once a task, since its waker stays the same.
+    pub fn enlist(&self, waker: &Waker) {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
+    }
+
+    /// A sender has sent all that it will.
+    pub fn sent(&self, sender: usize, messages: u64) {
+        self.sent[sender].store(messages, Ordering::Release);
+        if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.total.store(self.all_sent().iter().sum(), Ordering::Release);
+            self.wake();
+        }
+    }
+
+    /// How much was sent by all, once all have.
+    #[inline]
+    #[must_use]
+    pub fn total(&self) -> Option<u64> {
+        Some(self.total.load(Ordering::Acquire)).filter(|total| *total != UNKNOWN)
+    }
+
+    /// How much each has sent.
+    #[must_use]
+    pub fn all_sent(&self) -> Vec<u64> {
+        self.sent.iter().map(|sent| sent.load(Ordering::Acquire)).collect()
+    }
+
+    /// A member of a group has got so many more. Only all members together know when that is everything.
+    pub fn group_received(&self, group: usize, messages: u64) {
+        let have = self.groups[group].fetch_add(messages, Ordering::AcqRel) + messages;
+        if self.total().is_some_and(|total| have >= total) {
+            self.wake();
+        }
+    }
+
+    /// How much the members of a group have got.
+    #[must_use]
+    pub fn group_has(&self, group: usize) -> u64 {
+        self.groups[group].load(Ordering::Acquire)
+    }
+
+    /// A receiver has all that it will get.
+    pub fn received(&self) {
+        if self.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.wake();
+        }
+    }
+
+    /// Whether nobody waits for anything any more.
+    #[inline]
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_given_up() || self.receiving.load(Ordering::Acquire) == 0
+    }
+
+    /// Ends the run for everybody.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether it was given up.
+    #[inline]
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
+    }
+
+    fn wake(&self) {
+        // They stay: who was woken for the total may have to be woken again to give up.
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Waker::wake_by_ref);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{sync::Arc, task::Wake};
+
+    #[derive(Default)]
+    struct Counted(AtomicUsize);
+
+    impl Wake for Counted {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn sleepers_are_woken_when_the_total_is_known_when_all_is_received_and_when_it_is_given_up() {
+        let finish = Finish::new(2, 2, 1);
+        let woken = Arc::new(Counted::default());
+        finish.enlist(&Waker::from(Arc::clone(&woken)));
+        let times = || woken.0.load(Ordering::Relaxed);
+        finish.sent(1, 30);
+        assert_eq!((finish.total(), times()), (None, 0));
+        finish.sent(0, 12);
+        assert_eq!((finish.total(), finish.all_sent(), times()), (Some(42), vec![12, 30], 1));
+        finish.group_received(0, 41);
+        assert_eq!((finish.group_has(0), times()), (41, 1));
+        finish.group_received(0, 1);
+        assert_eq!(times(), 2, "the others of the group");
+        finish.received();
+        assert!(!finish.is_over());
+        finish.received();
+        assert!(finish.is_over() && !finish.is_given_up() && times() == 3);
+        finish.give_up();
+        assert!(finish.is_given_up() && times() == 4);
+    }
+}

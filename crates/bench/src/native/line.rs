@@ -1,0 +1,215 @@
+//! A channel with the protocol's begin behind it: frames out, frames in, kept alive.
+//!
+//! Owns: hello and welcome, pings, and what ends a channel. Does not own what the frames mean. The generator speaks the protocol
+//! itself instead of through the client crate: tasks, wakers and a channel of replies per message would be the generator's own
+//! cost, on the same cores as the server's.
+
+use std::{
+    fmt, io,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use thalweg_transport::{Channel, Connection, Dialer, Endpoint, Outbox};
+use thalweg_types::limits::MAX_FRAME_BYTES;
+use thalweg_wire::{
+    DecodeError, Decoder, Envelope, Frame as _, Kind, Ping, Pong, RawFrame, ServerFrame,
+    handshake::{self, Agreed},
+};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+
+use crate::BenchError;
+
+/// Longest wait for a welcome, and for the reply to a request of setup.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a channel is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// The transport failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The server ended the connection, and said why.
+    #[error("the server said goodbye: {0}")]
+    Goodbye(String),
+    /// The server ended the connection without a word.
+    #[error("the server closed the connection")]
+    Closed,
+    /// What came is not what the protocol allows.
+    #[error("the server broke the protocol: {0}")]
+    Protocol(String),
+    /// A request was refused.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// Nothing came in time.
+    #[error("no answer within {0:?}")]
+    Silent(Duration),
+}
+
+impl LineError {
+    fn protocol(error: impl fmt::Display) -> Self {
+        Self::Protocol(error.to_string())
+    }
+}
+
+impl From<DecodeError> for LineError {
+    fn from(error: DecodeError) -> Self {
+        Self::protocol(error)
+    }
+}
+
+/// A channel that is ready for requests.
+#[derive(Debug)]
+pub struct Line {
+    channel: Channel,
+    /// Keeps the connection open, which other channels may share.
+    connection: std::rc::Rc<Connection>,
+    decoder: Decoder,
+    /// What is to be sent.
+    pub out: Outbox,
+    /// What was agreed on at the connection's begin.
+    pub agreed: Agreed,
+    /// Requests that the server takes at a time.
+    pub max_requests: u32,
+    ping: Interval,
+}
+
+impl Line {
+    /// Dials, and says hello.
+    pub async fn dial(dialer: &Dialer, endpoint: &Endpoint) -> Result<Self, BenchError> {
+        let fail = |message: String| BenchError::Target { target: endpoint.address().to_owned(), message };
+        let (connection, channel) = dialer.dial(endpoint).await.map_err(|error| fail(error.to_string()))?;
+        let opened = timeout(SETUP_TIMEOUT, Self::greet(connection, channel)).await;
+        opened.map_err(|_| fail("no welcome came; is this the native port?".to_owned()))?.map_err(|error| {
+            fail(format!("{error}; is this the native port?"))
+        })
+    }
+
+    /// Another channel of the same connection, where there can be several.
+    pub async fn another(&self) -> Result<Option<Self>, LineError> {
+        let Some(channel) = self.connection.open().await? else { return Ok(None) };
+        let mut decoder = Decoder::new();
+        decoder.set_max_bytes(MAX_FRAME_BYTES as u32);
+        let connection = std::rc::Rc::clone(&self.connection);
+        let (agreed, max_requests) = (self.agreed.clone(), self.max_requests);
+        Ok(Some(Self { channel, connection, decoder, out: Outbox::new(), ping: pings(&agreed), agreed, max_requests }))
+    }
+
+    async fn greet(connection: Connection, channel: Channel) -> Result<Self, LineError> {
+        let hello = handshake::hello("thalweg bench", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]);
+        let mut decoder = Decoder::new();
+        decoder.set_max_bytes(MAX_FRAME_BYTES as u32);
+        let agreed = Agreed { version: 0, max_send_bytes: 0, keep_alive: Duration::from_secs(10), features: Vec::new() };
+        let connection = std::rc::Rc::new(connection);
+        let mut line =
+            Self { channel, connection, decoder, out: Outbox::new(), ping: pings(&agreed), agreed, max_requests: 0 };
+        hello.encode(line.out.buffer(), 0).map_err(LineError::protocol)?;
+        let (agreed, max_requests) = line
+            .next(|frame| match frame.frame {
+                ServerFrame::Welcome(welcome) => {
+                    let agreed = handshake::check_welcome(&welcome).map_err(LineError::protocol)?;
+                    Ok((agreed, welcome.max_requests))
+                }
+                other => Err(LineError::Protocol(format!("it began with a {} frame", other.kind().name()))),
+            })
+            .await?;
+        line.ping = pings(&agreed);
+        (line.agreed, line.max_requests) = (agreed, max_requests);
+        Ok(line)
+    }
+
+    /// Sends all that waits. Pending: the peer takes no more for now.
+    pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LineError>> {
+        while !self.out.is_empty() {
+            ready!(self.channel.poll_write(cx, &mut self.out))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads once. Call [`frame`](Self::frame) until it gives none afterwards.
+    pub fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, LineError>> {
+        match ready!(self.channel.poll_read(cx, self.decoder.buffer()))? {
+            0 => Poll::Ready(Err(LineError::Closed)),
+            count => Poll::Ready(Ok(count)),
+        }
+    }
+
+    /// Puts a ping into what is to be sent, if it is time to.
+    pub fn keep_alive(&mut self, cx: &mut Context<'_>) {
+        while self.ping.poll_tick(cx).is_ready() {
+            // A ping always fits: it has no field of variable length.
+            let _ = Ping { token: 0 }.encode(self.out.buffer(), 0);
+        }
+    }
+
+    /// The next frame that is not about the connection; answers pings.
+    #[inline]
+    pub fn frame(&mut self) -> Result<Option<RawFrame<'_>>, LineError> {
+        // Looked at by kind first: a borrow that is handed out can't be given up again.
+        while let Some(header) = self.decoder.peek() {
+            if header.kind != Kind::Ping as u16 && header.kind != Kind::Pong as u16 && header.kind != Kind::Goodbye as u16 {
+                break;
+            }
+            let Some(raw) = self.decoder.next_borrowed().map_err(LineError::protocol)? else { return Ok(None) };
+            match ServerFrame::decode(raw)?.frame {
+                ServerFrame::Ping(ping) => {
+                    Pong { token: ping.token }.encode(self.out.buffer(), 0).map_err(LineError::protocol)?;
+                }
+                ServerFrame::Goodbye(goodbye) => return Err(LineError::Goodbye(goodbye.message.to_owned())),
+                _ => {}
+            }
+        }
+        self.decoder.next_borrowed().map_err(LineError::protocol)
+    }
+
+    /// Sends what waits and gives the next frame to `read`: for setup, one request at a time.
+    pub async fn next<T>(
+        &mut self,
+        read: impl FnOnce(Envelope<'_, ServerFrame<'_>>) -> Result<T, LineError>,
+    ) -> Result<T, LineError> {
+        let arrived = std::future::poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(Err(error)) = self.poll_send(cx) {
+                    return Poll::Ready(Err(error));
+                }
+                match self.decoder.peek() {
+                    Some(header) if self.decoder.pending_bytes() >= thalweg_wire::HEADER_BYTES + header.len as usize => {
+                        return Poll::Ready(Ok(()));
+                    }
+                    _ => {
+                        ready!(self.poll_receive(cx))?;
+                    }
+                }
+            }
+        });
+        timeout(SETUP_TIMEOUT, arrived).await.map_err(|_| LineError::Silent(SETUP_TIMEOUT))??;
+        let Some(raw) = self.frame()? else { return Err(LineError::Protocol("a ping instead of an answer".to_owned())) };
+        match ServerFrame::decode(raw)? {
+            Envelope { frame: ServerFrame::Failed(failed), .. } => {
+                Err(LineError::Refused(format!("{}: {}", failed.code, failed.message)))
+            }
+            envelope => read(envelope),
+        }
+    }
+
+    /// Puts a request with id 1, sends it, and reads its reply: for setup.
+    pub async fn ask<'a, F: thalweg_wire::Frame<'a>, T>(
+        &mut self,
+        request: &F,
+        read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
+    ) -> Result<T, LineError> {
+        request.encode(self.out.buffer(), 1).map_err(LineError::protocol)?;
+        self.next(|envelope| {
+            let kind = envelope.frame.kind();
+            read(envelope.frame).ok_or_else(|| LineError::Protocol(format!("it answered with a {} frame", kind.name())))
+        })
+        .await
+    }
+}
+
+fn pings(agreed: &Agreed) -> Interval {
+    let mut pings = interval(agreed.keep_alive);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pings.reset();
+    pings
+}

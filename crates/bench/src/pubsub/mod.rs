@@ -1,0 +1,14 @@
+//! The subjects suite: publish and subscribe over the native protocol, end to end.
+//!
+//! Every message of every subscription is checked, and timed from the moment at which it was due to the read that brought it.
+//! In an open loop that moment is scheduled before the run; in a closed loop it is when the batch was composed, and only the
+//! rate means something.
+//!
+//! Parts: [`plan`] says what a run does, [`publisher`] and [`subscriber`] are the two sides of it, [`recorder`] counts, [`mod@run`]
+//! puts them on threads and judges.
+
+pub mod plan;
+pub mod publisher;
+pub mod recorder;
+pub mod run;
+pub mod subscriber;

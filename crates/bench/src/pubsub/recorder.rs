@@ -1,0 +1,71 @@
+//! What a thread of the generator counts, and what its tasks share.
+
+use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
+
+use crate::{
+    latency::Latencies,
+    native::{alarm::Clock, check::Account, finish::Finish},
+};
+
+/// One thread's counts, merged at the end.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    /// From the moment a message was due to its arrival, one for each subscription that got it.
+    pub times: Latencies,
+    /// How late batches were composed although nothing held them up: the generator's own fault.
+    pub lag: Latencies,
+    /// Deliveries that arrived within the counted time.
+    pub deliveries: u64,
+    /// Bytes read from subscribers' channels within it.
+    pub received_bytes: u64,
+    /// Deliveries in all.
+    pub all_deliveries: u64,
+    /// When the last one of those due within the counted time came.
+    pub last: u64,
+    /// Subscriptions that acks said had the batches.
+    pub acked_deliveries: u64,
+    /// Those that acks said had no room.
+    pub acked_misses: u64,
+    /// Accounts of subscriptions, with the group of each.
+    pub accounts: Vec<(usize, Account)>,
+    /// The first thing that went wrong, in words.
+    pub problem: Option<String>,
+}
+
+impl Recorder {
+    /// Remembers the first problem.
+    pub fn problem(&mut self, what: impl FnOnce() -> String) {
+        if self.problem.is_none() {
+            self.problem = Some(what());
+        }
+    }
+
+    /// Adds another thread's counts.
+    pub fn merge(&mut self, other: Self) {
+        self.times.merge(&other.times);
+        self.lag.merge(&other.lag);
+        self.deliveries += other.deliveries;
+        self.received_bytes += other.received_bytes;
+        self.all_deliveries += other.all_deliveries;
+        self.last = self.last.max(other.last);
+        self.acked_deliveries += other.acked_deliveries;
+        self.acked_misses += other.acked_misses;
+        self.accounts.extend(other.accounts);
+        self.problem = self.problem.take().or(other.problem);
+    }
+}
+
+/// What the tasks of a thread share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The run's.
+    pub clock: Clock,
+    /// When the load begins, in its nanoseconds.
+    pub begin: u64,
+    /// The counted time, in its nanoseconds.
+    pub counted: Range<u64>,
+    /// When the run is over, for all threads.
+    pub finish: Arc<Finish>,
+    /// This thread's counts.
+    pub recorder: Rc<RefCell<Recorder>>,
+}

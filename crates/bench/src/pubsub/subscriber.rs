@@ -1,0 +1,305 @@
+//! The subscribing side of a channel: every message of every subscription is checked and timed.
+
+use std::{
+    rc::Rc,
+    task::{Context, Poll},
+};
+
+use thalweg_types::limits::MAX_DELIVER_SUBSCRIPTIONS;
+use thalweg_wire::{
+    Batch, Credit, Deliver, Dropped, Frame as _, Kind, RawFrame, ReceiveCredit, ServerFrame, Short, Subscribe,
+    credit::Overrun,
+};
+
+use super::{
+    plan::Plan,
+    publisher::SUBJECT,
+    recorder::{Recorder, Shared},
+};
+use crate::native::{
+    check::{Account, Runs, Share},
+    line::{Line, LineError},
+    payload::Payloads,
+};
+
+/// A subscription of a channel; its id is its place in the channel's list, from 1.
+#[derive(Debug)]
+struct Subscription {
+    /// Its number among subscriptions without queue groups, or its group's.
+    group: usize,
+    account: Account,
+    credit: ReceiveCredit,
+    settled: bool,
+}
+
+/// A channel and those who subscribe on it.
+pub struct SubscribeChannel {
+    line: Line,
+    subscriptions: Vec<Subscription>,
+    shared: Rc<Shared>,
+    inbox: Inbox,
+}
+
+/// What deliveries pass through: borrowed apart from the channel that they are read from.
+#[derive(Debug)]
+struct Inbox {
+    payloads: Rc<Payloads>,
+    runs: Runs,
+    ids: Vec<u32>,
+    /// Credit to be given when the frame that is read now is done with.
+    credits: Vec<(u32, Credit)>,
+    /// Whether several members of a group share what was published: then each has only some of it.
+    shares: bool,
+}
+
+impl SubscribeChannel {
+    /// Subscribes, and waits until the server has taken it.
+    pub async fn open(
+        mut line: Line,
+        groups: Vec<usize>,
+        plan: &Plan,
+        payloads: Rc<Payloads>,
+    ) -> Result<Unstarted, LineError> {
+        let share = if plan.members > 0 { Share::Some } else { Share::All };
+        let mut subscriptions = Vec::with_capacity(groups.len());
+        for (id, group) in (1..).zip(groups) {
+            let credit = ReceiveCredit::new(&plan.window);
+            let queue = if plan.members > 0 { format!("group-{group}") } else { String::new() };
+            let subscribe = Subscribe {
+                policy: plan.policy,
+                queue_messages: plan.queue.messages,
+                queue_bytes: plan.queue.bytes,
+                permit: credit.permit(),
+                pattern: Short(SUBJECT),
+                queue: Short(queue.as_bytes()),
+            };
+            subscribe.encode(line.out.buffer(), id).map_err(|error| LineError::Protocol(error.to_string()))?;
+            line.next(|envelope| match envelope.frame {
+                ServerFrame::Subscribed(_) => Ok(()),
+                other => Err(LineError::Protocol(format!("it answered with a {} frame", other.kind().name()))),
+            })
+            .await?;
+            let account = Account::new(share, plan.publishers);
+            subscriptions.push(Subscription { group, account, credit, settled: false });
+        }
+        let inbox = Inbox {
+            payloads,
+            runs: Runs::default(),
+            ids: Vec::with_capacity(MAX_DELIVER_SUBSCRIPTIONS),
+            credits: Vec::new(),
+            shares: plan.members > 0,
+        };
+        Ok(Unstarted { line, subscriptions, inbox })
+    }
+
+    /// Receives until all has come, or the run is given up.
+    pub async fn run(mut self) -> Result<(), LineError> {
+        let mut enlisted = false;
+        let ended = std::future::poll_fn(|cx| {
+            if !std::mem::replace(&mut enlisted, true) {
+                self.shared.finish.enlist(cx.waker());
+            }
+            self.poll(cx)
+        })
+        .await;
+        let mut recorder = self.shared.recorder.borrow_mut();
+        let accounts = self.subscriptions.drain(..).map(|subscription| {
+            if !subscription.settled {
+                self.shared.finish.received();
+            }
+            (subscription.group, subscription.account)
+        });
+        recorder.accounts.extend(accounts);
+        ended
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LineError>> {
+        loop {
+            let arrived = match self.line.poll_receive(cx)? {
+                Poll::Ready(bytes) => {
+                    let now = self.shared.clock.now();
+                    self.arrived(bytes, now)?;
+                    true
+                }
+                Poll::Pending => false,
+            };
+            self.line.keep_alive(cx);
+            // What the peer does not take now, it takes when this task is woken for it.
+            let _ = self.line.poll_send(cx)?;
+            if arrived {
+                continue;
+            }
+            if self.settle() || self.shared.finish.is_over() {
+                return Poll::Ready(Ok(()));
+            }
+            return Poll::Pending;
+        }
+    }
+
+    /// Whether all subscriptions here have all that was published; tells about those that have.
+    fn settle(&mut self) -> bool {
+        let Some(total) = self.shared.finish.total() else { return false };
+        for subscription in self.subscriptions.iter_mut().filter(|subscription| !subscription.settled) {
+            let has_all = match self.inbox.shares {
+                true => self.shared.finish.group_has(subscription.group) >= total,
+                false => subscription.account.is_settled(total),
+            };
+            if has_all {
+                subscription.settled = true;
+                self.shared.finish.received();
+            }
+        }
+        self.subscriptions.iter().all(|subscription| subscription.settled)
+    }
+
+    /// Takes all frames that have come with one read.
+    fn arrived(&mut self, bytes: usize, now: u64) -> Result<(), LineError> {
+        let Self { line, subscriptions, shared, inbox } = self;
+        let mut recorder = shared.recorder.borrow_mut();
+        let before = recorder.all_deliveries;
+        while let Some(raw) = line.frame()? {
+            match raw.header.kind {
+                kind if kind == Kind::Deliver as u16 => inbox.deliver(raw, subscriptions, shared, &mut recorder, now)?,
+                kind if kind == Kind::Dropped as u16 => {
+                    let dropped = Dropped::decode_body(raw.payload)?.messages;
+                    let subscription = subscription(subscriptions, raw.header.id)?;
+                    subscription.account.dropped += dropped;
+                    if inbox.shares {
+                        shared.finish.group_received(subscription.group, dropped);
+                    }
+                }
+                _ => return Err(unexpected(raw)),
+            }
+            for (id, credit) in inbox.credits.drain(..) {
+                credit.encode(line.out.buffer(), id).map_err(|error| LineError::Protocol(error.to_string()))?;
+            }
+        }
+        if shared.counted.contains(&now) {
+            recorder.received_bytes += bytes as u64;
+            recorder.deliveries += recorder.all_deliveries - before;
+        }
+        Ok(())
+    }
+}
+
+/// A channel that has subscribed, before the load begins.
+#[derive(Debug)]
+pub struct Unstarted {
+    line: Line,
+    subscriptions: Vec<Subscription>,
+    inbox: Inbox,
+}
+
+impl Unstarted {
+    /// Ready to receive.
+    #[must_use]
+    pub fn start(self, shared: Rc<Shared>) -> SubscribeChannel {
+        SubscribeChannel { line: self.line, subscriptions: self.subscriptions, shared, inbox: self.inbox }
+    }
+}
+
+fn subscription(subscriptions: &mut [Subscription], id: u32) -> Result<&mut Subscription, LineError> {
+    let found = (id as usize).checked_sub(1).and_then(|at| subscriptions.get_mut(at));
+    found.ok_or_else(|| LineError::Protocol(format!("a message came for subscription {id}, which there is not")))
+}
+
+fn unexpected(raw: RawFrame<'_>) -> LineError {
+    match ServerFrame::decode(raw) {
+        Err(error) => error.into(),
+        Ok(envelope) => match envelope.frame {
+            ServerFrame::Ended(ended) => LineError::Refused(format!("{}: {}", ended.code, ended.message)),
+            ServerFrame::Failed(failed) => LineError::Refused(format!("{}: {}", failed.code, failed.message)),
+            other => LineError::Protocol(format!("a subscriber was sent a {} frame", other.kind().name())),
+        },
+    }
+}
+
+impl Inbox {
+    /// Takes a batch for some subscriptions: content once, order for each.
+    #[inline]
+    fn deliver(
+        &mut self,
+        raw: RawFrame<'_>,
+        subscriptions: &mut [Subscription],
+        shared: &Shared,
+        recorder: &mut Recorder,
+        now: u64,
+    ) -> Result<(), LineError> {
+        let deliver = Deliver::decode_body(raw.payload)?;
+        let batch = Batch::decode(deliver.batch.0).map_err(|error| LineError::Protocol(error.to_string()))?;
+        self.ids.clear();
+        self.ids.extend(deliver.subscriptions.iter());
+        let times = self.ids.len() as u64;
+        let right = judge(&batch, &self.payloads, &mut self.runs, |due, messages| {
+            if shared.counted.contains(&due) {
+                recorder.times.record_nanos_times(now.saturating_sub(due), messages * times);
+                recorder.last = now;
+            }
+        });
+        recorder.all_deliveries += right * times;
+        let (messages, bytes) = (u64::from(batch.count()), deliver.batch.0.len() as u64);
+        for &id in &self.ids {
+            let subscription = subscription(subscriptions, id)?;
+            subscription.account.take(self.runs.all());
+            subscription.account.wrong += messages.abs_diff(right);
+            let overrun = |overrun: Overrun| LineError::Protocol(overrun.to_string());
+            subscription.credit.received(messages, bytes).map_err(overrun)?;
+            self.credits.extend(subscription.credit.consumed(messages, bytes).map(|credit| (id, credit)));
+            if self.shares {
+                shared.finish.group_received(subscription.group, messages);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks the messages of a batch and joins them to runs; `time` hears when how many were due. Gives how many were right.
+#[inline]
+pub fn judge(batch: &Batch<'_>, payloads: &Payloads, runs: &mut Runs, mut time: impl FnMut(u64, u64)) -> u64 {
+    runs.clear();
+    let (mut due, mut alike, mut right) = (0, 0, 0);
+    for message in batch.messages() {
+        let Some(head) = message.ok().and_then(|message| payloads.judge(message.payload)) else { continue };
+        runs.push(head.publisher, head.sequence);
+        right += 1;
+        if head.due != due {
+            if alike > 0 {
+                time(due, alike);
+            }
+            (due, alike) = (head.due, 0);
+        }
+        alike += 1;
+    }
+    if alike > 0 {
+        time(due, alike);
+    }
+    right
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::payload::{Depth, Head};
+    use thalweg_wire::BatchWriter;
+
+    #[test]
+    fn a_batch_is_judged_message_by_message_and_timed_by_what_was_due_together() {
+        let payloads = Payloads::new(64, 1, Depth::Full);
+        let mut writer = BatchWriter::new(SUBJECT, b"").unwrap();
+        for (sequence, due) in [(5, 10), (6, 10), (7, 30), (9, 30)] {
+            let mut payload = Vec::new();
+            payloads.put(Head { sequence, due, publisher: 2 }, &mut payload);
+            if sequence == 7 {
+                payload[40] ^= 1;
+            }
+            writer.push_payload(&payload).unwrap();
+        }
+        let shared = writer.into_shared(thalweg_wire::Checksum::Without).unwrap();
+        let (mut runs, mut times) = (Runs::default(), Vec::new());
+        let batch = Batch::decode(&shared.bytes).unwrap();
+        let right = judge(&batch, &payloads, &mut runs, |due, messages| times.push((due, messages)));
+        assert_eq!((right, times), (3, vec![(10, 2), (30, 1)]));
+        let run = |first, count| crate::native::check::Run { publisher: 2, first, count };
+        assert_eq!(runs.all(), [run(5, 2), run(9, 1)]);
+    }
+}
