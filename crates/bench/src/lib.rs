@@ -11,6 +11,7 @@
 //! median of the rounds' ratios.
 
 pub mod backends;
+pub mod cache;
 pub mod data;
 pub mod engine;
 mod error;

@@ -9,7 +9,7 @@ mod cells;
 mod conclusions;
 mod device;
 mod groups;
-mod plots;
+pub(crate) mod plots;
 mod statistics;
 mod subjects;
 #[cfg(test)]

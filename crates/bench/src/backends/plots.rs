@@ -110,8 +110,8 @@ fn draw_lines(svg: &mut String, title: &str, axes: (&str, &str), lines: &[Line])
         .y_label_formatter(&|value| number(*value))
         .draw()
         .map_err(|error| text(&error))?;
-    for (name, points) in lines {
-        let colour = colour(name);
+    for (number, (name, points)) in lines.iter().enumerate() {
+        let colour = known_colour(name).unwrap_or(COLOURS[number % COLOURS.len()]);
         chart
             .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))
             .map_err(|error| text(&error))?
@@ -132,9 +132,12 @@ fn draw_lines(svg: &mut String, title: &str, axes: (&str, &str), lines: &[Line])
 
 /// A store has one colour everywhere.
 fn colour(store: &str) -> RGBColor {
+    known_colour(store).unwrap_or(COLOURS[COLOURS.len() - 1])
+}
+
+fn known_colour(store: &str) -> Option<RGBColor> {
     let known = ["memory", "lsm", "redb", "sqlite", "fjall"];
-    let number = known.iter().position(|name| store.starts_with(name)).unwrap_or(known.len());
-    COLOURS[number]
+    known.iter().position(|name| store.starts_with(name)).map(|number| COLOURS[number])
 }
 
 /// Smallest and largest, with room around them; something drawable of nothing.

@@ -3,7 +3,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _},
+    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -23,6 +23,8 @@ pub struct Target {
     pub address: SocketAddr,
     /// What the `Host` header says.
     pub host: String,
+    /// Where it speaks the native protocol, if it was told to.
+    pub native: Option<SocketAddr>,
     /// Our own server, if it is one.
     child: Option<Child>,
 }
@@ -45,13 +47,33 @@ impl Target {
         let address = addresses.next().ok_or_else(|| fail("the name has no address".to_owned()))?;
         TcpStream::connect_timeout(&address, Duration::from_secs(5))
             .map_err(|error| fail(format!("{error}; is the server running?")))?;
-        Ok(Self { address, host, child: None })
+        Ok(Self { address, host, native: None, child: None })
     }
 
     /// Starts `binary serve` on a free port of the loopback with its data in `data`, and waits until
     /// it is ready. What it says goes to `server.log` in `data`'s parent.
     pub fn start(binary: &Path, data: &Path, more: &[String]) -> Result<Self, BenchError> {
-        let fail = |message: String| BenchError::Target { target: format!("{} serve", binary.display()), message };
+        Self::start_on(binary, data, &[], None, more)
+    }
+
+    /// As [`start`](Self::start), with a native port: one number for TCP and UDP.
+    pub fn start_with_native(binary: &Path, data: &Path, more: &[String]) -> Result<Self, BenchError> {
+        let native = free_port_of_both().map_err(|error| Self::failed(binary, error.to_string()))?;
+        Self::start_on(binary, data, &[format!("--native={native}")], Some(native), more)
+    }
+
+    fn failed(binary: &Path, message: String) -> BenchError {
+        BenchError::Target { target: format!("{} serve", binary.display()), message }
+    }
+
+    fn start_on(
+        binary: &Path,
+        data: &Path,
+        ports: &[String],
+        native: Option<SocketAddr>,
+        more: &[String],
+    ) -> Result<Self, BenchError> {
+        let fail = |message: String| Self::failed(binary, message);
         // The port is free now and could be taken before the server binds it; then it fails to start and says so.
         let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = address.map_err(|error| fail(error.to_string()))?;
@@ -60,13 +82,14 @@ impl Target {
         let child = Command::new(binary)
             .args(["serve", "--http", &address.to_string(), "--data"])
             .arg(data)
+            .args(ports)
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .map_err(|error| fail(format!("{error}; name the command with --server-binary, or give --target")))?;
-        let mut target = Self { address, host: address.to_string(), child: Some(child) };
+        let mut target = Self { address, host: address.to_string(), native, child: Some(child) };
         target.wait_ready().map_err(|message| fail(format!("{message}; it said: {}", tail(&log_path))))?;
         Ok(target)
     }
@@ -135,6 +158,19 @@ impl Drop for Target {
             Self::stop(child);
         }
     }
+}
+
+/// A port of the loopback that is free for TCP and for UDP.
+fn free_port_of_both() -> std::io::Result<SocketAddr> {
+    let mut last = std::io::Error::other("no port is free for TCP and UDP at once");
+    for _ in 0..16 {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        match UdpSocket::bind(listener.local_addr()?) {
+            Ok(socket) => return socket.local_addr(),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 fn tail(path: &Path) -> String {

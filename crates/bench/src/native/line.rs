@@ -213,3 +213,23 @@ fn pings(agreed: &Agreed) -> Interval {
     pings.reset();
     pings
 }
+
+/// A frame's body: what stands behind the optional fields, of which the generator needs none.
+#[inline]
+#[must_use]
+pub fn body<'a>(raw: &RawFrame<'a>) -> &'a [u8] {
+    raw.payload.get(usize::from(raw.header.fields)..).unwrap_or_default()
+}
+
+/// A frame that has no place where it came.
+#[must_use]
+pub fn unexpected(raw: RawFrame<'_>) -> LineError {
+    match ServerFrame::decode(raw) {
+        Err(error) => error.into(),
+        Ok(envelope) => match envelope.frame {
+            ServerFrame::Ended(ended) => LineError::Refused(format!("{}: {}", ended.code, ended.message)),
+            ServerFrame::Failed(failed) => LineError::Refused(format!("{}: {}", failed.code, failed.message)),
+            other => LineError::Protocol(format!("a {} frame came, which nobody waits for", other.kind().name())),
+        },
+    }
+}

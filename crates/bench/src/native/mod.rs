@@ -5,12 +5,16 @@
 //!
 //! Parts: [`crew`] are its threads, [`line`] a channel of the protocol, [`alarm`] a clock and a fine timer, [`payload`] makes and
 //! judges what messages carry, [`check`] whether each subscriber got everything, once, in order, [`finish`] when a run is
-//! over, [`place`] where the server is and over what.
+//! over, [`requests`] drives what is asked and answered, [`server`] which one it is and [`place`] over what it is reached, [`bare`] what the machine carries without it.
 
 pub mod alarm;
+pub mod bare;
 pub mod check;
 pub mod crew;
 pub mod finish;
 pub mod line;
+pub mod options;
 pub mod payload;
 pub mod place;
+pub mod requests;
+pub mod server;

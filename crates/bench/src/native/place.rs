@@ -1,7 +1,5 @@
 //! Where the server's native port is, and what the connections go over.
 
-use std::net::SocketAddr;
-
 use serde::Serialize;
 use thalweg_transport::{Dialer, Endpoint};
 
@@ -15,9 +13,9 @@ pub enum Carrier {
     /// TCP, not encrypted.
     #[default]
     Tcp,
-    /// TLS over TCP; the server's certificate is not checked.
+    /// TLS over TCP.
     Tls,
-    /// QUIC; the server's certificate is not checked.
+    /// QUIC.
     Quic,
 }
 
@@ -34,50 +32,46 @@ impl Carrier {
 }
 
 /// A native port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Place {
-    /// Its address.
-    pub address: SocketAddr,
     /// Over what.
     pub carrier: Carrier,
+    /// How it is dialled.
+    pub endpoint: Endpoint,
 }
 
 impl Place {
-    fn endpoint(self) -> Result<Endpoint, BenchError> {
-        let address = self.address.to_string();
-        match self.carrier {
-            Carrier::Tcp => Ok(Endpoint::tcp(address)),
-            Carrier::Tls | Carrier::Quic => Err(BenchError::Target {
-                target: address,
-                message: format!("{} is not built in yet", self.carrier.name()),
-            }),
-        }
-    }
-
-    /// Opens those channels of `connections` times `streams` that `mine` chooses, in order. Where a connection has one channel
-    /// each of them is a connection of its own.
+    /// Opens those of `connections` that `mine` chooses, with `streams` channels each; gives the channels with their numbers. Where a
+    /// connection has but one channel, each of them is a connection of its own.
     pub async fn open(
-        self,
+        &self,
         connections: usize,
         streams: usize,
         mine: impl Fn(usize) -> bool,
     ) -> Result<Vec<(usize, Line)>, BenchError> {
-        let (endpoint, dialer) = (self.endpoint()?, Dialer::new());
-        let fail = |error: LineError| BenchError::Target { target: self.address.to_string(), message: error.to_string() };
+        let dialer = Dialer::new();
+        let fail = |error: LineError| {
+            let target = self.endpoint.address().to_owned();
+            BenchError::Target { target, message: format!("opening a stream: {error}") }
+        };
         let mut lines = Vec::new();
         // A connection belongs to one thread with all its streams.
         for connection in (0..connections).filter(|connection| mine(*connection)) {
-            let first = Line::dial(&dialer, &endpoint).await?;
+            let first = Line::dial(&dialer, &self.endpoint).await?;
             let mut others = Vec::new();
             for _ in 1..streams {
                 others.push(match first.another().await.map_err(fail)? {
                     Some(line) => line,
-                    None => Line::dial(&dialer, &endpoint).await?,
+                    None => Line::dial(&dialer, &self.endpoint).await?,
                 });
             }
-            let all = std::iter::once(first).chain(others);
-            lines.extend((connection * streams..).zip(all));
+            lines.extend((connection * streams..).zip(std::iter::once(first).chain(others)));
         }
         Ok(lines)
+    }
+
+    /// One channel, for setup.
+    pub async fn line(&self) -> Result<Line, BenchError> {
+        Line::dial(&Dialer::new(), &self.endpoint).await
     }
 }

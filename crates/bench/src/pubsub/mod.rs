@@ -4,11 +4,20 @@
 //! In an open loop that moment is scheduled before the run; in a closed loop it is when the batch was composed, and only the
 //! rate means something.
 //!
-//! Parts: [`plan`] says what a run does, [`publisher`] and [`subscriber`] are the two sides of it, [`recorder`] counts, [`mod@run`]
-//! puts them on threads and judges.
+//! Parts: [`plan`] says what a run does, [`publisher`] and [`subscriber`] are the two sides of it, [`recorder`] counts, [`stage`]
+//! puts them on threads and judges; `scenario` are the lines of the report and presets of them, `suite` goes through them,
+//! `report` tells what came of them.
 
+mod options;
 pub mod plan;
 pub mod publisher;
 pub mod recorder;
-pub mod run;
+mod report;
+pub mod stage;
+mod scenario;
 pub mod subscriber;
+mod suite;
+
+pub use options::{PolicyChoice, PubsubOptions};
+pub use scenario::{Preset, Scenario};
+pub use suite::run;

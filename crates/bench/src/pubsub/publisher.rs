@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use thalweg_wire::{Frame as _, Kind, Published, ServerFrame, batch::put_publish_prefix};
+use thalweg_wire::{Frame as _, Kind, Published, batch::put_publish_prefix};
 
 use super::{
     plan::{Pace, Plan, Unit},
@@ -18,7 +18,7 @@ use crate::{
     load::schedule::Schedule,
     native::{
         alarm::Alarm,
-        line::{Line, LineError},
+        line::{Line, LineError, body, unexpected},
         payload::{Head, Payloads},
     },
 };
@@ -310,12 +310,9 @@ impl PublishChannel {
     fn receive(&mut self) -> Result<(), LineError> {
         while let Some(raw) = self.line.frame()? {
             if raw.header.kind != Kind::Published as u16 {
-                return Err(match ServerFrame::decode(raw)?.frame {
-                    ServerFrame::Failed(failed) => LineError::Refused(format!("{}: {}", failed.code, failed.message)),
-                    other => LineError::Protocol(format!("a publisher was sent a {} frame", other.kind().name())),
-                });
+                return Err(unexpected(raw));
             }
-            let published = Published::decode_body(raw.payload)?;
+            let published = Published::decode_body(body(&raw))?;
             self.delivered += published.delivered;
             self.missed += published.missed;
             self.unacked -= 1;

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::native::{
     check::{Account, Runs, Share},
-    line::{Line, LineError},
+    line::{Line, LineError, body, unexpected},
     payload::Payloads,
 };
 
@@ -161,7 +161,7 @@ impl SubscribeChannel {
             match raw.header.kind {
                 kind if kind == Kind::Deliver as u16 => inbox.deliver(raw, subscriptions, shared, &mut recorder, now)?,
                 kind if kind == Kind::Dropped as u16 => {
-                    let dropped = Dropped::decode_body(raw.payload)?.messages;
+                    let dropped = Dropped::decode_body(body(&raw))?.messages;
                     let subscription = subscription(subscriptions, raw.header.id)?;
                     subscription.account.dropped += dropped;
                     if inbox.shares {
@@ -203,17 +203,6 @@ fn subscription(subscriptions: &mut [Subscription], id: u32) -> Result<&mut Subs
     found.ok_or_else(|| LineError::Protocol(format!("a message came for subscription {id}, which there is not")))
 }
 
-fn unexpected(raw: RawFrame<'_>) -> LineError {
-    match ServerFrame::decode(raw) {
-        Err(error) => error.into(),
-        Ok(envelope) => match envelope.frame {
-            ServerFrame::Ended(ended) => LineError::Refused(format!("{}: {}", ended.code, ended.message)),
-            ServerFrame::Failed(failed) => LineError::Refused(format!("{}: {}", failed.code, failed.message)),
-            other => LineError::Protocol(format!("a subscriber was sent a {} frame", other.kind().name())),
-        },
-    }
-}
-
 impl Inbox {
     /// Takes a batch for some subscriptions: content once, order for each.
     #[inline]
@@ -225,7 +214,7 @@ impl Inbox {
         recorder: &mut Recorder,
         now: u64,
     ) -> Result<(), LineError> {
-        let deliver = Deliver::decode_body(raw.payload)?;
+        let deliver = Deliver::decode_body(body(&raw))?;
         let batch = Batch::decode(deliver.batch.0).map_err(|error| LineError::Protocol(error.to_string()))?;
         self.ids.clear();
         self.ids.extend(deliver.subscriptions.iter());

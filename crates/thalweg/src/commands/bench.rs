@@ -6,10 +6,12 @@ use clap::{Args, Subcommand};
 use thalweg_bench::{
     BenchError, Report, Stderr,
     backends::{self, BackendsOptions},
+    cache::{self, CacheOptions},
     engine::{self, EngineOptions},
     groups::{self, GroupsOptions},
     http::{self, HttpOptions},
     log::{self, LogOptions},
+    pubsub::{self, PubsubOptions},
     report::Verdict,
     snapshot::{self, SnapshotOptions},
 };
@@ -27,7 +29,10 @@ use crate::{
                         thalweg bench backends --plots plots --sweep-size 1000000 --sweep-readers 16\n  \
                         thalweg bench http --rate 5000 --connections 64 --duration 10s\n  \
                         thalweg bench http --search 'p99<5ms'\n  \
-                        thalweg bench snapshot --entries 1000000 --value-size 1024 --compress lz4")]
+                        thalweg bench snapshot --entries 1000000 --value-size 1024 --compress lz4\n  \
+                        thalweg bench pubsub --payload 128 --batch 64 --fan-out 10\n  \
+                        thalweg bench pubsub --preset row-f --transport tcp,quic\n  \
+                        thalweg bench cache --concurrency 32 --transport tcp,quic")]
 pub enum Bench {
     /// Appends to the log at each durability, beside a raw probe of the same disk
     Log(Suite<LogOptions>),
@@ -41,6 +46,10 @@ pub enum Bench {
     Snapshot(Suite<SnapshotOptions>),
     /// A server under scheduled load, counted from the scheduled moment
     Http(Suite<HttpOptions>),
+    /// Subjects over the native protocol: publish, fan out, receive; every delivery checked and timed
+    Pubsub(Suite<PubsubOptions>),
+    /// Caches over the native protocol: puts, hits and misses
+    Cache(Suite<CacheOptions>),
 }
 
 /// A suite's options, and where its report goes.
@@ -66,6 +75,8 @@ impl Bench {
             Self::Groups(suite) => suite.json,
             Self::Snapshot(suite) => suite.json,
             Self::Http(suite) => suite.json,
+            Self::Pubsub(suite) => suite.json,
+            Self::Cache(suite) => suite.json,
         }
     }
 }
@@ -79,6 +90,8 @@ pub fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Groups(suite) => suite.finish(groups::run(&suite.options, &mut progress)),
         Bench::Snapshot(suite) => suite.finish(snapshot::run(&suite.options, &mut progress)),
         Bench::Http(suite) => suite.finish(http::run(&suite.options, &mut progress)),
+        Bench::Pubsub(suite) => suite.finish(pubsub::run(&suite.options, &mut progress)),
+        Bench::Cache(suite) => suite.finish(cache::run(&suite.options, &mut progress)),
     }
 }
 

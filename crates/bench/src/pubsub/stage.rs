@@ -199,7 +199,7 @@ impl Stage<'_> {
 type Opened = (Vec<super::subscriber::Unstarted>, Vec<(crate::native::line::Line, Vec<usize>)>);
 
 fn failed(plan: &Plan, doing: &'static str) -> impl FnOnce(LineError) -> BenchError + use<> {
-    let subject = plan.place.address.to_string();
+    let subject = plan.place.endpoint.address().to_owned();
     move |error| BenchError::Subject { subject, doing, message: error.to_string() }
 }
 

@@ -1,0 +1,271 @@
+//! `thalweg bench cache`: options in, report out.
+
+use std::{sync::Arc, time::Instant};
+
+use thalweg_wire::{CacheCreate, OpenCache, ServerFrame};
+
+use super::work::{CacheWork, Operation};
+use crate::{
+    BenchError, Progress, Report, Scratch,
+    data::Values,
+    latency::micros,
+    load::{schedule::Arrivals, validity::Validity},
+    native::{
+        crew,
+        options::{LoadOptions, within},
+        place::{Carrier, Place},
+        requests::{self, CallOutcome, CallPlan},
+        server::{Server, ServerOptions},
+    },
+    report::{Check, Table, duration, mebibytes},
+    stats::{Summary, median},
+    usage::{Usage, Whose},
+};
+
+/// Options of the cache suite.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CacheOptions {
+    #[command(flatten)]
+    server: ServerOptions,
+    /// Operations under way at a time, over all connections.
+    #[arg(long, default_value_t = 32)]
+    pub concurrency: usize,
+    /// Connections.
+    #[arg(long, default_value_t = 8)]
+    pub connections: usize,
+    /// Streams of each; over TCP each is a connection of its own.
+    #[arg(long, default_value_t = 1)]
+    pub streams: usize,
+    /// Number of different keys.
+    #[arg(long, default_value_t = 10_000)]
+    pub keys: u64,
+    /// Only operations whose name holds this, such as "get" or "256 B".
+    #[arg(long)]
+    pub only: Option<String>,
+    /// Operations per second, whatever the server does; without it as fast as it answers.
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// How they spread over time.
+    #[arg(long, value_enum, default_value_t)]
+    pub arrivals: Arrivals,
+    /// Bytes that the cache may hold.
+    #[arg(long, default_value_t = 256 << 20)]
+    pub cache_bytes: u64,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+/// A line of row F's table: its rate is that of 8 × 4 streams over QUIC at concurrency 32.
+struct Row {
+    name: &'static str,
+    operation: Operation,
+    value_bytes: usize,
+    published: f64,
+}
+
+const ROWS: [Row; 5] = [
+    Row { name: "put 0 B", operation: Operation::Put, value_bytes: 0, published: 184_000.0 },
+    Row { name: "put 256 B", operation: Operation::Put, value_bytes: 256, published: 155_000.0 },
+    Row { name: "put 4 KB", operation: Operation::Put, value_bytes: 4096, published: 78_000.0 },
+    Row { name: "get hit 256 B", operation: Operation::Hit, value_bytes: 256, published: 166_000.0 },
+    Row { name: "get miss", operation: Operation::Miss, value_bytes: 256, published: 179_000.0 },
+];
+
+/// What TCP should reach of row F's rates.
+const TIMES_ROW_F: f64 = 2.0;
+/// A cache's name, for the rows of one value size.
+const NAME: &str = "bench";
+
+impl CacheOptions {
+    fn check(&self) -> Result<(), BenchError> {
+        self.load.check()?;
+        within("--connections, --streams", self.connections.saturating_mul(self.streams), 20_000)?;
+        within("--concurrency", self.concurrency, 1 << 20)?;
+        within("--keys", usize::try_from(self.keys).unwrap_or(usize::MAX), 100_000_000)?;
+        if !self.rate.is_none_or(|rate| rate > 0.0 && rate <= 1e8) {
+            let message = "must be above 0 and at most 100 million".to_owned();
+            return Err(BenchError::Option { option: "--rate", message });
+        }
+        Ok(())
+    }
+}
+
+/// Runs the suite.
+pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    options.check()?;
+    let begun = Instant::now();
+    let scratch = Scratch::below(options.server.dir.as_deref())?;
+    let mut report = Report::begin("cache", scratch.path());
+    let before = Usage::read(Whose::Own);
+    let server = Server::reach(&options.server, &scratch, None, progress)?;
+    report.condition("server", server.name());
+    report.condition("durability", "none: caches are in memory only");
+    report.condition("load", options.load.describe());
+    report.condition("keys", format!("{} of 14 B, at random; each answer compared", options.keys));
+    report.condition(
+        "concurrency",
+        format!("{} over {} connections × {} streams", options.concurrency, options.connections, options.streams),
+    );
+    report.condition("pace", options.rate.map_or("closed loop".to_owned(), |rate| format!("{rate:.0}/s {:?}", options.arrivals)));
+    let mut figures = figures();
+    for carrier in &options.server.transport {
+        let place = server.place(*carrier)?;
+        let wanted = |row: &&Row| options.only.as_ref().is_none_or(|part| row.name.contains(part.as_str()));
+        for row in ROWS.iter().filter(wanted) {
+            let rounds = rounds(options, &server, &place, row, progress)?;
+            add(&mut figures, &mut report, *carrier, row, &rounds, options.rate.is_none());
+        }
+    }
+    report.tables.push(figures);
+    report.cost = Usage::read(Whose::Own).since(&before);
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn rounds(
+    options: &CacheOptions,
+    server: &Server,
+    place: &Place,
+    row: &Row,
+    progress: &mut dyn Progress,
+) -> Result<Vec<CallOutcome>, BenchError> {
+    let cache = open(place, options.cache_bytes, row.value_bytes)?;
+    let values = Arc::new(Values::new(row.value_bytes, options.load.seed));
+    let work = |operation, channel| {
+        CacheWork::new(cache, operation, options.keys, Arc::clone(&values), options.load.seed, channel)
+    };
+    let plan = plan(options, place);
+    if row.operation == Operation::Hit {
+        fill(&plan, options.keys, |channel| work(Operation::Put, channel))?;
+    }
+    let mut rounds = Vec::new();
+    for round in 1..=options.load.rounds {
+        let (outcome, _) = requests::run(&plan, server.process, |channel| work(row.operation, channel))?;
+        progress.step(&format!(
+            "{}, {} round {round}: {:.0}/s, p50 {}, p99 {}, {}",
+            row.name,
+            place.carrier.name(),
+            outcome.rate,
+            duration(outcome.counts.times.percentile(50.0)),
+            duration(outcome.counts.times.percentile(99.0)),
+            outcome.validity.name()
+        ));
+        rounds.push(outcome);
+    }
+    Ok(rounds)
+}
+
+fn plan(options: &CacheOptions, place: &Place) -> CallPlan {
+    let load = &options.load;
+    CallPlan {
+        place: place.clone(),
+        connections: options.connections,
+        streams: options.streams,
+        in_flight: options.concurrency,
+        rate: options.rate.map(|rate| (rate, options.arrivals)),
+        warmup: load.warmup,
+        duration: load.duration,
+        give_up: load.give_up,
+        max_lag: load.max_lag,
+        seed: load.seed,
+        workers: load.workers,
+    }
+}
+
+/// Opens the cache for values of a size.
+fn open(place: &Place, max_bytes: u64, value_bytes: usize) -> Result<u32, BenchError> {
+    let name = format!("{NAME}-{value_bytes}");
+    let opened = crew::alone(async {
+        let mut line = place.line().await?;
+        let request = OpenCache { create: CacheCreate::IfMissing, max_bytes, name: &name };
+        let opened = line.ask(&request, |frame| match frame {
+            ServerFrame::CacheOpened(opened) => Some(opened.cache),
+            _ => None,
+        });
+        opened.await.map_err(BenchError::subject(place.endpoint.address(), "opening a cache"))
+    })?;
+    Ok(opened)
+}
+
+/// Puts each key once: setup.
+fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) -> Result<(), BenchError> {
+    let setup = CallPlan {
+        connections: 1,
+        streams: 1,
+        in_flight: 64,
+        rate: None,
+        warmup: std::time::Duration::ZERO,
+        duration: std::time::Duration::from_secs(60),
+        workers: 1,
+        ..plan.clone()
+    };
+    let (outcome, _) = requests::run(&setup, None, |channel| work(channel).each(0..keys))?;
+    match outcome.validity {
+        Validity::Good if outcome.counts.all_replies == keys => Ok(()),
+        how => Err(BenchError::Subject {
+            subject: plan.place.endpoint.address().to_owned(),
+            doing: "filling the cache",
+            message: format!("{} of {keys} keys put, {}", outcome.counts.all_replies, how.verdict().0),
+        }),
+    }
+}
+
+fn figures() -> Table {
+    Table::new(
+        "figures: medians of the rounds; times from the moment an operation was due to its reply",
+        &[
+            "operation",
+            "transport",
+            "value B",
+            "operations/s",
+            "± MAD",
+            "p50 µs",
+            "p90 µs",
+            "p99 µs",
+            "p99.9 µs",
+            "max µs",
+            "server CPU s/M",
+            "generator CPU s/M",
+            "generator busy %",
+            "server peak RSS MiB",
+            "row F",
+            "of row F",
+            "verdict",
+        ],
+    )
+}
+
+fn add(figures: &mut Table, report: &mut Report, carrier: Carrier, row: &Row, rounds: &[CallOutcome], is_closed: bool) {
+    let over = |figure: &dyn Fn(&CallOutcome) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
+    let quantile = |percentile: f64| over(&|outcome| micros(outcome.counts.times.percentile(percentile)));
+    let rates = Summary::of(&rounds.iter().map(|outcome| outcome.rate).collect::<Vec<_>>());
+    let validity = Validity::worst(rounds.iter().map(|outcome| &outcome.validity));
+    let per_million = |seconds: f64, outcome: &CallOutcome| seconds * 1e6 / outcome.counts.all_replies as f64;
+    let peak = rounds.iter().filter_map(|outcome| outcome.server.peak_rss_bytes).max();
+    let server = over(&|outcome| per_million(outcome.server.cpu_seconds, outcome));
+    figures.row(vec![
+        row.name.into(),
+        carrier.name().into(),
+        row.value_bytes.into(),
+        rates.median.into(),
+        rates.mad.into(),
+        quantile(50.0).into(),
+        quantile(90.0).into(),
+        quantile(99.0).into(),
+        quantile(99.9).into(),
+        quantile(100.0).into(),
+        Some(server).filter(|_| peak.is_some()).into(),
+        over(&|outcome| per_million(outcome.generator_cpu, outcome)).into(),
+        over(&|outcome| 100.0 * outcome.busiest).into(),
+        mebibytes(peak),
+        row.published.into(),
+        (rates.median / row.published).into(),
+        validity.name().into(),
+    ]);
+    let what = format!("{}, {}", row.name, carrier.name());
+    let (measured, verdict) = validity.verdict();
+    report.checks.push(Check { what: what.clone(), required: "all answered, rightly".to_owned(), measured, verdict });
+    if carrier == Carrier::Tcp && is_closed {
+        report.checks.push(Check::at_least(what, rates.median / row.published, TIMES_ROW_F, " × row F"));
+    }
+}

@@ -1,0 +1,254 @@
+//! What the machine itself carries: one bare stream over loopback with both ends here, and a bare round trip. The ruler that
+//! the server's figures are held against, measured in the same run.
+//!
+//! One thread sends, one receives, nothing looks at the bytes. QUIC is quinn as it comes, with the windows and socket buffers that
+//! the server has.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer},
+};
+use thalweg_transport::QuicOptions;
+
+use super::{crew, place::Carrier};
+use crate::{BenchError, latency::Latencies};
+
+const CHUNK: usize = 64 << 10;
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const SUBJECT: &str = "a bare stream";
+
+/// Bytes per second of one stream. Nothing for TLS, which is measured against TCP.
+pub fn stream(carrier: Carrier, time: Duration) -> Result<f64, BenchError> {
+    match carrier {
+        Carrier::Tcp | Carrier::Tls => tcp_stream(time).map_err(BenchError::subject(SUBJECT, "sending over TCP")),
+        Carrier::Quic => quic_stream(time).map_err(BenchError::subject(SUBJECT, "sending over QUIC")),
+    }
+}
+
+/// Times of round trips of so many bytes there, and as few as an ack has back.
+pub fn round_trips(carrier: Carrier, bytes: usize, time: Duration) -> Result<Latencies, BenchError> {
+    match carrier {
+        Carrier::Tcp | Carrier::Tls => {
+            tcp_round_trips(bytes, time).map_err(BenchError::subject(SUBJECT, "round trips over TCP"))
+        }
+        Carrier::Quic => quic_round_trips(bytes, time).map_err(BenchError::subject(SUBJECT, "round trips over QUIC")),
+    }
+}
+
+/// Bytes of an answer.
+const ANSWER: usize = 40;
+
+fn tcp_stream(time: Duration) -> io::Result<f64> {
+    let listener = TcpListener::bind(ANY)?;
+    let mut sender = TcpStream::connect(listener.local_addr()?)?;
+    let (mut receiver, _) = listener.accept()?;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let block = vec![7; CHUNK];
+            // Ends when the other side is closed.
+            while sender.write_all(&block).is_ok() {}
+        });
+        let mut block = vec![0; 4 * CHUNK];
+        let mut rate = Rate::begin(time);
+        while let Some(count) = rate.goes_on().then(|| receiver.read(&mut block)) {
+            rate.count(count?);
+        }
+        drop(receiver);
+        Ok(rate.per_second())
+    })
+}
+
+fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
+    let listener = TcpListener::bind(ANY)?;
+    let mut client = TcpStream::connect(listener.local_addr()?)?;
+    let (mut server, _) = listener.accept()?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut block = vec![0; bytes];
+            while server.read_exact(&mut block).is_ok() && server.write_all(&block[..ANSWER.min(bytes)]).is_ok() {}
+        });
+        let (mut times, mut block) = (Latencies::default(), vec![0; bytes]);
+        let begun = Instant::now();
+        let mut last = begun;
+        while last - begun < time {
+            client.write_all(&block)?;
+            client.read_exact(&mut block[..ANSWER.min(bytes)])?;
+            let now = Instant::now();
+            times.record(now - last);
+            last = now;
+        }
+        drop(client);
+        Ok(times)
+    })
+}
+
+/// Bytes over time, after a fifth of it as a warm-up.
+struct Rate {
+    begun: Instant,
+    from: Duration,
+    time: Duration,
+    bytes: u64,
+    first: Option<Instant>,
+    last: Instant,
+}
+
+impl Rate {
+    fn begin(time: Duration) -> Self {
+        let begun = Instant::now();
+        Self { begun, from: time / 5, time, bytes: 0, first: None, last: begun }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.last - self.begun < self.time
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.last = Instant::now();
+        if self.first.is_some() {
+            self.bytes += bytes as u64;
+        } else if self.last - self.begun >= self.from {
+            self.first = Some(self.last);
+        }
+    }
+
+    fn per_second(&self) -> f64 {
+        let seconds = self.first.map_or(0.0, |first| (self.last - first).as_secs_f64());
+        if seconds > 0.0 { self.bytes as f64 / seconds } else { f64::NAN }
+    }
+}
+
+type Quic<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Both configurations, with a certificate made for the occasion.
+fn quic_configs() -> Quic<(ServerConfig, ClientConfig)> {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
+    let certificate = CertificateDer::from(made.cert);
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let mut server = ServerConfig::with_single_cert(vec![certificate.clone()], key.into())?;
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate)?;
+    let mut client = ClientConfig::with_root_certificates(Arc::new(roots))?;
+    let options = QuicOptions::DEFAULTS;
+    let mut transport = TransportConfig::default();
+    transport
+        .stream_receive_window(VarInt::from_u32(options.stream_window_bytes))
+        .receive_window(VarInt::from_u32(options.receive_window_bytes))
+        .send_window(u64::from(options.send_window_bytes));
+    let transport = Arc::new(transport);
+    server.transport_config(Arc::clone(&transport));
+    client.transport_config(transport);
+    Ok((server, client))
+}
+
+/// A socket with the buffers that the server's have; the system may give less.
+fn quic_socket() -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(ANY)?;
+    let bytes = QuicOptions::DEFAULTS.socket_buffer_bytes;
+    rustix::net::sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
+    rustix::net::sockopt::set_socket_send_buffer_size(&socket, bytes)?;
+    Ok(socket)
+}
+
+/// Runs `client` on a thread of its own, connected to `server` on this one.
+fn quic_pair<T, C, S>(client: impl FnOnce(quinn::Connection) -> C + Send, server: impl FnOnce(quinn::Connection) -> S) -> Quic<T>
+where
+    C: Future<Output = Quic<()>>,
+    S: Future<Output = Quic<T>>,
+{
+    let (server_config, client_config) = quic_configs()?;
+    let socket = quic_socket()?;
+    let address = socket.local_addr()?;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            crew::alone(async move {
+                let endpoint = Endpoint::new(EndpointConfig::default(), None, quic_socket()?, Arc::new(TokioRuntime))?;
+                let connection = endpoint.connect_with(client_config, address, "localhost")?.await?;
+                client(connection).await
+            })
+        });
+        let brought = crew::alone(async move {
+            let runtime = Arc::new(TokioRuntime);
+            let endpoint = Endpoint::new(EndpointConfig::default(), Some(server_config), socket, runtime)?;
+            let incoming = endpoint.accept().await.ok_or("the endpoint was closed")?;
+            let connection = incoming.await?;
+            let brought = server(connection.clone()).await;
+            connection.close(VarInt::from_u32(0), b"");
+            endpoint.wait_idle().await;
+            brought
+        });
+        // The client's side ends with an error when the server closes: that is how it learns that it is over.
+        let _ = thread.join();
+        brought
+    })
+}
+
+fn quic_stream(time: Duration) -> Quic<f64> {
+    let client = |connection: quinn::Connection| async move {
+        let mut stream = connection.open_uni().await?;
+        let chunk = Bytes::from(vec![7; CHUNK]);
+        loop {
+            stream.write_chunk(chunk.clone()).await?;
+        }
+    };
+    quic_pair(client, |connection| async move {
+        let mut stream = connection.accept_uni().await?;
+        let mut rate = Rate::begin(time);
+        let mut chunks = [const { Bytes::new() }; 32];
+        while rate.goes_on() {
+            let Some(count) = stream.read_chunks(&mut chunks).await? else { break };
+            rate.count(chunks[..count].iter().map(Bytes::len).sum());
+        }
+        Ok(rate.per_second())
+    })
+}
+
+fn quic_round_trips(bytes: usize, time: Duration) -> Quic<Latencies> {
+    let client = |connection: quinn::Connection| async move {
+        let (mut send, mut receive) = connection.accept_bi().await?;
+        let mut block = vec![0; bytes];
+        loop {
+            receive.read_exact(&mut block).await?;
+            send.write_all(&block[..ANSWER.min(bytes)]).await?;
+        }
+    };
+    quic_pair(client, |connection| async move {
+        let (mut send, mut receive) = connection.open_bi().await?;
+        let (mut times, mut block) = (Latencies::default(), vec![0; bytes]);
+        let begun = Instant::now();
+        let mut last = begun;
+        while last - begun < time {
+            send.write_all(&block).await?;
+            receive.read_exact(&mut block[..ANSWER.min(bytes)]).await?;
+            let now = Instant::now();
+            times.record(now - last);
+            last = now;
+        }
+        Ok(times)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_carry_and_round_trips_return() {
+        for carrier in [Carrier::Tcp, Carrier::Quic] {
+            let rate = stream(carrier, Duration::from_millis(200)).unwrap();
+            assert!(rate > 1e6, "{carrier:?}: {rate} B/s");
+            let times = round_trips(carrier, 200, Duration::from_millis(50)).unwrap();
+            assert!(times.count() > 10, "{carrier:?}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Options that the suites of the native protocol share, beside where the server is.
+
+use std::time::Duration;
+
+use crate::{BenchError, load::search::parse_duration};
+
+/// How long, how often, with how many threads.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LoadOptions {
+    /// Counted time of each run.
+    #[arg(long, default_value = "2s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Time before it that is not counted.
+    #[arg(long, default_value = "500ms", value_parser = parse_duration)]
+    pub warmup: Duration,
+    /// Wait after the last request for what is still under way.
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    pub give_up: Duration,
+    /// Runs of each scenario; the median is reported.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Load threads; each takes up to a core from the server if they share a machine.
+    #[arg(long, default_value_t = 1)]
+    pub workers: usize,
+    /// The generator's own lateness (99th percentile) above which a scheduled run is void.
+    #[arg(long, default_value = "1ms", value_parser = parse_duration)]
+    pub max_lag: Duration,
+    /// Feeds content and arrivals.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl LoadOptions {
+    /// Whether they make sense.
+    pub fn check(&self) -> Result<(), BenchError> {
+        within("--workers", self.workers, 1024)?;
+        within("--rounds", self.rounds as usize, 100)?;
+        if self.duration.is_zero() || self.duration > Duration::from_secs(3600) {
+            let message = "must be above 0 and at most an hour".to_owned();
+            return Err(BenchError::Option { option: "--duration", message });
+        }
+        Ok(())
+    }
+
+    /// For the report.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        format!(
+            "{} s after {} s, {} rounds, medians; {} threads in this process, same machine as the server if that is local; seed {}",
+            self.duration.as_secs_f64(),
+            self.warmup.as_secs_f64(),
+            self.rounds,
+            self.workers,
+            self.seed
+        )
+    }
+}
+
+/// Whether an option is 1 to `most`.
+pub fn within(option: &'static str, value: usize, most: usize) -> Result<(), BenchError> {
+    if (1..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(BenchError::Option { option, message: format!("must be 1 to {most}") })
+}

@@ -1,0 +1,168 @@
+//! What can be typed after `thalweg bench pubsub`.
+
+use std::{path::PathBuf, time::Duration};
+
+use thalweg_types::limits::{MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES, MAX_RECORD_BYTES};
+use thalweg_wire::Policy;
+
+use super::{plan::Unit, publisher::batch_bytes, scenario::Preset};
+use crate::{
+    BenchError,
+    load::{
+        schedule::Arrivals,
+        search::{Objective, parse_duration},
+    },
+    native::{
+        options::{LoadOptions, within},
+        payload::HEAD_BYTES,
+        server::{Profile, ServerOptions},
+    },
+};
+
+/// Options of the subjects suite.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PubsubOptions {
+    #[command(flatten)]
+    pub(super) server: ServerOptions,
+    /// A fixed set of scenarios instead of one.
+    #[arg(long, value_enum)]
+    pub preset: Option<Preset>,
+    /// Bytes of a message; 24 of them say which it is.
+    #[arg(long, default_value_t = 128)]
+    pub payload: usize,
+    /// Messages that a publisher puts into a batch.
+    #[arg(long, default_value_t = 64)]
+    pub batch: u32,
+    /// Publishers, all to one subject.
+    #[arg(long, default_value_t = 1)]
+    pub publishers: usize,
+    /// Connections that publish; one for each publisher by default.
+    #[arg(long)]
+    pub connections: Option<usize>,
+    /// Streams of each; over TCP each is a connection of its own.
+    #[arg(long, default_value_t = 1)]
+    pub streams: usize,
+    /// Subscriptions that get every message; with --queue-members, queue groups.
+    #[arg(long, default_value_t = 1)]
+    pub fan_out: usize,
+    /// Members of each queue group, of which one gets each message; 0: no groups.
+    #[arg(long, default_value_t = 0)]
+    pub queue_members: usize,
+    /// Connections that subscribe; one for each subscription by default.
+    #[arg(long)]
+    pub subscriber_connections: Option<usize>,
+    /// Streams of each; over TCP each is a connection of its own.
+    #[arg(long, default_value_t = 1)]
+    pub subscriber_streams: usize,
+    /// What the server does when a subscription's queue is full.
+    #[arg(long, value_enum, default_value_t)]
+    pub policy: PolicyChoice,
+    /// Messages that may wait in it; 0: the server's bound.
+    #[arg(long, default_value_t = 0)]
+    pub queue_messages: u64,
+    /// Bytes that may wait in it; 0: the server's bound.
+    #[arg(long, default_value_t = 0)]
+    pub queue_bytes: u64,
+    /// Messages that a subscriber permits to be under way to it.
+    #[arg(long, default_value_t = 65_536)]
+    pub window_messages: u64,
+    /// Bytes that a subscriber permits to be under way to it.
+    #[arg(long, default_value_t = 16 << 20)]
+    pub window_bytes: u64,
+    /// Batches for which a connection waits for acks at a time; 0: without acks, the connection's flow control decides.
+    #[arg(long, default_value_t = 0)]
+    pub in_flight: u32,
+    /// Profile with which the server is started.
+    #[arg(long, value_enum, conflicts_with = "target")]
+    pub profile: Option<Profile>,
+    /// Messages per second, whatever the server does; without it as fast as it goes, which hides stalls: use that for
+    /// throughput, never for latency.
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// How they spread over time.
+    #[arg(long, value_enum, default_value_t)]
+    pub arrivals: Arrivals,
+    /// Schedule single messages instead of batches: those that are due go out together, and one waits for others at most so
+    /// long, such as 250us.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub linger: Option<Duration>,
+    /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
+    #[arg(long, conflicts_with = "preset")]
+    pub search: Option<Objective>,
+    /// Rate above which the search does not go.
+    #[arg(long, default_value_t = 2e7)]
+    pub max_rate: f64,
+    /// Compare every byte also of messages above 512 B, of which otherwise head, end and a line that moves are compared.
+    #[arg(long)]
+    pub verify_all: bool,
+    /// Time of a bare stream over the same transport, before each run; 0: none.
+    #[arg(long, default_value = "500ms", value_parser = parse_duration)]
+    pub bare: Duration,
+    /// Write plots of the percentiles as SVG files to this directory.
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) load: LoadOptions,
+}
+
+/// What the server does at a full queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum PolicyChoice {
+    /// Publishers wait.
+    #[default]
+    Block,
+    /// What comes is dropped.
+    DropNew,
+    /// What has waited longest is dropped.
+    DropOld,
+    /// The connection ends.
+    Disconnect,
+}
+
+impl From<PolicyChoice> for Policy {
+    fn from(choice: PolicyChoice) -> Self {
+        match choice {
+            PolicyChoice::Block => Self::Block,
+            PolicyChoice::DropNew => Self::DropNew,
+            PolicyChoice::DropOld => Self::DropOld,
+            PolicyChoice::Disconnect => Self::Disconnect,
+        }
+    }
+}
+
+/// Most channels of either side.
+const MAX_CHANNELS: usize = 20_000;
+
+impl PubsubOptions {
+    pub(super) fn unit(&self) -> Unit {
+        self.linger.map_or(Unit::Batch, |linger| Unit::Message { linger })
+    }
+
+    pub(super) fn check(&self) -> Result<(), BenchError> {
+        let wrong = |option, message: String| Err(BenchError::Option { option, message });
+        self.load.check()?;
+        if !(HEAD_BYTES..MAX_RECORD_BYTES).contains(&self.payload) {
+            return wrong("--payload", format!("must be {HEAD_BYTES} to {}", MAX_RECORD_BYTES - 1));
+        }
+        within("--batch", self.batch as usize, MAX_PUBLISH_MESSAGES as usize)?;
+        if batch_bytes(self.batch, self.payload) > MAX_PUBLISH_BYTES {
+            return wrong("--batch", format!("a batch of {} × {} B is above {MAX_PUBLISH_BYTES}", self.batch, self.payload));
+        }
+        within("--publishers", self.publishers, 10_000)?;
+        within("--fan-out", self.fan_out, MAX_CHANNELS)?;
+        within("--fan-out, --queue-members", self.fan_out.saturating_mul(self.queue_members.max(1)), 100_000)?;
+        within("--connections, --streams", self.connections.unwrap_or(1).saturating_mul(self.streams), MAX_CHANNELS)?;
+        let subscribing = self.subscriber_connections.unwrap_or(1).saturating_mul(self.subscriber_streams);
+        within("--subscriber-connections, --subscriber-streams", subscribing, MAX_CHANNELS)?;
+        if self.window_messages == 0 || self.window_bytes == 0 {
+            return wrong("--window-messages, --window-bytes", "nothing would ever be sent: must be above 0".to_owned());
+        }
+        if !self.rate.is_none_or(|rate| rate > 0.0 && rate <= 1e9) {
+            return wrong("--rate", "must be above 0 and at most a billion".to_owned());
+        }
+        if self.linger.is_some() && self.rate.is_none() && self.search.is_none() && self.preset.is_none() {
+            return wrong("--linger", "is about messages on a schedule: give --rate or --search".to_owned());
+        }
+        Ok(())
+    }
+}

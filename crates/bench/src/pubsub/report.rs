@@ -1,0 +1,299 @@
+//! The tables and checks of the subjects suite.
+
+use std::time::Instant;
+
+use thalweg_wire::{Batch, BatchWriter, Checksum};
+
+use super::{
+    options::PubsubOptions,
+    plan::Pace,
+    publisher::SUBJECT,
+    stage::Outcome,
+    scenario::{Scenario, pace_name, policy_name},
+    subscriber::judge,
+    suite::Rounds,
+};
+use crate::{
+    Report,
+    latency::{Latencies, micros},
+    load::{
+        search::{Knee, Limit, Objective, Trial},
+        validity::{MAX_BUSY, Validity},
+    },
+    native::{
+        check::{Account, Runs, Share},
+        payload::{Depth, Head, Payloads},
+        place::Carrier,
+    },
+    report::{Cell, Check, Table, Verdict, mebibytes},
+    stats::{Summary, median, ratio},
+};
+
+/// What holds for the whole report.
+pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Scenario]) {
+    report.condition("durability", "none: subjects store nothing");
+    report.condition("load", options.load.describe());
+    let sizes: std::collections::BTreeSet<usize> = scenarios.iter().map(|scenario| scenario.payload_bytes).collect();
+    let cost = |bytes: usize| {
+        let depth = if bytes <= 512 || options.verify_all { Depth::Full } else { Depth::Spot };
+        format!("{:.1} ns for {bytes} B ({})", checker_nanos(bytes, depth), if depth == Depth::Full { "every byte" } else { "head, end, a line" })
+    };
+    report.condition("checking a message, alone", sizes.into_iter().map(cost).collect::<Vec<_>>().join(", "));
+    let columns = [
+        "scenario", "transport", "payload B", "batch", "publishers", "subscriptions", "acks", "policy", "profile", "pace",
+    ];
+    let mut table = Table::new("conditions: publishers and subscriptions with their connections × streams", &columns);
+    for scenario in scenarios {
+        table.row(vec![
+            scenario.name.as_str().into(),
+            scenario.carrier.name().into(),
+            scenario.payload_bytes.into(),
+            u64::from(scenario.batch).into(),
+            scenario.publishers_name().into(),
+            scenario.subscribers_name().into(),
+            match scenario.in_flight {
+                0 => "none".into(),
+                in_flight => format!("up to {in_flight} waited for").into(),
+            },
+            policy_name(scenario.policy).into(),
+            scenario.profile.map_or("as started", |profile| profile.name()).into(),
+            scenario.pace_name().into(),
+        ]);
+    }
+    report.tables.push(table);
+}
+
+/// Nanoseconds that checking and counting a message takes, alone: batches of 64 that lie in the processor's caches.
+#[must_use]
+pub fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
+    const BATCH: u64 = 64;
+    let payloads = Payloads::new(payload_bytes, 1, depth);
+    let mut writer = BatchWriter::new(SUBJECT, b"").expect("the subject is short");
+    let mut payload = Vec::with_capacity(payload_bytes);
+    for sequence in 0..BATCH {
+        payload.clear();
+        payloads.put(Head { sequence, due: 1, publisher: 0 }, &mut payload);
+        let _ = writer.push_payload(&payload);
+    }
+    let Some(shared) = writer.into_shared(Checksum::Without) else { return f64::NAN };
+    let (mut runs, mut times) = (Runs::default(), Latencies::default());
+    let begun = Instant::now();
+    let mut messages = 0;
+    while begun.elapsed().as_millis() < 20 {
+        let Ok(batch) = Batch::decode(std::hint::black_box(&shared.bytes)) else { return f64::NAN };
+        let mut account = Account::new(Share::All, 1);
+        messages += judge(&batch, &payloads, &mut runs, |due, count| times.record_nanos_times(due, count));
+        account.take(runs.all());
+        std::hint::black_box(&account);
+    }
+    begun.elapsed().as_nanos() as f64 / messages as f64
+}
+
+/// The table of figures, a row at a time.
+#[derive(Debug)]
+pub struct Figures {
+    table: Table,
+    bound: Vec<String>,
+}
+
+const COLUMNS: [&str; 22] = [
+    "scenario",
+    "transport",
+    "pace",
+    "published/s",
+    "deliveries/s",
+    "± MAD",
+    "payload MB/s",
+    "p50 µs",
+    "p90 µs",
+    "p99 µs",
+    "p99.9 µs",
+    "max µs",
+    "lag p99 µs",
+    "server CPU s/M deliveries",
+    "generator CPU s/M deliveries",
+    "generator busy %",
+    "server peak RSS MiB",
+    "dropped",
+    "bare stream MB/s",
+    "of bare, per received byte",
+    "deliveries/s by round",
+    "verdict",
+];
+
+impl Figures {
+    /// Without rows.
+    #[must_use]
+    pub fn new() -> Self {
+        let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
+                     composed, which says little)";
+        Self { table: Table::new(title, &COLUMNS), bound: Vec::new() }
+    }
+
+    /// Adds a scenario's rounds; `last`: with the checks of its times, which are made at its last pace.
+    pub fn add(&mut self, report: &mut Report, scenario: &Scenario, pace: Pace, rounds: &Rounds, last: bool) {
+        let over = |figure: fn(&Outcome) -> f64| median(&rounds.over(figure));
+        let quantile = |percentile: f64| median(&rounds.over(|outcome| micros(outcome.counts.times.percentile(percentile))));
+        let rates = Summary::of(&rounds.rates());
+        let busy = over(|outcome| 100.0 * outcome.busiest);
+        if pace == Pace::Closed && busy > 100.0 * MAX_BUSY {
+            self.bound.push(format!("{} over {}", scenario.name, scenario.carrier.name()));
+        }
+        let validity = rounds.validity();
+        let peak = rounds.outcomes.iter().filter_map(|outcome| outcome.server.peak_rss_bytes).max();
+        self.table.row(vec![
+            scenario.name.as_str().into(),
+            scenario.carrier.name().into(),
+            pace_name(pace).into(),
+            (rates.median / scenario.fan_out as f64).into(),
+            rates.median.into(),
+            rates.mad.into(),
+            (rates.median * scenario.payload_bytes as f64 / 1e6).into(),
+            quantile(50.0).into(),
+            quantile(90.0).into(),
+            quantile(99.0).into(),
+            quantile(99.9).into(),
+            quantile(100.0).into(),
+            Some(over(|outcome| micros(outcome.counts.lag.percentile(99.0)))).filter(|_| pace != Pace::Closed).into(),
+            over(|outcome| outcome.cpu_per_million().0.unwrap_or(f64::NAN)).into(),
+            over(|outcome| outcome.cpu_per_million().1).into(),
+            busy.into(),
+            mebibytes(peak),
+            rounds.outcomes.iter().map(|outcome| outcome.dropped).sum::<u64>().into(),
+            (median(&rounds.bare) / 1e6).into(),
+            of_bare(rounds).into(),
+            by_round(&rounds.rates()).into(),
+            validity.name().into(),
+        ]);
+        let what = format!("{}, {}, {}", scenario.name, scenario.carrier.name(), pace_name(pace));
+        let (measured, verdict) = validity.clone().verdict();
+        report.checks.push(Check {
+            what: what.clone(),
+            required: "all delivered, rightly, in order".to_owned(),
+            measured,
+            verdict,
+        });
+        if pace == scenario.pace {
+            rate_check(report, scenario, rounds, &what);
+        }
+        if let (Some((p50, p99)), true, true) = (scenario.below, last, validity == Validity::Good) {
+            report.checks.push(Check::below(format!("{what}: p50"), quantile(50.0), micros(p50), " µs"));
+            report.checks.push(Check::below(format!("{what}: p99"), quantile(99.0), micros(p99), " µs"));
+        }
+    }
+
+    /// Adds the check of an objective at a share of the knee.
+    pub fn objective(&self, report: &mut Report, scenario: &Scenario, pace: Pace, rounds: &Rounds, objective: Objective) {
+        let times = rounds.over(|outcome| micros(outcome.counts.times.percentile(objective.percentile)));
+        let what = format!("{}, {}, {}: p{} at 80 % of the knee", scenario.name, scenario.carrier.name(), pace_name(pace), objective.percentile);
+        report.checks.push(Check::below(what, median(&times), micros(objective.bound), " µs"));
+    }
+
+    /// Puts the table into the report.
+    pub fn finish(self, report: &mut Report) {
+        report.tables.push(self.table);
+        if !self.bound.is_empty() {
+            report.notes.push(format!(
+                "a load thread was the bottleneck in closed loop, so these rates are lower bounds of what the server can do: {}; \
+                 try --workers 2",
+                self.bound.join("; ")
+            ));
+        }
+    }
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Received bytes against those of a bare stream, as the median of the rounds' ratios.
+fn of_bare(rounds: &Rounds) -> f64 {
+    ratio(&rounds.over(|outcome| outcome.received_rate), &rounds.bare)
+}
+
+fn by_round(rates: &[f64]) -> String {
+    rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ")
+}
+
+/// Over TCP a rate is held against a figure; over QUIC against that or the share of a bare stream, whichever is less.
+fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &str) {
+    let rate = median(&rounds.rates());
+    let share = scenario.bare_share.filter(|_| scenario.carrier == Carrier::Quic);
+    let reaches_share = share.is_some_and(|share| of_bare(rounds) >= share);
+    match (scenario.floor, share) {
+        (Some(floor), Some(share)) if rate < floor && reaches_share => {
+            report.checks.push(Check::at_least(format!("{what}: of a bare stream, per received byte"), of_bare(rounds), share, " ×"));
+        }
+        (Some(floor), _) => report.checks.push(Check::at_least(format!("{what}: deliveries"), rate, floor, "/s")),
+        (None, Some(share)) => {
+            report.checks.push(Check::at_least(format!("{what}: of a bare stream, per received byte"), of_bare(rounds), share, " ×"));
+        }
+        (None, None) => {}
+    }
+}
+
+/// A table for the runs of a search.
+#[must_use]
+pub fn trials(scenario: &Scenario, objective: Objective) -> Table {
+    let title = format!("search for {objective}: {}, {}: climb, bisect, repeat", scenario.name, scenario.carrier.name());
+    Table::new(
+        title,
+        &["offered msg/s", "deliveries/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "lag p99 µs", "generator busy %", "outcome"],
+    )
+}
+
+/// Adds a run of a search.
+pub fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: Trial) {
+    let times = outcome.counts.times.quantiles();
+    let how = match trial {
+        Trial::Pass => Cell::from("pass"),
+        Trial::Fail | Trial::Void => format!("{trial:?}: {}", outcome.validity.name()).to_lowercase().into(),
+    };
+    table.row(vec![
+        rate.into(),
+        outcome.deliveries_rate.into(),
+        times.p50_us.into(),
+        times.p99_us.into(),
+        times.p999_us.into(),
+        times.max_us.into(),
+        micros(outcome.counts.lag.percentile(99.0)).into(),
+        (100.0 * outcome.busiest).into(),
+        how,
+    ]);
+}
+
+/// Adds the check that a knee was found.
+pub fn knee_check(report: &mut Report, scenario: &Scenario, objective: Objective, knee: &Knee) {
+    let verdict = match (knee.rate, knee.limited_by) {
+        (None, _) => Verdict::Missed,
+        (Some(_), Limit::Generator) => Verdict::Void,
+        (Some(_), _) => Verdict::Met,
+    };
+    let measured = match knee.rate {
+        Some(rate) => format!(
+            "{rate:.0} msg/s, {:.0} deliveries/s, limited by the {}",
+            rate * scenario.fan_out as f64,
+            knee.limited_by.name()
+        ),
+        None => "no rate meets it".to_owned(),
+    };
+    report.checks.push(Check {
+        what: format!("{}, {}: highest rate with {objective}", scenario.name, scenario.carrier.name()),
+        required: "found, and limited by the server".to_owned(),
+        measured,
+        verdict,
+    });
+}
+
+/// The percentile spectrum of a run.
+#[must_use]
+pub fn spectrum(outcome: &Outcome, pace: Pace) -> Table {
+    let title = format!("percentile spectrum of the last run ({}), {} deliveries", pace_name(pace), outcome.counts.times.count());
+    let mut table = Table::new(title, &["percentile", "end to end µs", "deliveries at or below"]);
+    for line in outcome.counts.times.spectrum() {
+        table.row(vec![format!("{}", line.percentile).into(), line.time_us.into(), line.count.into()]);
+    }
+    table
+}

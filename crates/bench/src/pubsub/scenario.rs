@@ -1,0 +1,301 @@
+//! What one line of the report is about, and the presets made of such lines.
+
+use std::time::Duration;
+
+use thalweg_wire::{Permit, Policy};
+
+use super::{
+    options::PubsubOptions,
+    plan::{Channels, Pace, Plan, Unit},
+};
+use crate::{
+    load::{schedule::Arrivals, search::Objective},
+    native::{
+        payload::Depth,
+        place::{Carrier, Place},
+        server::Profile,
+    },
+};
+
+/// Scenarios that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Preset {
+    /// Small and large messages to one and to ten as fast as they go, and 2,000 messages/s on a schedule.
+    Goals,
+    /// Row F: 4096 B in batches of 64 from 8 publishers to 10 and to 20, and p99 at 80 % of the knee.
+    RowF,
+    /// Row F's profiles: each on a server started with it.
+    Profiles,
+    /// Whether more writers help: 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with one writer.
+    Lanes,
+    /// Single messages that the server gathers, and the bounds of queues: what each profile's knobs do.
+    Singles,
+}
+
+/// A line of the report.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What it is.
+    pub name: String,
+    /// Over what.
+    pub carrier: Carrier,
+    /// With which profile the server runs; none: as it was started.
+    pub profile: Option<Profile>,
+    /// Bytes of a payload.
+    pub payload_bytes: usize,
+    /// Messages of a batch.
+    pub batch: u32,
+    /// Publishers.
+    pub publishers: usize,
+    /// Their channels.
+    pub publish: Channels,
+    /// Subscriptions, or queue groups.
+    pub fan_out: usize,
+    /// Members of each group; 0: no groups.
+    pub members: usize,
+    /// Subscribers' channels.
+    pub subscribe: Channels,
+    /// At a full queue.
+    pub policy: Policy,
+    /// Acks that a publisher may wait for.
+    pub in_flight: u32,
+    /// Pacing.
+    pub pace: Pace,
+    /// What is scheduled.
+    pub unit: Unit,
+    /// Look for the knee of this, and run at 80 % of it.
+    pub knee: Option<Objective>,
+    /// Deliveries per second that there should be.
+    pub floor: Option<f64>,
+    /// Bounds of p50 and p99.
+    pub below: Option<(Duration, Duration)>,
+    /// Deliveries per received byte that there should be, as a share of a bare stream in the same run; over QUIC it
+    /// takes the place of `floor` where that is higher.
+    pub bare_share: Option<f64>,
+}
+
+impl Scenario {
+    /// What the options say.
+    #[must_use]
+    pub fn from_options(options: &PubsubOptions, carrier: Carrier) -> Self {
+        let publish = Channels {
+            connections: options.connections.unwrap_or(options.publishers),
+            streams: options.streams,
+        };
+        let subscriptions = options.fan_out * options.queue_members.max(1);
+        let subscribe = Channels {
+            connections: options.subscriber_connections.unwrap_or(subscriptions),
+            streams: options.subscriber_streams,
+        };
+        Self {
+            name: format!("{} → {}", options.publishers, options.fan_out),
+            carrier,
+            profile: options.profile,
+            payload_bytes: options.payload,
+            batch: options.batch,
+            publishers: options.publishers,
+            publish,
+            fan_out: options.fan_out,
+            members: options.queue_members,
+            subscribe,
+            policy: options.policy.into(),
+            in_flight: options.in_flight,
+            pace: options.rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: options.arrivals }),
+            unit: options.unit(),
+            knee: None,
+            floor: None,
+            below: None,
+            bare_share: None,
+        }
+    }
+
+    /// The lines of a preset.
+    #[must_use]
+    pub fn of_preset(preset: Preset, options: &PubsubOptions, carrier: Carrier) -> Vec<Self> {
+        let base = Self { bare_share: (carrier == Carrier::Quic).then_some(0.7), ..Self::from_options(options, carrier) };
+        match preset {
+            Preset::Goals => goals(&base),
+            Preset::RowF => row_f(&base),
+            Preset::Profiles => profiles(&base),
+            Preset::Lanes => lanes(&base),
+            Preset::Singles => singles(&base),
+        }
+    }
+
+    /// The plan of a run of it.
+    #[must_use]
+    pub fn plan(&self, options: &PubsubOptions, place: Place, pace: Pace) -> Plan {
+        let small = self.payload_bytes <= 512;
+        Plan {
+            place,
+            payload_bytes: self.payload_bytes,
+            depth: if small || options.verify_all { Depth::Full } else { Depth::Spot },
+            batch: self.batch,
+            publishers: self.publishers,
+            publish_channels: self.publish,
+            fan_out: self.fan_out,
+            members: self.members,
+            subscribe_channels: self.subscribe,
+            policy: self.policy,
+            queue: Permit { messages: options.queue_messages, bytes: options.queue_bytes },
+            window: Permit { messages: options.window_messages, bytes: options.window_bytes },
+            in_flight: self.in_flight,
+            pace,
+            unit: self.unit,
+            warmup: options.load.warmup,
+            duration: options.load.duration,
+            give_up: options.load.give_up,
+            max_lag: options.load.max_lag,
+            seed: options.load.seed,
+            workers: options.load.workers,
+        }
+    }
+
+    /// Pacing in words.
+    #[must_use]
+    pub fn pace_name(&self) -> String {
+        pace_name(self.pace)
+    }
+
+    /// Who publishes, in words.
+    #[must_use]
+    pub fn publishers_name(&self) -> String {
+        format!("{} on {}", self.publishers, channels_name(self.publish))
+    }
+
+    /// Who subscribes, in words.
+    #[must_use]
+    pub fn subscribers_name(&self) -> String {
+        let what = match self.members {
+            0 => format!("{}", self.fan_out),
+            members => format!("{} groups of {members}", self.fan_out),
+        };
+        format!("{what} on {}", channels_name(self.subscribe))
+    }
+}
+
+/// Pacing in words.
+#[must_use]
+pub fn pace_name(pace: Pace) -> String {
+    match pace {
+        Pace::Closed => "closed loop".to_owned(),
+        Pace::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0} msg/s constant"),
+        Pace::Open { rate, arrivals: Arrivals::Poisson } => format!("{rate:.0} msg/s Poisson"),
+    }
+}
+
+fn channels_name(channels: Channels) -> String {
+    match channels.streams {
+        1 => format!("{}", channels.connections),
+        streams => format!("{} × {streams}", channels.connections),
+    }
+}
+
+/// A policy's name.
+#[must_use]
+pub fn policy_name(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Block => "block",
+        Policy::DropNew => "drop_new",
+        Policy::DropOld => "drop_old",
+        Policy::Disconnect => "disconnect",
+    }
+}
+
+fn goals(base: &Scenario) -> Vec<Scenario> {
+    let fastest = |name: &str, payload_bytes: usize, fan_out: usize| Scenario {
+        name: name.to_owned(),
+        payload_bytes,
+        batch: 64,
+        publishers: 1,
+        publish: Channels::connections(1),
+        fan_out,
+        members: 0,
+        subscribe: Channels::connections(fan_out),
+        pace: Pace::Closed,
+        ..base.clone()
+    };
+    let scheduled = |name: &str, fan_out: usize, p50: u64, p99: u64| Scenario {
+        batch: 1,
+        pace: Pace::Open { rate: 2000.0, arrivals: Arrivals::Poisson },
+        below: Some((Duration::from_micros(p50), Duration::from_micros(p99))),
+        bare_share: None,
+        ..fastest(name, 128, fan_out)
+    };
+    vec![
+        fastest("128 B, 1 → 1", 128, 1),
+        fastest("128 B, 1 → 10", 128, 10),
+        fastest("4 KiB, 1 → 10", 4096, 10),
+        scheduled("128 B, 1 → 1, on schedule", 1, 110, 250),
+        scheduled("128 B, 1 → 10, on schedule", 10, 160, 400),
+    ]
+}
+
+/// As its authors ran it: 4 connections of 2 streams that publish, 8 connections that subscribe.
+fn row_f_base(base: &Scenario, fan_out: usize) -> Scenario {
+    Scenario {
+        name: format!("4 KiB × 64, 8 → {fan_out}"),
+        payload_bytes: 4096,
+        batch: 64,
+        publishers: 8,
+        publish: Channels { connections: 4, streams: 2 },
+        fan_out,
+        members: 0,
+        subscribe: Channels::connections(8),
+        pace: Pace::Closed,
+        unit: Unit::Batch,
+        ..base.clone()
+    }
+}
+
+fn row_f(base: &Scenario) -> Vec<Scenario> {
+    let knee = "p99<5ms".parse().ok();
+    let row = |fan_out, floor| Scenario { knee, floor: Some(floor), ..row_f_base(base, fan_out) };
+    vec![row(10, 68_200.0), row(20, 44_800.0)]
+}
+
+fn profiles(base: &Scenario) -> Vec<Scenario> {
+    let row = |profile: Profile, floor: f64, p50: u64, p99: u64| Scenario {
+        name: format!("4 KiB × 64, 8 → 10, {}", profile.name()),
+        profile: Some(profile),
+        floor: Some(floor),
+        below: Some((Duration::from_micros(p50), Duration::from_micros(p99))),
+        knee: "p99<5ms".parse().ok(),
+        ..row_f_base(base, 10)
+    };
+    vec![
+        row(Profile::Balanced, 150_000.0, 800, 4_000),
+        row(Profile::Latency, 50_000.0, 300, 1_000),
+        row(Profile::Throughput, 300_000.0, 3_000, 15_000),
+    ]
+}
+
+fn lanes(base: &Scenario) -> Vec<Scenario> {
+    let row = |fan_out: usize, connections: usize| Scenario {
+        name: format!("4 KiB × 64, 8 → {fan_out} over {connections} connections"),
+        subscribe: Channels::connections(connections),
+        ..row_f_base(base, fan_out)
+    };
+    let all = [10, 20].into_iter().flat_map(|fan_out| [1, 2, 4, 8, 16].map(|connections| (fan_out, connections)));
+    all.filter(|(fan_out, connections)| connections <= fan_out).map(|(fan_out, connections)| row(fan_out, connections)).collect()
+}
+
+fn singles(base: &Scenario) -> Vec<Scenario> {
+    let profiles = [Profile::Balanced, Profile::Latency, Profile::Throughput];
+    let row = |profile: Profile, fan_out: usize, rate: Option<f64>| Scenario {
+        name: format!("128 B singly, 1 → {fan_out}, {}", profile.name()),
+        profile: Some(profile),
+        payload_bytes: 128,
+        batch: 1,
+        publishers: 1,
+        publish: Channels::connections(1),
+        fan_out,
+        members: 0,
+        subscribe: Channels::connections(fan_out),
+        pace: rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: Arrivals::Poisson }),
+        bare_share: None,
+        ..base.clone()
+    };
+    let of = |profile| [row(profile, 10, None), row(profile, 10, Some(2000.0)), row(profile, 10, Some(50_000.0))];
+    profiles.into_iter().flat_map(of).collect()
+}

@@ -1,0 +1,273 @@
+//! `thalweg bench pubsub`: options in, report out.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    options::PubsubOptions,
+    plan::Pace,
+    report::{self, Figures},
+    stage::{self, Outcome},
+    scenario::Scenario,
+};
+use crate::{
+    BenchError, Progress, Report, Scratch,
+    backends::plots,
+    load::{
+        search::{self, Bounds, Knee, Objective, Trial},
+        validity::Validity,
+    },
+    native::{
+        bare,
+        place::Carrier,
+        server::{Profile, Server},
+    },
+    report::duration,
+    stats::Summary,
+    usage::{Usage, Whose},
+};
+
+/// Share of the knee at which latency is told.
+const OF_KNEE: f64 = 0.8;
+
+/// Runs the suite.
+pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    options.check()?;
+    let begun = Instant::now();
+    let scratch = Scratch::below(options.server.dir.as_deref())?;
+    let mut report = Report::begin("pubsub", scratch.path());
+    let before = Usage::read(Whose::Own);
+    let mut suite = Suite { options, scratch: &scratch, server: None, progress, lines: Vec::new(), last: None };
+    suite.all(&mut report)?;
+    if let Some(dir) = &options.plots {
+        let axes = ("requests above the percentile, 1 in N", "µs end to end");
+        for (number, (name, points)) in suite.lines.iter().enumerate() {
+            let line = (name.clone(), points.clone());
+            let path = plots::lines(dir, &format!("pubsub-{number}"), name, axes, &[line])?;
+            report.notes.push(format!("plot of {name}: {}", path.display()));
+        }
+    }
+    report.cost = Usage::read(Whose::Own).since(&before);
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+struct Suite<'a> {
+    options: &'a PubsubOptions,
+    scratch: &'a Scratch,
+    server: Option<(Option<Profile>, Server)>,
+    progress: &'a mut dyn Progress,
+    lines: Vec<plots::Line>,
+    /// The last run that counted.
+    last: Option<(Pace, Outcome)>,
+}
+
+impl Suite<'_> {
+    fn all(&mut self, report: &mut Report) -> Result<(), BenchError> {
+        let options = self.options;
+        let mut scenarios = Vec::new();
+        for carrier in &options.server.transport {
+            match options.preset {
+                Some(preset) => scenarios.extend(Scenario::of_preset(preset, options, *carrier)),
+                None => scenarios.push(Scenario::from_options(options, *carrier)),
+            }
+        }
+        if options.server.target.is_some() && scenarios.iter().any(|scenario| scenario.profile.is_some()) {
+            let message = "needs servers started with different profiles: leave --target out".to_owned();
+            return Err(BenchError::Option { option: "--preset", message });
+        }
+        report::conditions(report, options, &scenarios);
+        let mut figures = Figures::new();
+        for scenario in &scenarios {
+            match options.search {
+                Some(objective) => self.search(scenario, objective, report, &mut figures)?,
+                None => self.scenario(scenario, report, &mut figures)?,
+            }
+        }
+        if let Some((_, server)) = &self.server {
+            report.condition("server", server.name());
+        }
+        figures.finish(report);
+        if let ([_], Some((pace, outcome))) = (&scenarios[..], &self.last) {
+            report.tables.push(report::spectrum(outcome, *pace));
+        }
+        Ok(())
+    }
+
+    /// The server with a profile: kept from scenario to scenario while that does not change.
+    fn server(&mut self, profile: Option<Profile>) -> Result<&Server, BenchError> {
+        if self.server.as_ref().is_none_or(|(running, _)| *running != profile) {
+            self.server = None; // stops it before another begins
+            let server = Server::reach(&self.options.server, self.scratch, profile, self.progress)?;
+            self.server = Some((profile, server));
+        }
+        Ok(&self.server.as_ref().expect("just started").1)
+    }
+
+    fn scenario(
+        &mut self,
+        scenario: &Scenario,
+        report: &mut Report,
+        figures: &mut Figures,
+    ) -> Result<(), BenchError> {
+        let rounds = self.rounds(scenario, scenario.pace)?;
+        let closed = Summary::of(&rounds.rates()).median;
+        figures.add(report, scenario, scenario.pace, &rounds, scenario.knee.is_none());
+        self.keep(scenario, scenario.pace, rounds);
+        let Some(objective) = scenario.knee else { return Ok(()) };
+        let start = (closed / scenario.fan_out as f64 / 2.0).max(1000.0);
+        let knee = self.knee(scenario, objective, start, 1, report)?;
+        if let Some(rate) = knee.rate {
+            let pace = Pace::Open { rate: OF_KNEE * rate, arrivals: self.options.arrivals };
+            let rounds = self.rounds(scenario, pace)?;
+            figures.add(report, scenario, pace, &rounds, true);
+            figures.objective(report, scenario, pace, &rounds, objective);
+            self.keep(scenario, pace, rounds);
+        }
+        Ok(())
+    }
+
+    fn search(
+        &mut self,
+        scenario: &Scenario,
+        objective: Objective,
+        report: &mut Report,
+        figures: &mut Figures,
+    ) -> Result<(), BenchError> {
+        let start = self.options.rate.unwrap_or(10_000.0);
+        let knee = self.knee(scenario, objective, start, self.options.load.rounds, report)?;
+        if let Some(rate) = knee.rate {
+            let pace = Pace::Open { rate: OF_KNEE * rate, arrivals: self.options.arrivals };
+            let rounds = self.rounds(scenario, pace)?;
+            figures.add(report, scenario, pace, &rounds, true);
+            self.keep(scenario, pace, rounds);
+        }
+        Ok(())
+    }
+
+    fn rounds(&mut self, scenario: &Scenario, pace: Pace) -> Result<Rounds, BenchError> {
+        let mut rounds = Rounds { outcomes: Vec::new(), bare: Vec::new() };
+        for round in 1..=self.options.load.rounds {
+            rounds.bare.push(self.bare(scenario.carrier)?);
+            let outcome = self.one(scenario, pace)?;
+            self.say(scenario, pace, &format!("round {round}"), &outcome);
+            rounds.outcomes.push(outcome);
+        }
+        Ok(rounds)
+    }
+
+    /// What a bare stream carries, in bytes per second; NaN if that is not wanted.
+    fn bare(&mut self, carrier: Carrier) -> Result<f64, BenchError> {
+        if self.options.bare.is_zero() {
+            return Ok(f64::NAN);
+        }
+        bare::stream(carrier, self.options.bare)
+    }
+
+    fn one(&mut self, scenario: &Scenario, pace: Pace) -> Result<Outcome, BenchError> {
+        let options = self.options;
+        let server = self.server(scenario.profile)?;
+        let plan = scenario.plan(options, server.place(scenario.carrier)?, pace);
+        stage::run(&plan, server.process)
+    }
+
+    fn knee(
+        &mut self,
+        scenario: &Scenario,
+        objective: Objective,
+        start: f64,
+        repeats: u32,
+        report: &mut Report,
+    ) -> Result<Knee, BenchError> {
+        let bounds = Bounds { start, max: self.options.max_rate, precision: 0.05, repeats };
+        let mut table = report::trials(scenario, objective);
+        let knee = search::find_knee(&bounds, |rate| {
+            let pace = Pace::Open { rate, arrivals: self.options.arrivals };
+            let outcome = self.trial(scenario, pace, objective)?;
+            let trial = trial_of(&outcome, objective)?;
+            self.say(scenario, pace, "trial", &outcome);
+            report::trial_row(&mut table, rate, &outcome, trial);
+            Ok::<_, BenchError>(trial)
+        })?;
+        report.tables.push(table);
+        report::knee_check(report, scenario, objective, &knee);
+        Ok(knee)
+    }
+
+    /// A run of the search: given up soon, since it will be repeated at another rate.
+    fn trial(&mut self, scenario: &Scenario, pace: Pace, objective: Objective) -> Result<Outcome, BenchError> {
+        let options = self.options;
+        let server = self.server(scenario.profile)?;
+        let mut plan = scenario.plan(options, server.place(scenario.carrier)?, pace);
+        plan.give_up = (objective.bound * 20).max(Duration::from_secs(1));
+        stage::run(&plan, server.process)
+    }
+
+    fn say(&mut self, scenario: &Scenario, pace: Pace, what: &str, outcome: &Outcome) {
+        let times = &outcome.counts.times;
+        self.progress.step(&format!(
+            "{}, {} ({}) {what}: {:.0} deliveries/s, p50 {}, p99 {}, {}",
+            scenario.name,
+            scenario.carrier.name(),
+            super::scenario::pace_name(pace),
+            outcome.deliveries_rate,
+            duration(times.percentile(50.0)),
+            duration(times.percentile(99.0)),
+            outcome.validity.name(),
+        ));
+    }
+
+    /// Keeps the last run, and its percentiles for a plot.
+    fn keep(&mut self, scenario: &Scenario, pace: Pace, mut rounds: Rounds) {
+        let Some(last) = rounds.outcomes.pop() else { return };
+        let name = format!("{}, {}, {}", scenario.name, scenario.carrier.name(), super::scenario::pace_name(pace));
+        let below = |percentile: &f64| *percentile < 100.0;
+        let spectrum = last.counts.times.spectrum();
+        let points = spectrum.iter().filter(|line| below(&line.percentile));
+        self.lines.push((name, points.map(|line| (100.0 / (100.0 - line.percentile), line.time_us)).collect()));
+        self.last = Some((pace, last));
+    }
+}
+
+/// The rounds of one scenario, and of the bare stream before each.
+#[derive(Debug)]
+pub struct Rounds {
+    /// The scenario's.
+    pub outcomes: Vec<Outcome>,
+    /// Bytes per second of a bare stream.
+    pub bare: Vec<f64>,
+}
+
+impl Rounds {
+    /// Deliveries per second, round by round.
+    #[must_use]
+    pub fn rates(&self) -> Vec<f64> {
+        self.over(|outcome| outcome.deliveries_rate)
+    }
+
+    /// A figure, round by round.
+    #[must_use]
+    pub fn over(&self, figure: impl Fn(&Outcome) -> f64) -> Vec<f64> {
+        self.outcomes.iter().map(figure).collect()
+    }
+
+    /// The first that is not good.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        Validity::worst(self.outcomes.iter().map(|outcome| &outcome.validity))
+    }
+}
+
+fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError> {
+    Ok(match &outcome.validity {
+        Validity::Good if objective.is_met(&outcome.counts.times) => Trial::Pass,
+        Validity::Good | Validity::Overloaded(_) => Trial::Fail,
+        Validity::Saturated(_) => Trial::Void,
+        Validity::Errors(why) => {
+            return Err(BenchError::WrongData {
+                subject: "the server".to_owned(),
+                doing: "answering the search",
+                message: why.clone(),
+            });
+        }
+    })
+}
