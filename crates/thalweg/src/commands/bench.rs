@@ -14,6 +14,7 @@ use thalweg_bench::{
     pubsub::{self, PubsubOptions},
     report::Verdict,
     snapshot::{self, SnapshotOptions},
+    streams::{self, StreamsOptions},
 };
 
 use crate::{
@@ -32,7 +33,8 @@ use crate::{
                         thalweg bench snapshot --entries 1000000 --value-size 1024 --compress lz4\n  \
                         thalweg bench pubsub --payload 128 --batch 64 --fan-out 10\n  \
                         thalweg bench pubsub --preset row-f --transport tcp,quic\n  \
-                        thalweg bench cache --concurrency 32 --transport tcp,quic")]
+                        thalweg bench cache --concurrency 32 --transport tcp,quic\n  \
+                        thalweg bench streams --only 'publish 1024'")]
 pub enum Bench {
     /// Appends to the log at each durability, beside a raw probe of the same disk
     Log(Suite<LogOptions>),
@@ -50,6 +52,8 @@ pub enum Bench {
     Pubsub(Suite<PubsubOptions>),
     /// Caches over the native protocol: puts, hits and misses
     Cache(Suite<CacheOptions>),
+    /// Durable appends and reads over the native protocol, beside bare disk and network
+    Streams(Suite<StreamsOptions>),
 }
 
 /// A suite's options, and where its report goes.
@@ -77,6 +81,7 @@ impl Bench {
             Self::Http(suite) => suite.json,
             Self::Pubsub(suite) => suite.json,
             Self::Cache(suite) => suite.json,
+            Self::Streams(suite) => suite.json,
         }
     }
 }
@@ -92,6 +97,7 @@ pub fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Http(suite) => suite.finish(http::run(&suite.options, &mut progress)),
         Bench::Pubsub(suite) => suite.finish(pubsub::run(&suite.options, &mut progress)),
         Bench::Cache(suite) => suite.finish(cache::run(&suite.options, &mut progress)),
+        Bench::Streams(suite) => suite.finish(streams::run(&suite.options, &mut progress)),
     }
 }
 

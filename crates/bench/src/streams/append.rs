@@ -1,0 +1,130 @@
+//! Appends: each request one batch of records to one stream, acked at a level.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use thalweg_transport::Outbox;
+use thalweg_types::{Durability, StreamId, command::CommandError};
+use thalweg_wire::{Committed, Frame as _, Kind, Level, RawFrame, put_write};
+
+use crate::{
+    native::{
+        line::{LineError, body, unexpected},
+        payload::{Head, Payloads},
+        requests::Work,
+    },
+    pubsub::publisher::put_record_head,
+};
+
+/// Appends of one publisher.
+pub struct AppendWork {
+    stream: StreamId,
+    level: Durability,
+    publisher: u32,
+    batch: u32,
+    next: u64,
+    /// Asks no more from here on.
+    until: u64,
+    payloads: Arc<Payloads>,
+    /// Records of each publisher that were acked: what must be read back.
+    acked: Arc<Vec<AtomicU64>>,
+}
+
+impl AppendWork {
+    /// Of publisher `publisher`, to one stream.
+    #[must_use]
+    pub fn new(
+        stream: StreamId,
+        level: Durability,
+        publisher: usize,
+        batch: u32,
+        payloads: Arc<Payloads>,
+        acked: Arc<Vec<AtomicU64>>,
+    ) -> Self {
+        Self { stream, level, publisher: publisher as u32, batch, next: 0, until: u64::MAX, payloads, acked }
+    }
+
+    /// Until there are at least so many records.
+    #[must_use]
+    pub fn until(self, records: u64) -> Self {
+        Self { until: records, ..self }
+    }
+}
+
+/// The commit of one append, written in place: what a `CommitBuilder` makes with two copies more.
+fn put_append(out: &mut Vec<u8>, stream: StreamId, payloads: &Payloads, publisher: u32, records: std::ops::Range<u64>) {
+    let count = (records.end - records.start) as u32;
+    let bytes = count as usize * (5 + payloads.payload_bytes());
+    out.reserve(30 + bytes);
+    out.push(1); // a commit
+    out.extend_from_slice(&0_u32.to_le_bytes()); // without conditions
+    out.extend_from_slice(&1_u32.to_le_bytes()); // of one write
+    out.push(3); // an append
+    out.extend_from_slice(&stream.0.to_le_bytes());
+    out.extend_from_slice(&u64::MAX.to_le_bytes()); // at any offset
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(&(bytes as u32).to_le_bytes());
+    for sequence in records {
+        put_record_head(out, payloads.payload_bytes());
+        payloads.put(Head { sequence, due: 0, publisher }, out);
+    }
+}
+
+impl Work for AppendWork {
+    #[inline]
+    fn ask(&mut self, _slot: usize, id: u32, out: &mut Outbox) -> Result<bool, LineError> {
+        if self.next >= self.until {
+            return Ok(false);
+        }
+        let records = self.next..self.next + u64::from(self.batch);
+        let put = put_write(out.buffer(), id, Level(Some(self.level)), |out| {
+            put_append(out, self.stream, &self.payloads, self.publisher, records.clone());
+            Ok::<_, CommandError>(())
+        });
+        put.map_err(|error| LineError::Protocol(error.to_string()))?;
+        self.next = records.end;
+        Ok(true)
+    }
+
+    #[inline]
+    fn judge(&mut self, _slot: usize, reply: RawFrame<'_>) -> Result<u64, LineError> {
+        if reply.header.kind != Kind::Committed as u16 {
+            return Err(unexpected(reply));
+        }
+        let committed = Committed::decode_body(body(&reply))?;
+        let mut appends = committed.appends.iter();
+        let right = committed.durability >= self.level
+            && !committed.duplicate
+            && appends.next().is_some_and(|append| append.stream == self.stream && append.count == self.batch)
+            && appends.next().is_none();
+        if !right {
+            return Err(LineError::Protocol(format!("an append of {} was answered with {committed:?}", self.batch)));
+        }
+        self.acked[self.publisher as usize].fetch_add(u64::from(self.batch), Ordering::Relaxed);
+        Ok(u64::from(self.batch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::payload::Depth;
+    use thalweg_types::{command::CommitBuilder, command::ExpectedOffset, record::RecordBatch};
+
+    #[test]
+    fn the_command_is_what_the_builder_makes() {
+        let payloads = Payloads::new(100, 1, Depth::Full);
+        let (mut batch, mut wanted, mut got) = (RecordBatch::new(), Vec::new(), Vec::new());
+        for sequence in 4..7 {
+            let mut payload = Vec::new();
+            payloads.put(Head { sequence, due: 0, publisher: 2 }, &mut payload);
+            batch.push_payload(&payload).unwrap();
+        }
+        let mut commit = CommitBuilder::new();
+        commit.append(StreamId(9), ExpectedOffset::Any, &batch).unwrap().encode(&mut wanted);
+        put_append(&mut got, StreamId(9), &payloads, 2, 4..7);
+        assert_eq!(got, wanted);
+    }
+}

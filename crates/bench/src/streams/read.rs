@@ -1,0 +1,248 @@
+//! Reading a stream: by requests of so many records, each from where the one before ended, or as a tail.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use thalweg_transport::Outbox;
+use thalweg_types::{Offset, StreamId};
+use thalweg_wire::{
+    Frame as _, Kind, List, Messages, Permit, Position, RawFrame, Read, ReceiveCredit, RecordRun, Records, Tail, Tailed,
+};
+
+use crate::{
+    native::{
+        alarm::Clock,
+        check::{Account, Runs},
+        line::{Line, LineError, body, unexpected},
+        payload::Payloads,
+        requests::Work,
+    },
+};
+
+/// Checks records as they come, in order of their offsets.
+#[derive(Debug)]
+pub struct Checker {
+    payloads: Arc<Payloads>,
+    runs: Runs,
+    /// What was read of each publisher, from the stream's begin on.
+    pub account: Account,
+    next: u64,
+}
+
+impl Checker {
+    /// From the begin of a stream.
+    #[must_use]
+    pub fn new(payloads: Arc<Payloads>, account: Account) -> Self {
+        Self { payloads, runs: Runs::default(), account, next: 0 }
+    }
+
+    /// Takes runs of records; gives how many records that were.
+    pub fn take<'a>(&mut self, runs: &List<'a, RecordRun<'a>>) -> Result<u64, LineError> {
+        let mut records = 0;
+        for run in runs.iter() {
+            if run.first.get() != self.next {
+                let got = run.first.get();
+                return Err(LineError::Protocol(format!("offset {got} came where {} should have", self.next)));
+            }
+            self.next += u64::from(run.count);
+            let mut right = 0;
+            self.runs.clear();
+            for message in Messages::new(run.records) {
+                if let Some(head) = message.ok().and_then(|message| self.payloads.judge(message.payload)) {
+                    self.runs.push(head.publisher, head.sequence);
+                    right += 1;
+                }
+            }
+            self.account.take(self.runs.all());
+            self.account.wrong += u64::from(run.count).abs_diff(right);
+            records += u64::from(run.count);
+        }
+        Ok(records)
+    }
+
+    /// Begins anew at the stream's begin.
+    fn rewind(&mut self, account: Account) {
+        self.account = account;
+        self.next = 0;
+    }
+}
+
+/// Reads a stream from begin to end, and again: each request where the one before it ended, so one is under way.
+pub struct ReadWork {
+    stream: StreamId,
+    batch: u32,
+    /// Bytes of so many records.
+    max_bytes: u32,
+    /// Records of the stream.
+    end: u64,
+    checker: Checker,
+    fresh: Account,
+    /// The requests under way ask for so many, in order.
+    asked: VecDeque<u64>,
+    again: Again,
+}
+
+/// What comes after the end of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// Its begin.
+    Yes,
+    /// Nothing: all has been read.
+    No,
+}
+
+impl ReadWork {
+    /// Of a stream of `end` records; `fresh` is the account of a reader that has read nothing.
+    #[must_use]
+    pub fn new(stream: StreamId, batch: u32, end: u64, payloads: Arc<Payloads>, fresh: Account, again: Again) -> Self {
+        let max_bytes = batch.saturating_mul(u32::try_from(payloads.payload_bytes() + 5).unwrap_or(u32::MAX));
+        let checker = Checker::new(payloads, fresh.clone());
+        Self { stream, batch, max_bytes, end, checker, fresh, asked: VecDeque::new(), again }
+    }
+
+    /// What has been read since the begin.
+    #[must_use]
+    pub fn account(&self) -> &Account {
+        &self.checker.account
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.checker.next
+    }
+}
+
+impl Work for ReadWork {
+    #[inline]
+    fn ask(&mut self, _slot: usize, id: u32, out: &mut Outbox) -> Result<bool, LineError> {
+        if !self.asked.is_empty() {
+            return Err(LineError::Protocol("a reader asks for one page at a time".to_owned()));
+        }
+        if self.checker.next >= self.end {
+            if self.again == Again::No {
+                return Ok(false);
+            }
+            self.checker.rewind(self.fresh.clone());
+        }
+        let read = Read {
+            stream: self.stream,
+            from: Position::Offset { offset: Offset(self.checker.next) },
+            max_records: self.batch,
+            max_bytes: self.max_bytes,
+        };
+        read.encode(out.buffer(), id).map_err(|error| LineError::Protocol(error.to_string()))?;
+        self.asked.push_back(u64::from(self.batch).min(self.end - self.checker.next));
+        Ok(true)
+    }
+
+    #[inline]
+    fn judge(&mut self, _slot: usize, reply: RawFrame<'_>) -> Result<u64, LineError> {
+        if reply.header.kind != Kind::Records as u16 {
+            return Err(unexpected(reply));
+        }
+        self.asked.pop_front();
+        let page = Records::decode_body(body(&reply))?;
+        let records = self.checker.take(&page.runs)?;
+        if records == 0 {
+            let next = self.checker.next;
+            return Err(LineError::Protocol(format!("nothing came from offset {next} of a stream of {}", self.end)));
+        }
+        if self.checker.account.wrong > 0 {
+            return Err(LineError::Protocol(format!("{} records with wrong content", self.checker.account.wrong)));
+        }
+        Ok(records)
+    }
+}
+
+/// Tails a stream from its begin until so many records have come; how long that took.
+pub async fn tail(
+    mut line: Line,
+    stream: StreamId,
+    end: u64,
+    checker: &mut Checker,
+    window: &Permit,
+) -> Result<(Duration, u64), LineError> {
+    let clock = Clock::start();
+    let mut credit = ReceiveCredit::new(window);
+    let request = Tail { stream, from: Position::Start {}, permit: credit.permit() };
+    request.encode(line.out.buffer(), 1).map_err(|error| LineError::Protocol(error.to_string()))?;
+    let mut bytes = 0;
+    std::future::poll_fn(|cx| poll_tail(cx, &mut line, end, checker, &mut credit, &mut bytes)).await?;
+    Ok((Duration::from_nanos(clock.now()), bytes))
+}
+
+fn poll_tail(
+    cx: &mut Context<'_>,
+    line: &mut Line,
+    end: u64,
+    checker: &mut Checker,
+    credit: &mut ReceiveCredit,
+    bytes: &mut u64,
+) -> Poll<Result<(), LineError>> {
+    loop {
+        line.keep_alive(cx);
+        let _ = line.poll_send(cx)?;
+        let Poll::Ready(count) = line.poll_receive(cx)? else { return Poll::Pending };
+        *bytes += count as u64;
+        let (mut messages, mut amount) = (0, 0);
+        while let Some(raw) = line.frame()? {
+            if raw.header.kind == Kind::Tailing as u16 {
+                continue;
+            }
+            if raw.header.kind != Kind::Tailed as u16 {
+                return Poll::Ready(Err(unexpected(raw)));
+            }
+            let tailed = Tailed::decode_body(body(&raw))?;
+            messages += checker.take(&tailed.runs)?;
+            amount += tailed.runs.iter().map(|run| run.records.len() as u64).sum::<u64>();
+        }
+        credit.received(messages, amount).map_err(|overrun| LineError::Protocol(overrun.to_string()))?;
+        if let Some(credit) = credit.consumed(messages, amount) {
+            credit.encode(line.out.buffer(), 1).map_err(|error| LineError::Protocol(error.to_string()))?;
+        }
+        if checker.next >= end {
+            return Poll::Ready(Ok(()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::{
+        check::Share,
+        payload::{Depth, Head},
+    };
+    use thalweg_types::{SpaceTime, record::RecordBatch};
+
+    fn taken(changes: impl FnOnce(&mut Vec<u8>), first: u64) -> Result<(u64, Account), LineError> {
+        let payloads = Arc::new(Payloads::new(40, 1, Depth::Full));
+        let mut batch = RecordBatch::new();
+        for sequence in 0..3 {
+            let mut payload = Vec::new();
+            payloads.put(Head { sequence, due: 0, publisher: 0 }, &mut payload);
+            batch.push_payload(&payload).unwrap();
+        }
+        let mut bytes = batch.bytes().to_vec();
+        changes(&mut bytes);
+        let run = RecordRun { first: Offset(first), time: SpaceTime(0), count: 3, records: &bytes };
+        let mut checker = Checker::new(payloads, Account::new(Share::All, 1));
+        let count = checker.take(&List::Items(&[run]))?;
+        Ok((count, checker.account))
+    }
+
+    #[test]
+    fn records_are_checked_for_content_order_and_offsets() {
+        let (count, account) = taken(|_| {}, 0).unwrap();
+        assert!(count == 3 && !account.faults(&[3]).any());
+        assert_eq!(account.faults(&[4]).lost, 1, "one more was acked");
+        let (_, account) = taken(|bytes| bytes[35] ^= 1, 0).unwrap();
+        assert_eq!(account.wrong, 1);
+        assert!(taken(|_| {}, 1).is_err(), "an offset is missing");
+    }
+}

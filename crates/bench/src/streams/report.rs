@@ -1,0 +1,154 @@
+//! The table and checks of the streams suite.
+
+use super::{
+    scenario::{Scenario, What},
+    suite::Round,
+};
+use crate::{
+    Report,
+    latency::{Latencies, micros},
+    load::validity::Validity,
+    native::{place::Carrier, requests::CallOutcome},
+    report::{Check, Table, mebibytes},
+    stats::{Summary, median},
+};
+
+/// The table of figures, a row at a time.
+#[derive(Debug)]
+pub struct Figures {
+    table: Table,
+}
+
+const COLUMNS: [&str; 22] = [
+    "scenario",
+    "transport",
+    "records/s",
+    "± MAD",
+    "payload MB/s",
+    "requests/s",
+    "p50 µs",
+    "p99 µs",
+    "max µs",
+    "bare round trip p50 µs",
+    "bare fdatasync p50 µs",
+    "1/(round trip + fdatasync)",
+    "of that",
+    "bare stream MB/s",
+    "of bare, payload",
+    "server CPU s/M records",
+    "generator CPU s/M records",
+    "generator busy %",
+    "fsyncs",
+    "server peak RSS MiB",
+    "records/s by round",
+    "verdict",
+];
+
+impl Figures {
+    /// Without rows.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { table: Table::new("figures: medians of the rounds; times from asking to the reply", &COLUMNS) }
+    }
+
+    /// Adds a scenario's rounds.
+    pub fn add(&mut self, report: &mut Report, scenario: &Scenario, carrier: Carrier, rounds: &[Round]) {
+        let over = |figure: &dyn Fn(&Round) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
+        let of_outcome = |figure: fn(&CallOutcome) -> f64| over(&|round| figure(&round.outcome));
+        let rates: Vec<f64> = rounds.iter().map(|round| round.outcome.items_rate).collect();
+        let summary = Summary::of(&rates);
+        let is_publish = matches!(scenario.what, What::Publish { .. });
+        let quantile = |percentile: f64| {
+            let time = over(&|round| micros(round.outcome.counts.times.percentile(percentile)));
+            Some(time).filter(|_| scenario.what != What::Tail)
+        };
+        let per_million = |seconds: f64, outcome: &CallOutcome| seconds * 1e6 / outcome.counts.all_items as f64;
+        let server = over(&|round| per_million(round.outcome.server.cpu_seconds, &round.outcome));
+        let peak = rounds.iter().filter_map(|round| round.outcome.server.peak_rss_bytes).max();
+        let of_probe = over(&of_probe);
+        let of_bare = over(&|round| round.outcome.items_rate * scenario.payload_bytes as f64 / round.stream);
+        let validity = Validity::worst(rounds.iter().map(|round| &round.outcome.validity));
+        self.table.row(vec![
+            scenario.name.as_str().into(),
+            carrier.name().into(),
+            summary.median.into(),
+            summary.mad.into(),
+            (summary.median * scenario.payload_bytes as f64 / 1e6).into(),
+            of_outcome(|outcome| outcome.rate).into(),
+            quantile(50.0).into(),
+            quantile(99.0).into(),
+            quantile(100.0).into(),
+            Some(over(&|round| p50(&round.round_trips))).filter(|_| is_publish).into(),
+            Some(over(&|round| p50(&round.fdatasyncs))).filter(|_| is_publish).into(),
+            Some(over(&probed_rate)).filter(|_| is_publish).into(),
+            Some(of_probe).filter(|_| is_publish).into(),
+            (over(&|round| round.stream) / 1e6).into(),
+            of_bare.into(),
+            Some(server).filter(|_| peak.is_some()).into(),
+            over(&|round| per_million(round.outcome.generator_cpu, &round.outcome)).into(),
+            of_outcome(|outcome| 100.0 * outcome.busiest).into(),
+            over(&|round| round.fsyncs.unwrap_or(f64::NAN)).into(),
+            mebibytes(peak),
+            rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ").into(),
+            validity.name().into(),
+        ]);
+        let what = format!("{}, {}", scenario.name, carrier.name());
+        let (measured, verdict) = validity.verdict();
+        let required = "all acked or read, in order, with the right content".to_owned();
+        report.checks.push(Check { what: what.clone(), required, measured, verdict });
+        checks(report, scenario, carrier, &what, summary.median, of_probe, of_bare);
+    }
+
+    /// Puts the table into the report.
+    pub fn finish(self, report: &mut Report) {
+        report.tables.push(self.table);
+    }
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn checks(
+    report: &mut Report,
+    scenario: &Scenario,
+    carrier: Carrier,
+    what: &str,
+    rate: f64,
+    of_probe: f64,
+    of_bare: f64,
+) {
+    if let (Some(share), Carrier::Tcp) = (scenario.of_probe, carrier) {
+        report.checks.push(Check::at_least(format!("{what}: of 1/(round trip + fdatasync)"), of_probe, share, " ×"));
+    }
+    let Some(floor) = scenario.floor(carrier) else { return };
+    match scenario.bare_share.filter(|_| carrier == Carrier::Quic) {
+        Some(share) if rate < floor => {
+            report.checks.push(Check::at_least(format!("{what}: of a bare stream"), of_bare, share, " ×"));
+        }
+        _ => report.checks.push(Check::at_least(format!("{what}: records"), rate, floor, "/s")),
+    }
+}
+
+/// A median, or not a number where nothing was measured.
+fn p50(times: &Latencies) -> f64 {
+    if times.count() == 0 { f64::NAN } else { micros(times.percentile(50.0)) }
+}
+
+/// Requests per second that round trip and disk allow one after the other.
+fn probed_rate(round: &Round) -> f64 {
+    1e6 / (p50(&round.round_trips) + p50(&round.fdatasyncs))
+}
+
+fn of_probe(round: &Round) -> f64 {
+    round.outcome.rate / probed_rate(round)
+}
+
+/// What a reader must know.
+pub fn notes(report: &mut Report) {
+    report.notes.push(
+        "pipelined rows and rows of several publishers may pass 1/(round trip + fdatasync): requests share fsyncs then".to_owned(),
+    );
+}

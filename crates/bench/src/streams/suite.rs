@@ -1,0 +1,394 @@
+//! `thalweg bench streams`: options in, report out.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use thalweg_types::{
+    Durability, StreamId,
+    command::{StreamConfig, encode_create_stream, encode_delete_stream},
+};
+use thalweg_wire::{Level, Permit, Rest, ServerFrame, Write};
+
+use super::{
+    append::AppendWork,
+    read::{Again, Checker, ReadWork, tail},
+    report::{self, Figures},
+    scenario::{Scenario, What},
+};
+use crate::{
+    BenchError, Progress, Report, Scratch,
+    latency::Latencies,
+    load::validity::Validity,
+    native::{
+        bare,
+        check::{Account, Share},
+        crew,
+        options::{LoadOptions, within},
+        payload::{Depth, HEAD_BYTES, Payloads},
+        place::Place,
+        requests::{self, CallCounts, CallOutcome, CallPlan},
+        server::{Server, ServerOptions},
+    },
+    probe::{Probe, Sync},
+    report::duration,
+    usage::{Usage, Whose},
+};
+
+/// Options of the streams suite.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StreamsOptions {
+    #[command(flatten)]
+    server: ServerOptions,
+    /// Durability of each append.
+    #[arg(long, default_value_t = Durability::Disk)]
+    pub durability: Durability,
+    /// Only scenarios whose name holds this, such as "publish 1024" or "tail".
+    #[arg(long)]
+    pub only: Option<String>,
+    /// One scenario of one's own instead of the fixed ones: bytes of a record, at least 24.
+    #[arg(long)]
+    pub payload: Option<usize>,
+    /// Records of each of its requests.
+    #[arg(long, default_value_t = 1, requires = "payload")]
+    pub batch: u32,
+    /// Its publishers, a connection each.
+    #[arg(long, default_value_t = 1, requires = "payload")]
+    pub publishers: usize,
+    /// Requests that each has under way.
+    #[arg(long, default_value_t = 1, requires = "payload")]
+    pub in_flight: usize,
+    /// Records of the stream that is consumed.
+    #[arg(long, default_value_t = 500_000)]
+    pub records: u64,
+    /// Time of each bare measurement before a run: stream, round trip, disk; 0: none.
+    #[arg(long, default_value = "300ms", value_parser = crate::load::search::parse_duration)]
+    pub bare: Duration,
+    #[command(flatten)]
+    pub(super) load: LoadOptions,
+}
+
+/// Records of a request where a stream is filled.
+const FILL_BATCH: u32 = 1000;
+/// Longest time of filling and of reading back.
+const SETUP_TIME: Duration = Duration::from_secs(60);
+/// File that the disk is probed with.
+const PROBE_BYTES: u64 = 64 << 20;
+/// Under way to one who tails.
+const WINDOW: Permit = Permit { messages: 65_536, bytes: 16 << 20 };
+/// Largest request.
+const MAX_REQUEST_BYTES: usize = 15 << 20;
+
+impl StreamsOptions {
+    fn check(&self) -> Result<(), BenchError> {
+        self.load.check()?;
+        let wrong = |option, message: String| Err(BenchError::Option { option, message });
+        if self.payload.is_some_and(|bytes| bytes < HEAD_BYTES) {
+            return wrong("--payload", format!("must be at least {HEAD_BYTES}"));
+        }
+        let bytes = self.payload.unwrap_or(0).saturating_add(5).saturating_mul(self.batch as usize);
+        within("--payload, --batch: bytes of a request", bytes.max(1), MAX_REQUEST_BYTES)?;
+        within("--publishers", self.publishers, 10_000)?;
+        within("--in-flight", self.in_flight, 4096)?;
+        within("--records", usize::try_from(self.records).unwrap_or(usize::MAX), 1 << 30)?;
+        if self.durability < Durability::Os {
+            return wrong("--durability", "at none nobody knows where records lie, so they can't be read back".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Runs the suite.
+pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
+    options.check()?;
+    let begun = Instant::now();
+    let scratch = Scratch::below(options.server.dir.as_deref())?;
+    let mut report = Report::begin("streams", scratch.path());
+    let before = Usage::read(Whose::Own);
+    let server = Server::reach(&options.server, &scratch, None, progress)?;
+    report.condition("server", server.name());
+    report.condition("durability", options.durability.name());
+    report.condition("load", options.load.describe());
+    let scenarios = match options.payload {
+        Some(bytes) => vec![Scenario::of(bytes, options.batch, options.publishers, options.in_flight)],
+        None => Scenario::goals(),
+    };
+    let wanted = |scenario: &&Scenario| options.only.as_ref().is_none_or(|part| scenario.name.contains(part.as_str()));
+    let probe = Probe::create(scratch.path(), PROBE_BYTES)?;
+    let mut suite = Suite { options, server: &server, probe, progress, streams: 0 };
+    let mut figures = Figures::new();
+    for carrier in &options.server.transport {
+        let place = server.place(*carrier)?;
+        for scenario in scenarios.iter().filter(wanted) {
+            let rounds = suite.scenario(scenario, &place)?;
+            figures.add(&mut report, scenario, *carrier, &rounds);
+        }
+    }
+    report::notes(&mut report);
+    figures.finish(&mut report);
+    report.cost = Usage::read(Whose::Own).since(&before);
+    report.seconds = begun.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+struct Suite<'a> {
+    options: &'a StreamsOptions,
+    server: &'a Server,
+    probe: Probe,
+    progress: &'a mut dyn Progress,
+    streams: u64,
+}
+
+/// A round: the scenario's run, and the bare machine before it.
+#[derive(Debug)]
+pub struct Round {
+    /// Of the scenario.
+    pub outcome: CallOutcome,
+    /// fsyncs of the server meanwhile, if it is ours.
+    pub fsyncs: Option<f64>,
+    /// Bytes per second of a bare stream.
+    pub stream: f64,
+    /// Bare round trips with a request's bytes.
+    pub round_trips: Latencies,
+    /// Bare writes of them, each with its fdatasync.
+    pub fdatasyncs: Latencies,
+}
+
+impl Suite<'_> {
+    fn scenario(&mut self, scenario: &Scenario, place: &Place) -> Result<Vec<Round>, BenchError> {
+        let payloads = Arc::new(Payloads::new(scenario.payload_bytes, self.options.load.seed, Depth::Spot));
+        let mut rounds = Vec::new();
+        let consumed = match scenario.what {
+            What::Publish { .. } => None,
+            What::Poll | What::Tail => Some(self.fill(place, &payloads)?),
+        };
+        for number in 1..=self.options.load.rounds {
+            let (stream, round_trips, fdatasyncs) = self.bare(scenario, place)?;
+            let fsyncs = self.fsyncs();
+            let outcome = match (scenario.what, consumed) {
+                (What::Publish { publishers, in_flight }, _) => {
+                    self.publish(scenario, place, &payloads, publishers, in_flight)?
+                }
+                (What::Tail, Some(filled)) => self.tail(place, &payloads, filled)?,
+                (_, Some(filled)) => self.poll(scenario, place, &payloads, filled)?,
+                (_, None) => unreachable!("what is consumed was filled"),
+            };
+            let fsyncs = self.fsyncs().zip(fsyncs).map(|(now, then)| now - then);
+            self.say(scenario, place, number, &outcome);
+            rounds.push(Round { outcome, fsyncs, stream, round_trips, fdatasyncs });
+        }
+        if let Some((stream, _)) = consumed {
+            self.delete(place, stream)?;
+        }
+        Ok(rounds)
+    }
+
+    fn fsyncs(&self) -> Option<f64> {
+        self.server.metric("thalweg_log_syncs_total")
+    }
+
+    /// A bare stream, bare round trips and bare writes with their fdatasync, with a request's bytes.
+    fn bare(&mut self, scenario: &Scenario, place: &Place) -> Result<(f64, Latencies, Latencies), BenchError> {
+        let time = self.options.bare;
+        if time.is_zero() {
+            return Ok((f64::NAN, Latencies::default(), Latencies::default()));
+        }
+        let stream = bare::stream(place.carrier, time)?;
+        if !matches!(scenario.what, What::Publish { .. }) {
+            return Ok((stream, Latencies::default(), Latencies::default()));
+        }
+        let bytes = scenario.batch as usize * (5 + scenario.payload_bytes) + 43;
+        let round_trips = bare::round_trips(place.carrier, bytes, time)?;
+        let fdatasyncs = self.probe.run(&vec![7; bytes], Sync::Each, time)?.times;
+        Ok((stream, round_trips, fdatasyncs))
+    }
+
+    fn plan(&self, place: &Place, connections: usize, in_flight: usize) -> CallPlan {
+        let load = &self.options.load;
+        CallPlan {
+            place: place.clone(),
+            connections,
+            streams: 1,
+            in_flight,
+            rate: None,
+            warmup: load.warmup,
+            duration: load.duration,
+            give_up: load.give_up,
+            max_lag: load.max_lag,
+            seed: load.seed,
+            workers: load.workers,
+        }
+    }
+
+    fn publish(
+        &mut self,
+        scenario: &Scenario,
+        place: &Place,
+        payloads: &Arc<Payloads>,
+        publishers: usize,
+        in_flight: usize,
+    ) -> Result<CallOutcome, BenchError> {
+        let stream = self.create(place)?;
+        let acked: Arc<Vec<AtomicU64>> = Arc::new((0..publishers).map(|_| AtomicU64::new(0)).collect());
+        let plan = self.plan(place, publishers, publishers * in_flight);
+        let level = self.options.durability;
+        let (mut outcome, _) = requests::run(&plan, self.server.process, |publisher| {
+            AppendWork::new(stream, level, publisher, scenario.batch, Arc::clone(payloads), Arc::clone(&acked))
+        })?;
+        let acked: Vec<u64> = acked.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        if outcome.validity == Validity::Good {
+            self.read_back(place, stream, payloads, &acked, &mut outcome)?;
+        }
+        self.delete(place, stream)?;
+        Ok(outcome)
+    }
+
+    /// Reads all that was acked, and compares it.
+    fn read_back(
+        &mut self,
+        place: &Place,
+        stream: StreamId,
+        payloads: &Arc<Payloads>,
+        acked: &[u64],
+        outcome: &mut CallOutcome,
+    ) -> Result<(), BenchError> {
+        let end = acked.iter().sum();
+        let fresh = Account::new(Share::All, acked.len());
+        let setup = CallPlan { warmup: Duration::ZERO, duration: SETUP_TIME, workers: 1, ..self.plan(place, 1, 1) };
+        let work = |_| ReadWork::new(stream, FILL_BATCH, end, Arc::clone(payloads), fresh.clone(), Again::No);
+        let (read, works) = requests::run(&setup, None, work)?;
+        let Some(work) = works.first() else { return Ok(()) };
+        let faults = work.account().faults(acked);
+        let problem = match (read.validity, work.next() == end, faults.any()) {
+            (Validity::Good, true, false) => return Ok(()),
+            (Validity::Good, true, true) => faults.to_string(),
+            (how, _, _) => format!("{} of {end} acked records were read back: {}", work.next(), how.verdict().0),
+        };
+        outcome.validity = Validity::Errors(format!("reading back what was acked: {problem}"));
+        Ok(())
+    }
+
+    /// Fills a stream with records to consume: setup.
+    fn fill(&mut self, place: &Place, payloads: &Arc<Payloads>) -> Result<(StreamId, u64), BenchError> {
+        let stream = self.create(place)?;
+        let acked: Arc<Vec<AtomicU64>> = Arc::new(vec![AtomicU64::new(0)]);
+        let wanted = self.options.records;
+        self.progress.step(&format!("filling a stream with {wanted} records of {} B", payloads.payload_bytes()));
+        let setup = CallPlan { warmup: Duration::ZERO, duration: SETUP_TIME, workers: 1, ..self.plan(place, 1, 4) };
+        let work = |_| {
+            AppendWork::new(stream, Durability::Os, 0, FILL_BATCH, Arc::clone(payloads), Arc::clone(&acked)).until(wanted)
+        };
+        let (outcome, _) = requests::run(&setup, None, work)?;
+        match (outcome.validity, acked[0].load(Ordering::Relaxed)) {
+            (Validity::Good, filled) if filled >= wanted => Ok((stream, filled)),
+            (how, filled) => Err(BenchError::Subject {
+                subject: place.endpoint.address().to_owned(),
+                doing: "filling a stream",
+                message: format!("{filled} of {wanted} records: {}", how.verdict().0),
+            }),
+        }
+    }
+
+    fn poll(
+        &mut self,
+        scenario: &Scenario,
+        place: &Place,
+        payloads: &Arc<Payloads>,
+        (stream, end): (StreamId, u64),
+    ) -> Result<CallOutcome, BenchError> {
+        let fresh = Account::new(Share::All, 1);
+        let work = |_| ReadWork::new(stream, scenario.batch, end, Arc::clone(payloads), fresh.clone(), Again::Yes);
+        let (outcome, _) = requests::run(&self.plan(place, 1, 1), self.server.process, work)?;
+        Ok(outcome)
+    }
+
+    /// One pass as a tail, and the time that it took.
+    fn tail(
+        &mut self,
+        place: &Place,
+        payloads: &Arc<Payloads>,
+        (stream, end): (StreamId, u64),
+    ) -> Result<CallOutcome, BenchError> {
+        let mut checker = Checker::new(Arc::clone(payloads), Account::new(Share::All, 1));
+        let before = self.server.process.map(|id| Usage::read(Whose::Process(id)));
+        let effort = std::cell::Cell::new(None);
+        let passed = crew::alone(async {
+            let line = place.line().await?;
+            effort.set(Some(crew::Effort::begin()));
+            let pass = tail(line, stream, end, &mut checker, &WINDOW);
+            let passed = tokio::time::timeout(SETUP_TIME, pass).await;
+            let fail = |message: String| BenchError::Subject { subject: self.server.name(), doing: "tailing", message };
+            passed.map_err(|_| fail(format!("not done after {SETUP_TIME:?}")))?.map_err(|error| fail(error.to_string()))
+        });
+        let (cpu, busiest) = effort.get().map_or((Duration::ZERO, 0.0), |effort| effort.end());
+        let (time, received) = passed?;
+        let faults = checker.account.faults(&[end]);
+        let seconds = time.as_secs_f64();
+        let counts = CallCounts { items: end, all_items: end, received_bytes: received, ..CallCounts::default() };
+        Ok(CallOutcome {
+            rate: f64::NAN,
+            items_rate: end as f64 / seconds,
+            received_rate: received as f64 / seconds,
+            server: match (self.server.process, before) {
+                (Some(id), Some(before)) => Usage::read(Whose::Process(id)).since(&before),
+                _ => crate::usage::Cost::default(),
+            },
+            generator_cpu: cpu.as_secs_f64(),
+            busiest,
+            validity: if faults.any() { Validity::Errors(faults.to_string()) } else { Validity::Good },
+            counts,
+        })
+    }
+
+    fn create(&mut self, place: &Place) -> Result<StreamId, BenchError> {
+        self.streams += 1;
+        let name = format!("bench-{}-{}", std::process::id(), self.streams);
+        let mut command = Vec::new();
+        encode_create_stream(&mut command, &name, &StreamConfig::default())
+            .map_err(BenchError::subject("the generator", "naming a stream"))?;
+        self.command(place, &command, "creating a stream", |frame| match frame {
+            ServerFrame::Created(created) => Some(StreamId(created.id)),
+            _ => None,
+        })
+    }
+
+    fn delete(&mut self, place: &Place, stream: StreamId) -> Result<(), BenchError> {
+        let mut command = Vec::new();
+        encode_delete_stream(&mut command, stream);
+        self.command(place, &command, "deleting a stream", |frame| match frame {
+            ServerFrame::Done(_) => Some(()),
+            _ => None,
+        })
+    }
+
+    fn command<T>(
+        &self,
+        place: &Place,
+        command: &[u8],
+        doing: &'static str,
+        read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
+    ) -> Result<T, BenchError> {
+        crew::alone(async {
+            let mut line = place.line().await?;
+            let write = Write { level: Level(None), command: Rest(command) };
+            line.ask(&write, read).await.map_err(BenchError::subject(place.endpoint.address(), doing))
+        })
+    }
+
+    fn say(&mut self, scenario: &Scenario, place: &Place, number: u32, outcome: &CallOutcome) {
+        let times = &outcome.counts.times;
+        self.progress.step(&format!(
+            "{}, {} round {number}: {:.0} records/s, p50 {}, p99 {}, {}",
+            scenario.name,
+            place.carrier.name(),
+            outcome.items_rate,
+            duration(times.percentile(50.0)),
+            duration(times.percentile(99.0)),
+            outcome.validity.name()
+        ));
+    }
+}
