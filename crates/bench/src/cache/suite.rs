@@ -106,7 +106,10 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
         "concurrency",
         format!("{} over {} connections × {} streams", options.concurrency, options.connections, options.streams),
     );
-    report.condition("pace", options.rate.map_or("closed loop".to_owned(), |rate| format!("{rate:.0}/s {:?}", options.arrivals)));
+    report.condition(
+        "pace",
+        options.rate.map_or("closed loop".to_owned(), |rate| format!("{rate:.0}/s {:?}", options.arrivals)),
+    );
     let mut figures = figures();
     for carrier in &options.server.transport {
         let place = server.place(*carrier)?;

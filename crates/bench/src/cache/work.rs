@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use thalweg_transport::Outbox;
-use thalweg_wire::{CacheExpect, CacheGet, CachePut, CacheStored, CacheTtl, CacheValue, Frame as _, Kind, RawFrame, Rest};
+use thalweg_wire::{
+    CacheExpect, CacheGet, CachePut, CacheStored, CacheTtl, CacheValue, Frame as _, Kind, RawFrame, Rest,
+};
 
 use crate::{
     data::{KEY_BYTES, Values, key, write_key},
@@ -78,7 +80,8 @@ impl Work for CacheWork {
         let put = match self.operation {
             Operation::Put => {
                 let value = Rest(self.values.of(index));
-                CachePut { cache, expect: CacheExpect::Any {}, ttl: CacheTtl::Never {}, key: &bytes, value }.encode(out, id)
+                CachePut { cache, expect: CacheExpect::Any {}, ttl: CacheTtl::Never {}, key: &bytes, value }
+                    .encode(out, id)
             }
             Operation::Hit | Operation::Miss => CacheGet { cache, key: Rest(&bytes) }.encode(out, id),
         };

@@ -53,7 +53,7 @@ impl Target {
     /// Starts `binary serve` on a free port of the loopback with its data in `data`, and waits until
     /// it is ready. What it says goes to `server.log` in `data`'s parent.
     pub fn start(binary: &Path, data: &Path, more: &[String]) -> Result<Self, BenchError> {
-        Self::start_on(binary, data, &[], None, more)
+        Self::start_on(binary, data, &["--native=off".to_owned()], None, more)
     }
 
     /// As [`start`](Self::start), with a native port: one number for TCP and UDP.

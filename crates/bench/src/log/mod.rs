@@ -21,8 +21,8 @@ use self::cells::{Cell, Purpose};
 use crate::{
     BenchError, Progress, Report, Scratch,
     data::Values,
-    load::search::parse_duration,
     latency::{Latencies, micros},
+    load::search::parse_duration,
     probe::{Probe, Probed, Sync},
     report::{Table, number},
     stats::{Summary, ratio},

@@ -1,7 +1,8 @@
 //! What the machine itself carries: one bare stream over loopback with both ends here, and a bare round trip. The ruler that
 //! the server's figures are held against, measured in the same run.
 //!
-//! One thread sends, one receives, nothing looks at the bytes. QUIC is quinn as it comes, with the windows and socket buffers that
+//! One thread sends, one receives, nothing looks at the bytes. The two of a round trip are on cores of their own, where there are
+//! two: on one core they would wake each other four times as fast, which a server that has work beside cannot. QUIC is quinn as it comes, with the windows and socket buffers that
 //! the server has.
 
 use std::{
@@ -13,6 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use quinn::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, PrivatePkcs8KeyDer},
@@ -75,9 +77,11 @@ fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
     server.set_nodelay(true)?;
     std::thread::scope(|scope| {
         scope.spawn(move || {
+            let _here = stay_on(1);
             let mut block = vec![0; bytes];
             while server.read_exact(&mut block).is_ok() && server.write_all(&block[..ANSWER.min(bytes)]).is_ok() {}
         });
+        let _here = stay_on(0);
         let (mut times, mut block) = (Latencies::default(), vec![0; bytes]);
         let begun = Instant::now();
         let mut last = begun;
@@ -91,6 +95,28 @@ fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
         drop(client);
         Ok(times)
     })
+}
+
+/// Keeps this thread on the core of that number among those it may use, until the guard is dropped; where there is none it goes
+/// where it likes.
+fn stay_on(number: usize) -> Option<Stay> {
+    let before = sched_getaffinity(None).ok()?;
+    let core = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core)).nth(number)?;
+    let mut one = CpuSet::new();
+    one.set(core);
+    sched_setaffinity(None, &one).ok()?;
+    Some(Stay { before })
+}
+
+/// A thread that is kept on a core.
+struct Stay {
+    before: CpuSet,
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(None, &self.before);
+    }
 }
 
 /// Bytes over time, after a fifth of it as a warm-up.
@@ -161,7 +187,10 @@ fn quic_socket() -> io::Result<UdpSocket> {
 }
 
 /// Runs `client` on a thread of its own, connected to `server` on this one.
-fn quic_pair<T, C, S>(client: impl FnOnce(quinn::Connection) -> C + Send, server: impl FnOnce(quinn::Connection) -> S) -> Quic<T>
+fn quic_pair<T, C, S>(
+    client: impl FnOnce(quinn::Connection) -> C + Send,
+    server: impl FnOnce(quinn::Connection) -> S,
+) -> Quic<T>
 where
     C: Future<Output = Quic<()>>,
     S: Future<Output = Quic<T>>,
@@ -215,6 +244,7 @@ fn quic_stream(time: Duration) -> Quic<f64> {
 
 fn quic_round_trips(bytes: usize, time: Duration) -> Quic<Latencies> {
     let client = |connection: quinn::Connection| async move {
+        let _here = stay_on(1);
         let (mut send, mut receive) = connection.accept_bi().await?;
         let mut block = vec![0; bytes];
         loop {
@@ -223,6 +253,7 @@ fn quic_round_trips(bytes: usize, time: Duration) -> Quic<Latencies> {
         }
     };
     quic_pair(client, |connection| async move {
+        let _here = stay_on(0);
         let (mut send, mut receive) = connection.open_bi().await?;
         let (mut times, mut block) = (Latencies::default(), vec![0; bytes]);
         let begun = Instant::now();

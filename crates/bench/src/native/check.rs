@@ -74,9 +74,10 @@ impl Sums {
     #[inline]
     pub fn add(&mut self, first: u64, count: u64) {
         // Sums over 0..n of k and k², divided exactly before they wrap.
-        let (line, square) = (|n: u128| n * n.saturating_sub(1) / 2, |n: u128| {
-            n * n.saturating_sub(1) / 2 * (2 * n).saturating_sub(1) / 3
-        });
+        let (line, square) = (
+            |n: u128| n * n.saturating_sub(1) / 2,
+            |n: u128| n * n.saturating_sub(1) / 2 * (2 * n).saturating_sub(1) / 3,
+        );
         let (from, to) = (u128::from(first & MASK), u128::from((first & MASK) + (count & MASK)));
         self.count = self.count.wrapping_add(count);
         self.sum = self.sum.wrapping_add((line(to) - line(from)) as u64);
@@ -189,7 +190,8 @@ impl Account {
     /// The hash of the order across publishers; `None` if there is nothing to compare.
     #[must_use]
     pub fn order(&self) -> Option<u64> {
-        (self.share == Share::All && self.places.len() > 1 && self.gaps == 0 && self.backwards == 0).then_some(self.order)
+        (self.share == Share::All && self.places.len() > 1 && self.gaps == 0 && self.backwards == 0)
+            .then_some(self.order)
     }
 
     /// What is wrong with it, given how many each publisher has sent.
@@ -197,7 +199,8 @@ impl Account {
     pub fn faults(&self, published: &[u64]) -> Faults {
         let mut lost = 0;
         if self.share == Share::All {
-            let short: u64 = self.places.iter().zip(published).map(|(place, sent)| sent.saturating_sub(place.next)).sum();
+            let short: u64 =
+                self.places.iter().zip(published).map(|(place, sent)| sent.saturating_sub(place.next)).sum();
             // Gaps and missing ends together are what was dropped, exactly.
             lost = (self.gaps + short).abs_diff(self.dropped);
         }

@@ -80,9 +80,9 @@ impl Line {
         let fail = |message: String| BenchError::Target { target: endpoint.address().to_owned(), message };
         let (connection, channel) = dialer.dial(endpoint).await.map_err(|error| fail(error.to_string()))?;
         let opened = timeout(SETUP_TIMEOUT, Self::greet(connection, channel)).await;
-        opened.map_err(|_| fail("no welcome came; is this the native port?".to_owned()))?.map_err(|error| {
-            fail(format!("{error}; is this the native port?"))
-        })
+        opened
+            .map_err(|_| fail("no welcome came; is this the native port?".to_owned()))?
+            .map_err(|error| fail(format!("{error}; is this the native port?")))
     }
 
     /// Another channel of the same connection, where there can be several.
@@ -99,7 +99,8 @@ impl Line {
         let hello = handshake::hello("thalweg bench", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]);
         let mut decoder = Decoder::new();
         decoder.set_max_bytes(MAX_FRAME_BYTES as u32);
-        let agreed = Agreed { version: 0, max_send_bytes: 0, keep_alive: Duration::from_secs(10), features: Vec::new() };
+        let agreed =
+            Agreed { version: 0, max_send_bytes: 0, keep_alive: Duration::from_secs(10), features: Vec::new() };
         let connection = std::rc::Rc::new(connection);
         let mut line =
             Self { channel, connection, decoder, out: Outbox::new(), ping: pings(&agreed), agreed, max_requests: 0 };
@@ -147,7 +148,10 @@ impl Line {
     pub fn frame(&mut self) -> Result<Option<RawFrame<'_>>, LineError> {
         // Looked at by kind first: a borrow that is handed out can't be given up again.
         while let Some(header) = self.decoder.peek() {
-            if header.kind != Kind::Ping as u16 && header.kind != Kind::Pong as u16 && header.kind != Kind::Goodbye as u16 {
+            if header.kind != Kind::Ping as u16
+                && header.kind != Kind::Pong as u16
+                && header.kind != Kind::Goodbye as u16
+            {
                 break;
             }
             let Some(raw) = self.decoder.next_borrowed().map_err(LineError::protocol)? else { return Ok(None) };
@@ -173,7 +177,9 @@ impl Line {
                     return Poll::Ready(Err(error));
                 }
                 match self.decoder.peek() {
-                    Some(header) if self.decoder.pending_bytes() >= thalweg_wire::HEADER_BYTES + header.len as usize => {
+                    Some(header)
+                        if self.decoder.pending_bytes() >= thalweg_wire::HEADER_BYTES + header.len as usize =>
+                    {
                         return Poll::Ready(Ok(()));
                     }
                     _ => {
@@ -183,7 +189,9 @@ impl Line {
             }
         });
         timeout(SETUP_TIMEOUT, arrived).await.map_err(|_| LineError::Silent(SETUP_TIMEOUT))??;
-        let Some(raw) = self.frame()? else { return Err(LineError::Protocol("a ping instead of an answer".to_owned())) };
+        let Some(raw) = self.frame()? else {
+            return Err(LineError::Protocol("a ping instead of an answer".to_owned()));
+        };
         match ServerFrame::decode(raw)? {
             Envelope { frame: ServerFrame::Failed(failed), .. } => {
                 Err(LineError::Refused(format!("{}: {}", failed.code, failed.message)))

@@ -101,7 +101,8 @@ impl Payloads {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let tail = word(16);
         let head = Head { sequence: word(0), due: word(8), publisher: tail as u32 };
-        let right = head.check() == (tail >> 32) as u32 && content.len() == self.content && self.is_content(head, content);
+        let right =
+            head.check() == (tail >> 32) as u32 && content.len() == self.content && self.is_content(head, content);
         right.then_some(head)
     }
 

@@ -202,7 +202,9 @@ fn judge(plan: &CallPlan, outcome: &CallOutcome) -> Validity {
     }
     match counts.unanswered {
         0 => Validity::Good,
-        unanswered => Validity::Overloaded(format!("{unanswered} requests had no reply {} after the end", duration(plan.give_up))),
+        unanswered => {
+            Validity::Overloaded(format!("{unanswered} requests had no reply {} after the end", duration(plan.give_up)))
+        }
     }
 }
 
@@ -246,11 +248,14 @@ impl<W: Work, M: Fn(usize) -> W + Sync> Stage<'_, M> {
         let mut tasks: JoinSet<(usize, W)> = JoinSet::new();
         for (channel, line) in lines {
             let work = (self.make)(channel);
-            let caller = Caller::new(line, channel, work, plan, begin, Pulse {
-                clock: self.clock,
-                counts: Rc::clone(&counts),
-                over: Rc::clone(&over),
-            });
+            let caller = Caller::new(
+                line,
+                channel,
+                work,
+                plan,
+                begin,
+                Pulse { clock: self.clock, counts: Rc::clone(&counts), over: Rc::clone(&over) },
+            );
             match caller {
                 Ok(caller) => drop(tasks.spawn_local(async move { (channel, caller.run().await) })),
                 Err(error) => counts.borrow_mut().problem = Some(error.to_string()),

@@ -13,8 +13,8 @@ pub mod plan;
 pub mod publisher;
 pub mod recorder;
 mod report;
-pub mod stage;
 mod scenario;
+pub mod stage;
 pub mod subscriber;
 mod suite;
 

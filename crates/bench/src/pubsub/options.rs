@@ -146,7 +146,10 @@ impl PubsubOptions {
         }
         within("--batch", self.batch as usize, MAX_PUBLISH_MESSAGES as usize)?;
         if batch_bytes(self.batch, self.payload) > MAX_PUBLISH_BYTES {
-            return wrong("--batch", format!("a batch of {} × {} B is above {MAX_PUBLISH_BYTES}", self.batch, self.payload));
+            return wrong(
+                "--batch",
+                format!("a batch of {} × {} B is above {MAX_PUBLISH_BYTES}", self.batch, self.payload),
+            );
         }
         within("--publishers", self.publishers, 10_000)?;
         within("--fan-out", self.fan_out, MAX_CHANNELS)?;
@@ -155,7 +158,10 @@ impl PubsubOptions {
         let subscribing = self.subscriber_connections.unwrap_or(1).saturating_mul(self.subscriber_streams);
         within("--subscriber-connections, --subscriber-streams", subscribing, MAX_CHANNELS)?;
         if self.window_messages == 0 || self.window_bytes == 0 {
-            return wrong("--window-messages, --window-bytes", "nothing would ever be sent: must be above 0".to_owned());
+            return wrong(
+                "--window-messages, --window-bytes",
+                "nothing would ever be sent: must be above 0".to_owned(),
+            );
         }
         if !self.rate.is_none_or(|rate| rate > 0.0 && rate <= 1e9) {
             return wrong("--rate", "must be above 0 and at most a billion".to_owned());

@@ -122,15 +122,18 @@ impl PublishChannel {
         for publisher in &self.publishers {
             self.shared.finish.sent(publisher.number as usize, publisher.next);
         }
-        let mut recorder = self.shared.recorder.borrow_mut();
-        (recorder.acked_deliveries, recorder.acked_misses) =
-            (recorder.acked_deliveries + self.delivered, recorder.acked_misses + self.missed);
-        drop(recorder);
+        self.count_acks();
         // Stays open until all is over: closing a connection may end what is still under way on it.
         if ended.is_ok() {
             self.linger().await;
         }
         ended
+    }
+
+    fn count_acks(&self) {
+        let mut recorder = self.shared.recorder.borrow_mut();
+        recorder.acked_deliveries += self.delivered;
+        recorder.acked_misses += self.missed;
     }
 
     /// Reads, and answers pings, until everybody is done.
@@ -183,12 +186,12 @@ impl PublishChannel {
                 return Poll::Pending; // for acks
             }
             match self.next_due() {
-                // A turn of its own for those who receive on the same thread.
-                None => {
+                Some(at) if at > now => ready!(self.alarm.poll(cx, &self.shared.clock, at))?,
+                // At once, but those who receive on the same thread have a turn before.
+                _ => {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Some(at) => ready!(self.alarm.poll(cx, &self.shared.clock, at))?,
             }
         }
     }
@@ -302,7 +305,8 @@ impl PublishChannel {
 
     fn any_due_before_the_end(&self) -> bool {
         self.publishers.iter().any(|publisher| {
-            let scheduled = publisher.schedule.as_ref().is_some_and(|schedule| self.shared.begin + schedule.peek() < self.until);
+            let scheduled =
+                publisher.schedule.as_ref().is_some_and(|schedule| self.shared.begin + schedule.peek() < self.until);
             scheduled || !publisher.waiting.is_empty()
         })
     }

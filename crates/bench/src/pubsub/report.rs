@@ -8,8 +8,8 @@ use super::{
     options::PubsubOptions,
     plan::Pace,
     publisher::SUBJECT,
-    stage::Outcome,
     scenario::{Scenario, pace_name, policy_name},
+    stage::Outcome,
     subscriber::judge,
     suite::Rounds,
 };
@@ -36,11 +36,24 @@ pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Sce
     let sizes: std::collections::BTreeSet<usize> = scenarios.iter().map(|scenario| scenario.payload_bytes).collect();
     let cost = |bytes: usize| {
         let depth = if bytes <= 512 || options.verify_all { Depth::Full } else { Depth::Spot };
-        format!("{:.1} ns for {bytes} B ({})", checker_nanos(bytes, depth), if depth == Depth::Full { "every byte" } else { "head, end, a line" })
+        format!(
+            "{:.1} ns for {bytes} B ({})",
+            checker_nanos(bytes, depth),
+            if depth == Depth::Full { "every byte" } else { "head, end, a line" }
+        )
     };
     report.condition("checking a message, alone", sizes.into_iter().map(cost).collect::<Vec<_>>().join(", "));
     let columns = [
-        "scenario", "transport", "payload B", "batch", "publishers", "subscriptions", "acks", "policy", "profile", "pace",
+        "scenario",
+        "transport",
+        "payload B",
+        "batch",
+        "publishers",
+        "subscriptions",
+        "acks",
+        "policy",
+        "profile",
+        "pace",
     ];
     let mut table = Table::new("conditions: publishers and subscriptions with their connections × streams", &columns);
     for scenario in scenarios {
@@ -133,7 +146,8 @@ impl Figures {
     /// Adds a scenario's rounds; `last`: with the checks of its times, which are made at its last pace.
     pub fn add(&mut self, report: &mut Report, scenario: &Scenario, pace: Pace, rounds: &Rounds, last: bool) {
         let over = |figure: fn(&Outcome) -> f64| median(&rounds.over(figure));
-        let quantile = |percentile: f64| median(&rounds.over(|outcome| micros(outcome.counts.times.percentile(percentile))));
+        let quantile =
+            |percentile: f64| median(&rounds.over(|outcome| micros(outcome.counts.times.percentile(percentile))));
         let rates = Summary::of(&rounds.rates());
         let busy = over(|outcome| 100.0 * outcome.busiest);
         if pace == Pace::Closed && busy > 100.0 * MAX_BUSY {
@@ -183,9 +197,22 @@ impl Figures {
     }
 
     /// Adds the check of an objective at a share of the knee.
-    pub fn objective(&self, report: &mut Report, scenario: &Scenario, pace: Pace, rounds: &Rounds, objective: Objective) {
+    pub fn objective(
+        &self,
+        report: &mut Report,
+        scenario: &Scenario,
+        pace: Pace,
+        rounds: &Rounds,
+        objective: Objective,
+    ) {
         let times = rounds.over(|outcome| micros(outcome.counts.times.percentile(objective.percentile)));
-        let what = format!("{}, {}, {}: p{} at 80 % of the knee", scenario.name, scenario.carrier.name(), pace_name(pace), objective.percentile);
+        let what = format!(
+            "{}, {}, {}: p{} at 80 % of the knee",
+            scenario.name,
+            scenario.carrier.name(),
+            pace_name(pace),
+            objective.percentile
+        );
         report.checks.push(Check::below(what, median(&times), micros(objective.bound), " µs"));
     }
 
@@ -224,11 +251,21 @@ fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &
     let reaches_share = share.is_some_and(|share| of_bare(rounds) >= share);
     match (scenario.floor, share) {
         (Some(floor), Some(share)) if rate < floor && reaches_share => {
-            report.checks.push(Check::at_least(format!("{what}: of a bare stream, per received byte"), of_bare(rounds), share, " ×"));
+            report.checks.push(Check::at_least(
+                format!("{what}: of a bare stream, per received byte"),
+                of_bare(rounds),
+                share,
+                " ×",
+            ));
         }
         (Some(floor), _) => report.checks.push(Check::at_least(format!("{what}: deliveries"), rate, floor, "/s")),
         (None, Some(share)) => {
-            report.checks.push(Check::at_least(format!("{what}: of a bare stream, per received byte"), of_bare(rounds), share, " ×"));
+            report.checks.push(Check::at_least(
+                format!("{what}: of a bare stream, per received byte"),
+                of_bare(rounds),
+                share,
+                " ×",
+            ));
         }
         (None, None) => {}
     }
@@ -237,10 +274,21 @@ fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &
 /// A table for the runs of a search.
 #[must_use]
 pub fn trials(scenario: &Scenario, objective: Objective) -> Table {
-    let title = format!("search for {objective}: {}, {}: climb, bisect, repeat", scenario.name, scenario.carrier.name());
+    let title =
+        format!("search for {objective}: {}, {}: climb, bisect, repeat", scenario.name, scenario.carrier.name());
     Table::new(
         title,
-        &["offered msg/s", "deliveries/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "lag p99 µs", "generator busy %", "outcome"],
+        &[
+            "offered msg/s",
+            "deliveries/s",
+            "p50 µs",
+            "p99 µs",
+            "p99.9 µs",
+            "max µs",
+            "lag p99 µs",
+            "generator busy %",
+            "outcome",
+        ],
     )
 }
 
@@ -290,7 +338,11 @@ pub fn knee_check(report: &mut Report, scenario: &Scenario, objective: Objective
 /// The percentile spectrum of a run.
 #[must_use]
 pub fn spectrum(outcome: &Outcome, pace: Pace) -> Table {
-    let title = format!("percentile spectrum of the last run ({}), {} deliveries", pace_name(pace), outcome.counts.times.count());
+    let title = format!(
+        "percentile spectrum of the last run ({}), {} deliveries",
+        pace_name(pace),
+        outcome.counts.times.count()
+    );
     let mut table = Table::new(title, &["percentile", "end to end µs", "deliveries at or below"]);
     for line in outcome.counts.times.spectrum() {
         table.row(vec![format!("{}", line.percentile).into(), line.time_us.into(), line.count.into()]);

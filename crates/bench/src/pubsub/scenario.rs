@@ -78,10 +78,8 @@ impl Scenario {
     /// What the options say.
     #[must_use]
     pub fn from_options(options: &PubsubOptions, carrier: Carrier) -> Self {
-        let publish = Channels {
-            connections: options.connections.unwrap_or(options.publishers),
-            streams: options.streams,
-        };
+        let publish =
+            Channels { connections: options.connections.unwrap_or(options.publishers), streams: options.streams };
         let subscriptions = options.fan_out * options.queue_members.max(1);
         let subscribe = Channels {
             connections: options.subscriber_connections.unwrap_or(subscriptions),
@@ -112,7 +110,8 @@ impl Scenario {
     /// The lines of a preset.
     #[must_use]
     pub fn of_preset(preset: Preset, options: &PubsubOptions, carrier: Carrier) -> Vec<Self> {
-        let base = Self { bare_share: (carrier == Carrier::Quic).then_some(0.7), ..Self::from_options(options, carrier) };
+        let base =
+            Self { bare_share: (carrier == Carrier::Quic).then_some(0.7), ..Self::from_options(options, carrier) };
         match preset {
             Preset::Goals => goals(&base),
             Preset::RowF => row_f(&base),
@@ -277,7 +276,9 @@ fn lanes(base: &Scenario) -> Vec<Scenario> {
         ..row_f_base(base, fan_out)
     };
     let all = [10, 20].into_iter().flat_map(|fan_out| [1, 2, 4, 8, 16].map(|connections| (fan_out, connections)));
-    all.filter(|(fan_out, connections)| connections <= fan_out).map(|(fan_out, connections)| row(fan_out, connections)).collect()
+    all.filter(|(fan_out, connections)| connections <= fan_out)
+        .map(|(fan_out, connections)| row(fan_out, connections))
+        .collect()
 }
 
 fn singles(base: &Scenario) -> Vec<Scenario> {

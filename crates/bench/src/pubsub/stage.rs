@@ -143,7 +143,8 @@ impl Stage<'_> {
             tasks.spawn_local(unstarted.start(Rc::clone(&shared)).run());
         }
         for (line, numbers) in publishers {
-            let channel = PublishChannel::new(line, numbers.into_iter(), plan, Rc::clone(&shared), Rc::clone(&payloads));
+            let channel =
+                PublishChannel::new(line, numbers.into_iter(), plan, Rc::clone(&shared), Rc::clone(&payloads));
             tasks.spawn_local(channel.map_err(failed(plan, "preparing to publish"))?.run());
         }
         self.see_through(&mut tasks, &shared).await;
@@ -269,7 +270,11 @@ fn judge(plan: &Plan, finish: &Finish, outcome: &Outcome) -> Validity {
             ));
         }
     } else if unfinished {
-        return Validity::Overloaded(format!("{} messages had not come {} after the end", faults.lost, duration(plan.give_up)));
+        return Validity::Overloaded(format!(
+            "{} messages had not come {} after the end",
+            faults.lost,
+            duration(plan.give_up)
+        ));
     }
     if counts.all_deliveries == 0 {
         return Validity::Errors("nothing was delivered".to_owned());

@@ -159,7 +159,9 @@ impl SubscribeChannel {
         let before = recorder.all_deliveries;
         while let Some(raw) = line.frame()? {
             match raw.header.kind {
-                kind if kind == Kind::Deliver as u16 => inbox.deliver(raw, subscriptions, shared, &mut recorder, now)?,
+                kind if kind == Kind::Deliver as u16 => {
+                    inbox.deliver(raw, subscriptions, shared, &mut recorder, now)?;
+                }
                 kind if kind == Kind::Dropped as u16 => {
                     let dropped = Dropped::decode_body(body(&raw))?.messages;
                     let subscription = subscription(subscriptions, raw.header.id)?;

@@ -6,8 +6,8 @@ use super::{
     options::PubsubOptions,
     plan::Pace,
     report::{self, Figures},
-    stage::{self, Outcome},
     scenario::Scenario,
+    stage::{self, Outcome},
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
@@ -103,12 +103,7 @@ impl Suite<'_> {
         Ok(&self.server.as_ref().expect("just started").1)
     }
 
-    fn scenario(
-        &mut self,
-        scenario: &Scenario,
-        report: &mut Report,
-        figures: &mut Figures,
-    ) -> Result<(), BenchError> {
+    fn scenario(&mut self, scenario: &Scenario, report: &mut Report, figures: &mut Figures) -> Result<(), BenchError> {
         let rounds = self.rounds(scenario, scenario.pace)?;
         let closed = Summary::of(&rounds.rates()).median;
         figures.add(report, scenario, scenario.pace, &rounds, scenario.knee.is_none());

@@ -17,8 +17,8 @@ use thalweg_types::Durability;
 use super::{NAME, content::Content, tasks};
 use crate::{
     BenchError, data,
-    load::schedule::{Arrivals, Schedule},
     latency::Latencies,
+    load::schedule::{Arrivals, Schedule},
     random::Rng,
 };
 

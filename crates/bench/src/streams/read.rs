@@ -13,14 +13,12 @@ use thalweg_wire::{
     Frame as _, Kind, List, Messages, Permit, Position, RawFrame, Read, ReceiveCredit, RecordRun, Records, Tail, Tailed,
 };
 
-use crate::{
-    native::{
-        alarm::Clock,
-        check::{Account, Runs},
-        line::{Line, LineError, body, unexpected},
-        payload::Payloads,
-        requests::Work,
-    },
+use crate::native::{
+    alarm::Clock,
+    check::{Account, Runs},
+    line::{Line, LineError, body, unexpected},
+    payload::Payloads,
+    requests::Work,
 };
 
 /// Checks records as they come, in order of their offsets.

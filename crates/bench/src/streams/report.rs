@@ -149,6 +149,7 @@ fn of_probe(round: &Round) -> f64 {
 /// What a reader must know.
 pub fn notes(report: &mut Report) {
     report.notes.push(
-        "pipelined rows and rows of several publishers may pass 1/(round trip + fdatasync): requests share fsyncs then".to_owned(),
+        "pipelined rows and rows of several publishers may pass 1/(round trip + fdatasync): requests share fsyncs then"
+            .to_owned(),
     );
 }

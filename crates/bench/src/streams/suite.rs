@@ -96,7 +96,10 @@ impl StreamsOptions {
         within("--in-flight", self.in_flight, 4096)?;
         within("--records", usize::try_from(self.records).unwrap_or(usize::MAX), 1 << 30)?;
         if self.durability < Durability::Os {
-            return wrong("--durability", "at none nobody knows where records lie, so they can't be read back".to_owned());
+            return wrong(
+                "--durability",
+                "at none nobody knows where records lie, so they can't be read back".to_owned(),
+            );
         }
         Ok(())
     }
@@ -280,7 +283,8 @@ impl Suite<'_> {
         self.progress.step(&format!("filling a stream with {wanted} records of {} B", payloads.payload_bytes()));
         let setup = CallPlan { warmup: Duration::ZERO, duration: SETUP_TIME, workers: 1, ..self.plan(place, 1, 4) };
         let work = |_| {
-            AppendWork::new(stream, Durability::Os, 0, FILL_BATCH, Arc::clone(payloads), Arc::clone(&acked)).until(wanted)
+            AppendWork::new(stream, Durability::Os, 0, FILL_BATCH, Arc::clone(payloads), Arc::clone(&acked))
+                .until(wanted)
         };
         let (outcome, _) = requests::run(&setup, None, work)?;
         match (outcome.validity, acked[0].load(Ordering::Relaxed)) {

@@ -1,0 +1,186 @@
+//! The suites of the native protocol against a server in this process: small, to see that they run, check and report.
+
+use std::{net::SocketAddr, thread};
+
+use clap::Parser as _;
+use tempfile::TempDir;
+use thalweg_bench::{
+    Quiet, Report,
+    cache::{self, CacheOptions},
+    pubsub::{self, PubsubOptions},
+    report::Verdict,
+    streams::{self, StreamsOptions},
+};
+use thalweg_engine::{BackendKind, Database, Options};
+use thalweg_server::{Config, Server, config::Backend};
+use tokio::{runtime::Builder, sync::oneshot};
+
+#[derive(clap::Parser)]
+struct Cli<O: clap::Args> {
+    #[command(flatten)]
+    options: O,
+}
+
+fn options<O: clap::Args>(flags: &str, more: &str) -> O {
+    Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace()).chain(more.split_whitespace())).options
+}
+
+/// A server on threads of its own, until it is dropped.
+struct Node {
+    native: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+    _dir: TempDir,
+}
+
+impl Node {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_path_buf();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = thread::spawn(move || {
+            let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(async {
+                let config = Config {
+                    http: SocketAddr::from(([127, 0, 0, 1], 0)),
+                    backend: Backend(Some(BackendKind::Memory)),
+                    ..Config::default()
+                };
+                let small = Options { segment_bytes: 4 << 20, spare_segments: 2, ..config.engine_options() };
+                let db = Database::open(&path, small).unwrap();
+                let server = Server::bind(config, &db).await.unwrap();
+                tell.send(server.native_addr().unwrap()).unwrap();
+                let until = async {
+                    let _ = stopped.await;
+                };
+                server.run(until).await.unwrap();
+            });
+        });
+        Self { native: told.recv().unwrap(), stop: Some(stop), thread: Some(thread), _dir: dir }
+    }
+
+    /// Flags of a short run against it.
+    fn flags(&self) -> String {
+        format!("--target {} --duration 150ms --warmup 30ms --rounds 1 --max-lag 10s", self.native)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || thread::panicking(), "the server panicked");
+        }
+    }
+}
+
+/// Whether all that was sent came, rightly: the checks of rates mean nothing here.
+fn assert_right(report: &Report) {
+    let bad =
+        |check: &&thalweg_bench::report::Check| check.required.starts_with("all ") && check.verdict != Verdict::Met;
+    let bad: Vec<_> = report.checks.iter().filter(bad).collect();
+    assert!(bad.is_empty() && !report.checks.is_empty(), "{bad:?}\n{}", report.to_text());
+}
+
+fn figure(report: &Report, table: &str, column: &str) -> serde_json::Value {
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    let tables = json["tables"].as_array().unwrap();
+    let found = tables.iter().find(|found| found["title"].as_str().unwrap().starts_with(table)).unwrap();
+    found["rows"][0][column].clone()
+}
+
+fn pubsub(node: &Node, flags: &str) -> Report {
+    let report =
+        pubsub::run(&options::<PubsubOptions>(&format!("{} --bare 20ms", node.flags()), flags), &mut Quiet).unwrap();
+    assert_right(&report);
+    assert!(figure(&report, "figures", "deliveries/s").as_f64().unwrap() > 0.0, "{}", report.to_text());
+    report
+}
+
+#[test]
+fn subjects_in_every_arrangement() {
+    let node = Node::start();
+    let report = pubsub(&node, "--payload 128 --batch 16 --fan-out 3");
+    for column in ["p50 µs", "p99 µs", "generator CPU s/M deliveries", "bare stream MB/s", "of bare, per received byte"]
+    {
+        assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{column}");
+    }
+    assert_eq!(figure(&report, "conditions", "subscriptions"), "3 on 3");
+    assert!(report.to_text().contains("percentile spectrum"));
+    // Several publishers to one subject, and subscriptions that share connections: one order for all.
+    pubsub(&node, "--payload 64 --batch 4 --publishers 3 --connections 2 --fan-out 5 --subscriber-connections 2");
+    // Batches larger than the channel's buffer takes, with acks.
+    pubsub(&node, "--payload 4096 --batch 32 --in-flight 4 --fan-out 2 --verify-all");
+    pubsub(&node, "--batch 8 --fan-out 2 --queue-members 2");
+}
+
+#[test]
+fn subjects_on_schedule() {
+    let node = Node::start();
+    let report = pubsub(&node, "--rate 2000 --batch 1 --fan-out 2 --arrivals poisson");
+    let published = figure(&report, "figures", "published/s").as_f64().unwrap();
+    assert!((1500.0..2500.0).contains(&published), "{published}");
+    pubsub(&node, "--rate 20000 --batch 32 --linger 1ms --workers 2 --fan-out 3");
+    let search = pubsub(&node, "--search max<10s --rate 1000 --max-rate 2000 --batch 4");
+    assert!(search.to_text().contains("limited by the highest rate allowed"), "{}", search.to_text());
+}
+
+#[test]
+fn what_is_dropped_is_told_and_accounted_for() {
+    let node = Node::start();
+    for policy in ["drop-new", "drop-old"] {
+        pubsub(&node, &format!("--policy {policy} --queue-messages 64 --window-messages 64 --batch 16 --fan-out 2"));
+    }
+}
+
+#[test]
+fn caches() {
+    let node = Node::start();
+    let options: CacheOptions = options(&node.flags(), "--keys 500 --connections 2 --concurrency 8");
+    let report = cache::run(&options, &mut Quiet).unwrap();
+    assert_right(&report);
+    assert_eq!(report.tables[0].rows.len(), 5);
+    assert!(figure(&report, "figures", "operations/s").as_f64().unwrap() > 0.0);
+    assert!(figure(&report, "figures", "of row F").as_f64().is_some());
+}
+
+#[test]
+fn durable_streams() {
+    let node = Node::start();
+    let flags = format!("{} --bare 20ms --records 3000", node.flags());
+    let run = |more: &str| {
+        let report = streams::run(&options::<StreamsOptions>(&flags, more), &mut Quiet).unwrap();
+        assert_right(&report);
+        report
+    };
+    let report = run("--payload 100 --batch 7 --publishers 3");
+    for column in ["records/s", "bare round trip p50 µs", "bare fdatasync p50 µs", "of that"] {
+        assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{column}");
+    }
+    run("--payload 1024 --batch 50 --in-flight 4 --durability os");
+    let consumed = run("--only consume");
+    assert_eq!(consumed.tables[0].rows.len(), 2);
+}
+
+#[test]
+fn what_can_not_be_done_is_said() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let wrong = [
+        ("--payload 10", "--payload"),
+        ("--batch 0", "--batch"),
+        ("--linger 1ms", "--linger"),
+        ("--rate -1", "--rate"),
+        ("--fan-out 0", "--fan-out"),
+        ("--window-bytes 0", "--window"),
+        ("--transport quic", "--fingerprint"),
+    ];
+    for (flags, part) in wrong {
+        let flags = flags.replacen(' ', "=", 1);
+        let error = pubsub::run(&options(&format!("--target {closed}"), &flags), &mut Quiet).unwrap_err().to_string();
+        assert!(error.contains(part), "{flags}: {error}");
+    }
+    let error = pubsub::run(&options(&format!("--target {closed}"), "--bare 0"), &mut Quiet).unwrap_err().to_string();
+    assert!(error.contains("native port") || error.contains("refused"), "{error}");
+}
