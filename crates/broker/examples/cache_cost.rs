@@ -88,7 +88,7 @@ fn main() {
     let start = Cpu::start();
     let (mut from, mut pages, mut seen) = (None, 0, 0);
     loop {
-        let page = cache.scan(NOW, from, 1000);
+        let page = cache.scan(NOW, from, 1000, usize::MAX);
         (pages, seen) = (pages + 1, seen + page.keys.len());
         from = page.next;
         if from.is_none() {

@@ -140,7 +140,7 @@ fn agrees_with_a_map_under_virtual_time() {
                     let mut seen = BTreeSet::new();
                     let mut from = None;
                     loop {
-                        let page = cache.scan(model.now, from, 1 + rng.below(12) as usize);
+                        let page = cache.scan(model.now, from, 1 + rng.below(12) as usize, rng.below(40) as usize);
                         for key in page.keys {
                             assert!(seen.insert(key.to_vec()), "seed {seed} step {step}: twice");
                         }

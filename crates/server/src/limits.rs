@@ -69,6 +69,9 @@ pub const CACHED_SUBJECT_BYTES: u64 = 250;
 /// How long a publish, or a request for an answer, waits if it does not say: for subscribers that ask publishers to wait,
 /// and for the answer.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(5);
+/// What a channel has asked and nobody has answered, those included that were cancelled and whose time is not up. More is
+/// `too_many_requests`.
+pub const MAX_CHANNEL_ASKS: usize = 4096;
 /// Keys that a page of a cache's scan shows without `limit`.
 pub const DEFAULT_CACHE_KEYS: u64 = 1000;
 /// Caches of which metrics show figures, the first by name; others are counted only.

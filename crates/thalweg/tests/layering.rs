@@ -29,7 +29,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// What a crate's tests may use beyond that.
-const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[("state", &["log"]), ("client", &["engine", "server"]), ("bench", &["server"])];
+const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] =
+    &[("state", &["log"]), ("client", &["engine", "server"]), ("bench", &["server"])];
 
 /// Crates without time, randomness, sockets or tasks of their own.
 const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "recipes", "wire", "broker", "engine"];

@@ -412,22 +412,24 @@ impl Cache {
         held.map(|()| version)
     }
 
-    /// Up to `count` keys, cut to [`MAX_CACHE_SCAN_KEYS`], from a cursor on. A scan from the start to the end shows every
+    /// Up to `count` keys, cut to [`MAX_CACHE_SCAN_KEYS`], of `max_bytes` together, but at least one, from a cursor on. A scan from the start to the end shows every
     /// key that is there all the time exactly once, and may or may not show others. A page goes through a shard's
     /// entries twice under its mutex (some 5 ns each), so ask for large ones.
     #[must_use]
-    pub fn scan(&self, now: Moment, from: Option<ScanCursor>, count: usize) -> ScanPage {
+    pub fn scan(&self, now: Moment, from: Option<ScanCursor>, count: usize, max_bytes: usize) -> ScanPage {
         let count = count.clamp(1, MAX_CACHE_SCAN_KEYS);
         let first = from.map_or(0, |cursor| self.shard_of(cursor.0));
-        let mut page = ScanPage::default();
+        let (mut page, mut room, mut end) = (ScanPage::default(), max_bytes, None);
         for shard in first..self.shards.len() {
             let after = from.map(|cursor| cursor.0);
             let wanted = count - page.keys.len();
-            let found = locked(self.shards[shard].0.lock()).keys_after(now, after, wanted, Self::place);
-            let last = found.last().map(|(place, _)| *place);
+            let (found, whole) = locked(self.shards[shard].0.lock()).keys_after(now, after, wanted, room, Self::place);
+            end = found.last().map(|(place, _)| *place).or(end);
+            room = room.saturating_sub(found.iter().map(|(_, key)| key.len()).sum());
             page.keys.extend(found.into_iter().map(|(_, key)| key));
-            if page.keys.len() >= count {
-                page.next = last.map(ScanCursor);
+            // What is full ends here; the next page begins behind the last key, or at the next shard.
+            if page.keys.len() >= count || !whole || (room == 0 && !page.keys.is_empty()) {
+                page.next = end.map(ScanCursor);
                 break;
             }
         }

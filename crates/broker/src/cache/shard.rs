@@ -169,6 +169,9 @@ pub(crate) struct Shard {
     stats: CacheStats,
 }
 
+/// A key with its place in the order of scans.
+pub(super) type PlacedKey = (u64, Arc<[u8]>);
+
 impl Shard {
     pub(crate) fn new(max_bytes: u64) -> Self {
         let stats = CacheStats::default();
@@ -305,14 +308,16 @@ impl Shard {
         (entries, std::mem::replace(&mut self.timers, Wheel::new()))
     }
 
-    /// The keys whose places in the order come next after one, up to so many; all those of the last place.
+    /// The keys whose places in the order come next after one, up to so many; all those of the last place. And whether no
+    /// bytes were too many.
     pub(crate) fn keys_after(
         &self,
         now: Moment,
         after: Option<u64>,
         at_most: usize,
+        max_bytes: usize,
         place: impl Fn(u64) -> u64,
-    ) -> Vec<(u64, Arc<[u8]>)> {
+    ) -> (Vec<PlacedKey>, bool) {
         let live = || {
             let live = self.entries.iter().filter(|(_, stored)| stored.entry.deadline > now);
             let placed = live.map(|(key, _)| (place(key.hash), key));
@@ -320,12 +325,20 @@ impl Shard {
         };
         let mut places: Vec<u64> = live().map(|(place, _)| place).collect();
         let last = if places.len() > at_most { *places.select_nth_unstable(at_most - 1).1 } else { u64::MAX };
-        let mut keys: Vec<_> = live()
-            .filter(|(place, _)| *place <= last)
-            .map(|(place, key)| (place, Arc::from(key.bytes.as_slice())))
-            .collect();
+        let mut keys: Vec<_> =
+            live().filter(|(place, _)| *place <= last).map(|(place, key)| (place, key.bytes.as_slice())).collect();
         keys.sort_unstable();
-        keys
+        // Keys of one place stay together: the next page begins behind it.
+        let (mut bytes, mut last) = (0, None);
+        let mut fits = |(place, key): &(u64, &[u8])| {
+            bytes += key.len();
+            let fits = last.is_none_or(|last| last == *place) || bytes <= max_bytes;
+            last = Some(*place);
+            fits
+        };
+        let fitting = keys.iter().position(|found| !fits(found)).unwrap_or(keys.len());
+        let whole = fitting == keys.len();
+        (keys.into_iter().take(fitting).map(|(place, key)| (place, Arc::from(key))).collect(), whole)
     }
 }
 

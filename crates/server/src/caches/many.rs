@@ -26,7 +26,7 @@ use crate::{
     commit::require_json,
     error::ApiError,
     json::{self, push_bytes, push_number, required_bytes},
-    limits::DEFAULT_CACHE_KEYS,
+    limits::{DEFAULT_CACHE_KEYS, SCAN_PAGE_BYTES},
     parse::{CacheScanQuery, Media},
     reply,
     ttl::JsonTtl,
@@ -148,7 +148,7 @@ pub fn scan(app: &Arc<App>, call: &Call) -> Answer {
     let query = CacheScanQuery::parse(call.head.uri.query())?;
     let count = query.limit.unwrap_or(DEFAULT_CACHE_KEYS).min(MAX_CACHE_SCAN_KEYS as u64) as usize;
     let cache = find(app, &name(call, "/keys")?)?.cache;
-    let page = cache.scan(app.views.now(), query.cursor.map(ScanCursor), count);
+    let page = cache.scan(app.views.now(), query.cursor.map(ScanCursor), count, SCAN_PAGE_BYTES);
     let mut out = b"{\"keys\":[".to_vec();
     for (at, key) in page.keys.iter().enumerate() {
         out.extend_from_slice(if at == 0 { b"{" } else { b",{" });

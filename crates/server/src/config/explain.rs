@@ -63,6 +63,10 @@ impl Config {
                 format!("subscriptions: max_subscriptions x {SUBSCRIPTION_BYTES}"),
                 times(self.max_subscriptions, SUBSCRIPTION_BYTES),
             ),
+            (
+                "messages being gathered: max_connections x batch_bytes".to_owned(),
+                times(self.max_connections, self.batch_bytes.0),
+            ),
             ("messages that wait for subscribers: max_queued_bytes".to_owned(), self.max_queued_bytes.0),
             (
                 format!("subjects remembered: {DEFAULT_CACHED_SUBJECTS} x {CACHED_SUBJECT_BYTES}"),

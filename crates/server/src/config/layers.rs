@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Config, ConfigError, Given, KNOBS};
+use super::{Config, ConfigError, Given, KNOBS, Profile, Setting};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Nobody gave one.
     Default,
+    /// The profile, which somebody gave.
+    Profile(Profile),
     /// The configuration file.
     File(PathBuf),
     /// The environment variable.
@@ -21,6 +23,7 @@ impl std::fmt::Display for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::Profile(profile) => write!(f, "profile {}", profile.show()),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Environment(name) => f.write_str(name),
             Self::Flag(name) => f.write_str(name),
@@ -99,6 +102,7 @@ impl Layers {
     /// Puts the layers on one another and checks the result.
     pub fn resolve(self) -> Result<Resolved, ConfigError> {
         let mut config = Config::default();
+        config.take(&self.profile().given());
         if let Some((_, given)) = &self.file {
             config.take(given);
         }
@@ -107,6 +111,12 @@ impl Layers {
         config.check()?;
         let sources = KNOBS.iter().map(|knob| self.source(knob.name)).collect();
         Ok(Resolved { config, sources })
+    }
+
+    /// Which profile the layers say.
+    fn profile(&self) -> Profile {
+        let file = self.file.as_ref().and_then(|(_, given)| given.profile);
+        self.flags.profile.or(self.environment.profile).or(file).unwrap_or_default()
     }
 
     fn source(&self, name: &str) -> Source {
@@ -118,6 +128,7 @@ impl Layers {
         }
         match &self.file {
             Some((path, given)) if given.get(name).is_some() => Source::File(path.clone()),
+            _ if self.profile().given().get(name).is_some() => Source::Profile(self.profile()),
             _ => Source::Default,
         }
     }

@@ -9,20 +9,26 @@
 mod certificate;
 mod explain;
 mod layers;
+mod profile;
 mod units;
 
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
 
+use thalweg_broker::Batching;
 use thalweg_engine::{BackendKind, Options};
 use thalweg_transport::MAX_QUIC_SOCKETS;
 use thalweg_types::{
     Action, Classified, Durability,
-    limits::{DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MIN_CACHE_BYTES},
+    limits::{
+        DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MAX_PUBLISH_BYTES,
+        MIN_CACHE_BYTES,
+    },
 };
 
 pub use certificate::PemFile;
 pub use explain::example;
 pub use layers::{Layers, Resolved, Source};
+pub use profile::{Profile, WhenIdle};
 pub use units::{Backend, ByteSize, LogFormat, NativeAddress, Setting, Span};
 
 /// A knob: what the help, the example file and the explanation say about it.
@@ -190,6 +196,20 @@ knobs! {
     max_scans: u32 = |_| 64;
     /// Open event-stream tails; beyond it they are shed. Each costs up to two pages of 64 KiB.
     max_tails: u32 = |_| 1024;
+    /// What the keys below up to `max_queued_bytes` are, unless they are given: balanced, latency (short queues, small
+    /// batches) or throughput (long queues, large batches, single messages wait for others). Costs what those keys cost.
+    profile: Profile = |_| Profile::Balanced;
+    /// Messages of which a server makes one batch if they come one by one and want no reply; 1 gathers none. More costs
+    /// the first ones time, fewer costs CPU for each.
+    batch_messages: u32 = |_| Batching::BALANCED.max_messages;
+    /// Bytes of such a batch. Costs that much memory for each channel that publishes one by one.
+    batch_bytes: ByteSize = |_| ByteSize(Batching::BALANCED.max_bytes as u64);
+    /// Age of such a batch's first message at which it goes out, be it full or not. Costs its length in latency: of every
+    /// such message (and up to 1 ms more) if `batch_when_idle` is wait, else only while more comes all the time.
+    batch_delay: Span = |_| Span(Batching::BALANCED.max_delay);
+    /// Whether such a batch goes out when its channel has nothing more to read: flush or wait. wait costs latency, and
+    /// saves CPU where many connections publish a few messages each.
+    batch_when_idle: WhenIdle = |_| WhenIdle(Batching::BALANCED.when_idle);
     /// Subscriptions to subjects, of all connections. Each costs about 400 bytes, and what waits for it.
     max_subscriptions: u32 = |_| 100_000;
     /// Messages that wait for a subscription that asks for nothing else; at the bound its policy decides. Costs
@@ -256,6 +276,17 @@ impl Config {
         }
     }
 
+    /// How messages that come one by one are gathered.
+    #[must_use]
+    pub fn batching(&self) -> Batching {
+        Batching {
+            max_messages: self.batch_messages,
+            max_bytes: usize::try_from(self.batch_bytes.0).unwrap_or(usize::MAX),
+            max_delay: self.batch_delay.0,
+            when_idle: self.batch_when_idle.0,
+        }
+    }
+
     /// Whether the values fit together; the first that does not is named.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
@@ -272,6 +303,8 @@ impl Config {
             ("max_handshakes", u64::from(self.max_handshakes)),
             ("max_body_bytes", self.max_body_bytes.0),
             ("max_scans", u64::from(self.max_scans)),
+            ("batch_messages", u64::from(self.batch_messages)),
+            ("batch_bytes", self.batch_bytes.0),
             ("subscription_messages", u64::from(self.subscription_messages)),
             ("subscription_bytes", self.subscription_bytes.0),
         ] {
@@ -300,6 +333,9 @@ impl Config {
         }
         if self.max_queued_bytes < self.max_link_bytes {
             return wrong("max_queued_bytes", "at least max_link_bytes, or a single connection never gets its bound");
+        }
+        if self.batch_bytes.0 > MAX_PUBLISH_BYTES as u64 / 2 {
+            return wrong("batch_bytes", "at most 8MiB");
         }
         if self.new_cache_bytes.0 < MIN_CACHE_BYTES {
             return wrong("new_cache_bytes", "at least 64KiB");

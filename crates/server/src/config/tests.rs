@@ -126,3 +126,26 @@ fn what_the_native_port_needs_must_fit_together() {
     };
     assert_eq!((quic(&without), quic(&DEFAULTS.memory()) > 0), (0, true));
 }
+
+#[test]
+fn a_profile_is_below_what_is_given_and_above_the_defaults() {
+    let layers = Layers::new()
+        .file_text(Path::new("t.toml"), "profile = \"throughput\"\nbatch_messages = 100")
+        .unwrap()
+        .environment([("THALWEG_BATCH_DELAY", "3ms")])
+        .unwrap();
+    let resolved = layers.resolve().unwrap();
+    let config = &resolved.config;
+    assert_eq!((config.batch_messages, config.batch_delay), (100, Span(Duration::from_millis(3))));
+    assert_eq!((config.batch_bytes, config.batch_when_idle.show()), (ByteSize(256 * 1024), "wait".to_owned()));
+    assert_eq!(resolved.source("batch_bytes"), Some(&Source::Profile(Profile::Throughput)));
+    assert_eq!(resolved.source("batch_messages"), Some(&Source::File("t.toml".into())));
+    assert!(resolved.explain().contains("profile throughput"));
+    for profile in Profile::ALL {
+        let mut given = Given::default();
+        given.set("profile", &profile.show()).unwrap();
+        let resolved = Layers::new().flags(given).resolve().unwrap();
+        assert_eq!(resolved.config.profile, profile);
+        assert_eq!(resolved.config == Config { profile, ..Config::default() }, profile == Profile::Balanced);
+    }
+}

@@ -30,6 +30,7 @@ use thalweg_wire::{
 use super::{
     dispatch,
     failure::{self, Failure},
+    publishing::Input,
     replies::Replies,
     request::{Handled, Reply, Request, Turn},
     requests::{Alarm, Finished, Requests, Use, Waiting},
@@ -118,9 +119,9 @@ impl ChannelTask {
         self.subjects.woken_by(cx);
         for _ in 0..MAX_TURNS {
             self.now = Instant::now();
-            let mut moved = self.receive(cx);
-            moved |= self.answer(cx);
-            moved |= self.deliver();
+            let heard = self.receive(cx);
+            let mut moved = self.answer(cx) | heard;
+            moved |= self.deliver(cx, heard);
             self.finish();
             moved |= self.send(cx);
             if self.phase == Phase::Over {
@@ -139,7 +140,8 @@ impl ChannelTask {
 
     /// Whether frames are looked at.
     fn listens(&self) -> bool {
-        self.phase == Phase::Open && self.out.has_room() && !self.requests.is_holding()
+        let waits = self.requests.is_holding() || self.subjects.is_blocked();
+        self.phase == Phase::Open && self.out.has_room() && !waits
     }
 
     /// Frames that are there, then one read, then what it brought. Whether anything moved.
@@ -463,11 +465,12 @@ impl ChannelTask {
     }
 
     /// What waits for subscriptions to subjects.
-    fn deliver(&mut self) -> bool {
+    fn deliver(&mut self, cx: &mut Context<'_>, heard: bool) -> bool {
         if !self.out.has_room() || matches!(self.phase, Phase::Closing | Phase::Lingering { .. } | Phase::Over) {
             return false;
         }
-        let delivered = self.subjects.deliver(&mut self.out);
+        let input = if heard && self.phase == Phase::Open { Input::GoesOn } else { Input::Paused };
+        let delivered = self.subjects.deliver(cx, input, &mut self.out);
         for id in delivered.ended {
             self.requests.unsubscribed(id);
         }
@@ -561,6 +564,7 @@ impl ChannelTask {
             return;
         }
         self.phase = Phase::Finishing { goodbye: Some(Reason::Stopping) };
+        self.subjects.close();
         for id in self.requests.subscribed_ids() {
             match self.requests.get_mut(id) {
                 Some(Use::Subscription(subscription)) => {
@@ -581,7 +585,7 @@ impl ChannelTask {
                 self.requests.unsubscribed(id);
             }
         }
-        if self.requests.waiting() > 0 || self.requests.subscriptions() > 0 {
+        if self.requests.waiting() > 0 || self.requests.subscriptions() > 0 || !self.subjects.is_done() {
             return;
         }
         match goodbye {

@@ -3,11 +3,11 @@
 use thalweg_wire::{ClientFrame, DecodeError, Permit};
 
 use super::{
-    catalog,
+    caches, catalog,
     failure::Failure,
     groups, reads,
     request::{Handled, Request, Turn},
-    scans, status, streams, watches, write,
+    scans, status, streams, subjects, watches, write,
 };
 
 /// What a frame permits to be sent, if it begins a subscription.
@@ -47,6 +47,21 @@ pub fn dispatch(turn: &mut Turn<'_>, request: &Request<'_>, frame: ClientFrame<'
         ClientFrame::ListGroups(wanted) => groups::list(turn, request, &wanted),
         ClientFrame::Watch(watch) => watches::watch(turn, request, &watch),
         ClientFrame::ReadStatus(_) => status::read(turn, request),
+        ClientFrame::Publish(publish) => subjects::publish(turn, request, &publish),
+        ClientFrame::Subscribe(subscribe) => subjects::subscribe(turn, request, &subscribe),
+        ClientFrame::Ask(ask) => subjects::ask(turn, request, &ask),
+        ClientFrame::CacheGet(get) => caches::get(turn, request, &get),
+        ClientFrame::CachePut(put) => caches::put(turn, request, &put),
+        ClientFrame::CacheDelete(delete) => caches::delete(turn, request, &delete),
+        ClientFrame::CacheTouch(touch) => caches::touch(turn, request, &touch),
+        ClientFrame::CacheAdd(add) => caches::add(turn, request, &add),
+        ClientFrame::CacheMultiGet(get) => caches::multi_get(turn, request, &get),
+        ClientFrame::CacheMultiPut(put) => caches::multi_put(turn, request, &put),
+        ClientFrame::CacheScan(scan) => caches::scan(turn, request, &scan),
+        ClientFrame::CacheClear(clear) => caches::clear(turn, request, &clear),
+        ClientFrame::OpenCache(open) => caches::open(turn, request, &open),
+        ClientFrame::DropCache(gone) => caches::drop_cache(turn, request, &gone),
+        ClientFrame::ReadCacheStats(read) => caches::stats(turn, request, &read),
         other => Err(Failure::of(&DecodeError::UnknownKind { kind: other.kind() as u16 })),
     }
 }

@@ -47,6 +47,7 @@
 //! 500 × 128 B: a copy of 70 KB and a walk over its records to check them, 15 µs, so 30 M records/s before the disk is the
 //! bound. Reading records of 1 KB by the thousand: no copy but the log's read and the socket's write.
 
+mod caches;
 mod catalog;
 pub mod channel;
 mod dispatch;
@@ -54,6 +55,7 @@ pub mod failure;
 pub mod groups;
 pub mod listen;
 pub mod metrics;
+mod publishing;
 mod reads;
 pub mod replies;
 pub mod request;

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use thalweg_broker as broker;
 use thalweg_engine::{CommandUnderWay, Purpose, Wake};
 use thalweg_types::{Durability, command::Outcome};
-use thalweg_wire::{self as wire, ClientCommand, Level, Write, WriteAndPublish};
+use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish};
 
 use super::{
     failure::Failure,
     request::{Handled, Reply, Request, Turn},
+    subjects,
 };
-use crate::{app::App, error::ApiError, subjects::publish_committed};
+use crate::{app::App, subjects::publish_committed};
 
 /// `write`
 pub fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
@@ -20,7 +20,7 @@ pub fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
 
 /// `write and publish`: the batches go out once the command was carried out at its level, and never more than once.
 pub fn write_and_publish(
-    turn: &Turn<'_>,
+    turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &WriteAndPublish<'_>,
 ) -> Result<Handled, Failure> {
@@ -28,7 +28,7 @@ pub fn write_and_publish(
         let message = "a publish rides on a commit that has happened: at level none that is not known";
         return Err(Failure::fix("outcome_unknown", message));
     }
-    let batches = wanted.batches.iter().map(|batch| batch_of(request, batch)).collect::<Result<Vec<_>, _>>()?;
+    let batches = subjects::kept(turn.subjects, request, wanted.batches.iter())?;
     let write = propose(turn.app, wanted.level, wanted.command.0)?;
     let app = Arc::clone(turn.app);
     // Published also if the connection is gone meanwhile: so it is no part of what dies with the channel.
@@ -46,14 +46,6 @@ pub fn write_and_publish(
             Err(error) => Err(Failure::new("internal", thalweg_types::Action::Stop, error.to_string()).perhaps_done()),
         }
     })))
-}
-
-/// A batch of messages in a request, checked, as the broker carries it: the bytes as they came, shared.
-pub fn batch_of(request: &Request<'_>, bytes: &[u8]) -> Result<broker::Batch, Failure> {
-    let batch = wire::Batch::decode(bytes).map_err(|error| Failure::of(&error))?;
-    batch.check_crc().and_then(|()| batch.check()).map_err(|error| Failure::of(&error))?;
-    let subject = broker::Subject::parse(batch.subject()).map_err(ApiError::from)?;
-    Ok(broker::Batch::new(subject, request.share(bytes), batch.count()).map_err(ApiError::from)?)
 }
 
 /// Proposes a client's command. The channel has what it queued committed at the end of its turn.
