@@ -74,7 +74,7 @@ pub use watch::{Change, Changes, Watch, Watched};
 pub use write::{Appended, Committed, Transacted};
 
 pub use thalweg_transport::{Endpoint, Fingerprint, Kind as EndpointKind, QuicOptions, Trust};
-pub use thalweg_types::{Action, Classified, Durability};
+pub use thalweg_types::{self as types, Action, Classified, Durability};
 pub use thalweg_wire::{
     BatchWriter, CacheCreate, CacheExpect, CacheTtl, ChangeKind, Checksum, Count, Effect, Health, Message, Order,
     Policy, Position, Release, SharedBatch, Values, VersionState,

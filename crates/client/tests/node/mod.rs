@@ -102,7 +102,7 @@ impl Random {
         let seed = std::env::var("THALWEG_SEED").ok().and_then(|seed| seed.parse().ok());
         let clock = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed = seed.unwrap_or_else(clock);
-        println!("THALWEG_SEED={seed}");
+        eprintln!("THALWEG_SEED={seed}");
         Self(seed | 1)
     }
 

@@ -1,0 +1,58 @@
+//! Keys and values: put, get, conditions, scans, commits. `cargo run --example key_value -- 127.0.0.1:7071`
+
+use thalweg_client::{Client, Endpoint, Error, Options, Put, ScanRange};
+use thalweg_types::command::{CommitBuilder, Expect};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7071".to_owned());
+    let client = Client::connect(Endpoint::tcp(address), Options::default()).await?;
+    run(&client).await?;
+    client.close().await;
+    Ok(())
+}
+
+/// The example, with a client that is connected.
+pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    let users = client.keyspace("users");
+    users.create_if_missing(&Default::default()).await?;
+
+    // An ack means: on disk, unless another level is asked for (`client.durability`).
+    let first = users.put(b"ada", b"1815").await?;
+    let ada = users.get(b"ada").await?.expect("just put");
+    assert_eq!((&ada.value[..], ada.revision), (&b"1815"[..], first));
+
+    // Only if nobody has changed it meanwhile.
+    let unchanged = Put { expect: Some(Expect::Revision(first)), ..Put::default() };
+    users.put_with(b"ada", b"1852", unchanged).await?;
+    match users.put_with(b"ada", b"1816", unchanged).await {
+        Err(error) if error.is("condition_failed") => {
+            let now = error.failure().and_then(|failure| failure.detail("revision"));
+            eprintln!("somebody was faster: ada is at revision {now:?}");
+        }
+        other => return Err(format!("this was to fail: {other:?}").into()),
+    }
+
+    // All or nothing, over keys and keyspaces.
+    let id = users.id().await?;
+    let mut commit = CommitBuilder::new();
+    commit.expect(id, b"grace", Expect::Absent)?.put(id, b"grace", b"1906")?.delete(id, b"ada")?;
+    client.commit(&commit).await?;
+
+    // Requests that don't wait for each other share connections, writes and syncs.
+    let (a, b) = tokio::join!(users.put(b"alan", b"1912"), users.put(b"edsger", b"1930"));
+    a?;
+    b?;
+
+    // A range, page by page, all of one view.
+    let mut scan = users.scan(ScanRange { page: 2, ..ScanRange::default() });
+    let mut names = Vec::new();
+    while let Some(page) = scan.next_page().await? {
+        names.extend(page.into_iter().map(|pair| pair.key));
+    }
+    assert_eq!(names, ["alan", "edsger", "grace"]);
+
+    let none: Result<_, Error> = client.keyspace("nobody").get(b"x").await;
+    assert!(none.is_err_and(|error| error.is("no_such_keyspace")));
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! A stream: an idempotent publisher, a tail, a consumer group. `cargo run --example streams -- 127.0.0.1:7071`
+
+use std::time::Duration;
+
+use thalweg_client::{Client, Endpoint, Options, Position, StreamPublisherOptions};
+use thalweg_types::{Offset, command::groups::Again, record::Record};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7071".to_owned());
+    let client = Client::connect(Endpoint::tcp(address), Options::default()).await?;
+    run(&client).await?;
+    client.close().await;
+    Ok(())
+}
+
+/// The example, with a client that is connected.
+pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    let orders = client.stream("orders");
+    orders.create_if_missing(&Default::default()).await?;
+
+    // Everything from now on, over lost connections too.
+    let mut tail = orders.tail(Position::End {}).await?;
+
+    // Gathers records into batches and sends several at once; each record exactly once.
+    let publisher = orders.publisher("shop-1", StreamPublisherOptions::default()).await?;
+    let mut last = None;
+    for order in 0..100_u32 {
+        let payload = format!("order {order}");
+        let record = Record { key: Some(b"customer 7"), payload: payload.as_bytes(), ..Record::default() };
+        last = Some(publisher.publish(&record).await?);
+    }
+    // The ack of a record can be waited for, or those of all by `flush`.
+    let appended = last.expect("a hundred").wait().await?;
+    publisher.flush().await?;
+
+    let first = tail.next().await?.expect("goes on");
+    assert_eq!((&first.payload[..], first.key.as_deref()), (&b"order 0"[..], Some(&b"customer 7"[..])));
+    assert_eq!(appended.first, Offset(first.offset.0 + 99));
+
+    // Members of a group share the work; what is not acked in time comes again.
+    let group = orders.group("billing").await?;
+    group.create_if_missing(Some(first.offset), &Default::default()).await?;
+    let delivery = group.fetch("worker-1", 10, 1 << 20, Duration::from_secs(1)).await?.expect("there are some");
+    for at in delivery.records.iter() {
+        eprintln!("{} for the {}. time: {:?}", at.offset, at.deliveries, std::str::from_utf8(at.record.payload));
+    }
+    delivery.ack_one(first.offset).await?;
+    delivery.nack(Again::After(Duration::ZERO), "not today").await?;
+    Ok(())
+}

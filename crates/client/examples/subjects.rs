@@ -1,0 +1,55 @@
+//! Subjects: publish in batches, subscribe, ask. `cargo run --example subjects -- 127.0.0.1:7071`
+
+use std::time::Duration;
+
+use thalweg_client::{Client, Delivered, Endpoint, Options, PublisherOptions};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7071".to_owned());
+    let client = Client::connect(Endpoint::tcp(address), Options::default()).await?;
+    run(&client).await?;
+    client.close().await;
+    Ok(())
+}
+
+/// The example, with a client that is connected.
+pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    let mut prices = client.subscribe("prices.*").await?;
+
+    // Gathers messages into batches: full ones go at once, others within 250 µs. Waits only for back-pressure.
+    let publisher = client.publisher("prices.gold", PublisherOptions::default())?;
+    for price in 0..1000_u32 {
+        publisher.publish(&price.to_le_bytes()).await?;
+    }
+    // All of it is in the queues of all who are subscribed.
+    publisher.flush().await?;
+
+    let mut seen = 0_u32;
+    while seen < 1000 {
+        match prices.next_batch().await?.expect("goes on") {
+            Delivered::Messages(batch) => {
+                assert_eq!(batch.subject(), b"prices.gold");
+                for message in batch.iter() {
+                    assert_eq!(message.payload, seen.to_le_bytes());
+                    seen += 1;
+                }
+            }
+            // Nothing is stored: what a slow subscriber or a lost connection misses is told, where it is missing.
+            Delivered::Dropped(messages) => return Err(format!("{messages} messages were dropped").into()),
+            Delivered::Gap => return Err("the connection was lost".into()),
+        }
+    }
+
+    // Request and reply. Members of a queue group share the requests.
+    let mut requests = client.subscribe("time.now").await?;
+    let server = client.clone();
+    let answering = tokio::spawn(async move {
+        let request = requests.next().await?.expect("goes on");
+        server.answer(&request, b"half past").await
+    });
+    let answer = client.ask("time.now", b"?", Duration::from_secs(5)).await?;
+    assert_eq!(&answer.payload[..], b"half past");
+    answering.await??;
+    Ok(())
+}
