@@ -79,3 +79,8 @@ pub use thalweg_wire::{
     BatchWriter, CacheCreate, CacheExpect, CacheTtl, ChangeKind, Checksum, Count, Effect, Health, Message, Order,
     Policy, Position, Release, SharedBatch, Values, VersionState,
 };
+
+/// The guide's Rust compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/rust-client.md")]
+pub struct Guide;

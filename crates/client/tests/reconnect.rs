@@ -5,8 +5,11 @@ mod node;
 use std::time::Duration;
 
 use node::{Node, PATIENCE, Proxy, Random, connect, options};
-use thalweg_client::{Position, StreamPublisherOptions, Window};
-use thalweg_types::{Durability, Offset};
+use thalweg_client::{Position, PushOptions, StreamPublisherOptions, Watched, Window};
+use thalweg_types::{
+    Durability, Offset,
+    command::{CommitBuilder, groups::GroupConfig},
+};
 
 /// Until the proxy has cut as often as it was to, and a little longer.
 const RECORDS: u64 = 6_000;
@@ -77,5 +80,102 @@ async fn a_second_publisher_fences_the_first() {
     let payloads: Vec<_> = records.iter().map(|at| at.record.payload.to_vec()).collect();
     assert_eq!(payloads, [&b"one"[..], b"two"]);
     drop((first, second));
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_tells_every_change_once() {
+    const PUTS: u64 = 1_500;
+    let mut random = Random::new();
+    let node = Node::start().await;
+    let proxy = Proxy::new(node.native, Random::seeded(random.next()), 30, 1_000, 5_000).await;
+    let watching = connect(proxy.address, options()).await;
+    let writing = node.client().await.durability(Durability::Os);
+    let users = writing.keyspace("users");
+    users.create_if_missing(&Default::default()).await.unwrap();
+    let first = users.put(b"begin", b"").await.unwrap();
+    let mut watch = watching.keyspace("users").watch(Watched::Prefix(b"k".to_vec()), first).await.unwrap();
+    let told = tokio::spawn(async move {
+        let mut told = Vec::new();
+        while told.len() < PUTS as usize * 2 {
+            for change in watch.next().await.unwrap().expect("goes on").changes {
+                told.push((change.revision, change.key, change.value));
+            }
+        }
+        told
+    });
+    let id = users.id().await.unwrap();
+    let mut wanted = Vec::new();
+    for put in 0..PUTS {
+        // Two changes in a commit: it must not come in halves.
+        let mut commit = CommitBuilder::new();
+        let (a, b) = (format!("k{put}"), format!("k-other-{}", random.below(50)));
+        commit.put(id, a.as_bytes(), &put.to_le_bytes()).unwrap();
+        commit.put(id, b.as_bytes(), b"other").unwrap();
+        let revision = writing.commit(&commit).await.unwrap().revision;
+        wanted.push((revision, a, put.to_le_bytes().to_vec()));
+        wanted.push((revision, b, b"other".to_vec()));
+    }
+    let mut told = tokio::time::timeout(PATIENCE, told).await.expect("in time").unwrap();
+    assert!(told.is_sorted_by_key(|(revision, ..)| *revision));
+    // Within a commit in the order of the server's choosing.
+    told.sort();
+    wanted.sort();
+    let seen: Vec<_> = told.iter().map(|(at, key, value)| (*at, str(key), value.to_vec())).collect();
+    assert!(seen == wanted, "{} changes", seen.len());
+    assert!(proxy.cuts() >= 5, "{} cuts", proxy.cuts());
+    node.stop().await;
+}
+
+fn str(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_delivers_everything_and_settles_it() {
+    const RECORDS: u64 = 2_000;
+    let mut random = Random::new();
+    let node = Node::start().await;
+    let proxy = Proxy::new(node.native, Random::seeded(random.next()), 25, 500, 4_000).await;
+    let client = connect(proxy.address, options()).await.durability(Durability::Os);
+    let writing = node.client().await.durability(Durability::Os);
+    let stream = writing.stream("jobs");
+    stream.create_if_missing(&Default::default()).await.unwrap();
+    let config = GroupConfig { ack_deadline: Duration::from_millis(300), ..GroupConfig::default() };
+    stream.group("workers").await.unwrap().create_if_missing(Some(Offset(0)), &config).await.unwrap();
+
+    let group = client.stream("jobs").group("workers").await.unwrap();
+    let options = PushOptions { held_records: 200, ..PushOptions::member("m") };
+    let mut pushes = group.push(options).await.unwrap();
+    let working = tokio::spawn(async move {
+        let mut acked = std::collections::BTreeSet::new();
+        while (acked.len() as u64) < RECORDS {
+            let delivery = pushes.next().await.unwrap().expect("goes on");
+            let settled = delivery.ack().await.unwrap();
+            // What had lapsed comes again; what was acked does not, but for an ack whose answer was lost.
+            let _ = settled.settled;
+            acked.extend(delivery.records.iter().map(|at| (at.offset.0, number(at.record.payload))));
+        }
+        acked
+    });
+    let publisher = stream.publisher("p", StreamPublisherOptions::default()).await.unwrap();
+    for record in 0..RECORDS {
+        publisher.publish_payload(record.to_string().as_bytes()).await.unwrap();
+        if record % 50 == 0 {
+            publisher.flush().await.unwrap(); // many batches, not one
+        }
+    }
+    publisher.flush().await.unwrap();
+    let acked = tokio::time::timeout(PATIENCE, working).await.expect("in time").unwrap();
+    assert!(acked.into_iter().eq((0..RECORDS).map(|record| (record, record))), "each once, with its content");
+    let group = stream.group("workers").await.unwrap();
+    let settled = async {
+        while group.describe().await.unwrap().floor != Offset(RECORDS) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, settled).await.expect("nothing is left over");
+    assert!(proxy.cuts() >= 5, "{} cuts", proxy.cuts());
+    drop(publisher);
     node.stop().await;
 }
