@@ -47,7 +47,7 @@ pub const MAX_REQUEST_ID_BYTES: usize = 64;
 /// What an open connection can hold: read buffer, write buffer and bookkeeping.
 pub const CONNECTION_BYTES: u64 = 160 * 1024;
 /// Bytes waiting for a native client from which on nothing more is done for its channel. One frame may pass it.
-pub const OUTBOX_BYTES: usize = 256 * 1024;
+pub const OUTBOX_BYTES: usize = 128 * 1024;
 /// Requests under way on a native channel; more are `overloaded`.
 pub const MAX_CHANNEL_REQUESTS: u32 = 1024;
 /// Subscriptions of a native channel; more are `overloaded`. Tails, pushes and watches are bounded further, by `max_tails`.
@@ -58,8 +58,6 @@ pub const MAX_TURNS: usize = 32;
 pub const INLINE_READ_BYTES: u64 = 64 * 1024;
 /// About so many bytes does a native tail send in a frame; one larger append makes a larger one.
 pub const NATIVE_PAGE_BYTES: u64 = 256 * 1024;
-/// What a native channel holds beside its outbox and what is under way: the receive buffer and bookkeeping.
-pub const CHANNEL_BYTES: u64 = 160 * 1024;
 /// What a request in flight holds beside its body.
 pub const REQUEST_BYTES: u64 = 4 * 1024;
 /// What a subscription takes while nothing waits for it.

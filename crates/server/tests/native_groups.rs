@@ -345,3 +345,20 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
     assert_eq!((code.as_str(), next), ("limit_reached", Some(from.0)));
     node.stop().await;
 }
+
+#[tokio::test]
+async fn a_client_that_ends_its_half_gets_what_is_under_way_and_waits_for_nothing() {
+    let node = Node::start().await;
+    let mut raw = node.raw().await;
+    let (keyspace, stream) = (raw.keyspace("k").await, raw.stream("s").await);
+    let group = group(&mut raw, stream, "g").await;
+    raw.put(1, &fetch(group, 10, Duration::from_secs(3600)));
+    raw.put_command(2, Durability::Disk, |out| encode_put(out, keyspace, b"k", b"v").unwrap());
+    raw.flush().await;
+    tokio::io::AsyncWriteExt::shutdown(&mut raw.stream).await.unwrap();
+    let mut seen = [raw.next().await.header, raw.next().await.header].map(|header| (header.id, header.kind));
+    seen.sort_unstable();
+    assert_eq!(seen, [(1, thalweg_wire::Kind::Failed as u16), (2, thalweg_wire::Kind::Committed as u16)]);
+    raw.ends().await;
+    node.stop().await;
+}

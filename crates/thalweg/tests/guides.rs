@@ -43,6 +43,7 @@ fn type_in(text: &str) -> (Option<i32>, String) {
             .current_dir(dir.path())
             .env("PATH", path)
             .env("THALWEG_HTTP", &address)
+            .env("THALWEG_NATIVE", "127.0.0.1:0")
             .env("THALWEG_SERVER", format!("http://{address}"))
             .env("THALWEG_RESERVE_BYTES", "1MiB"),
         b"",

@@ -48,6 +48,7 @@ fn the_tour_works_as_typed() {
             .current_dir(dir.path())
             .env("PATH", path)
             .env("THALWEG_HTTP", &address)
+            .env("THALWEG_NATIVE", "127.0.0.1:0")
             .env("THALWEG_SERVER", format!("http://{address}"))
             .env("THALWEG_RESERVE_BYTES", "1MiB"),
         b"",

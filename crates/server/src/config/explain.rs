@@ -7,8 +7,14 @@ use super::{ByteSize, Config, KNOBS, Resolved};
 use thalweg_types::limits::DEFAULT_CACHED_SUBJECTS;
 
 use crate::limits::{
-    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, HANDSHAKE_BYTES, PUSH_LEDGER_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES,
-    SCAN_PAGE_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, HANDSHAKE_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES,
+    QUIC_SOCKET_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+};
+
+/// What a tail holds: over HTTP two pages, over the native protocol one that is larger.
+const TAIL_BYTES: u64 = {
+    let http = 2 * TAIL_PAGE_BYTES as u64;
+    if http > NATIVE_PAGE_BYTES { http } else { NATIVE_PAGE_BYTES }
 };
 
 impl Config {
@@ -45,6 +51,10 @@ impl Config {
                 ),
             ),
             (
+                format!("replies that wait for native clients: max_connections x {}", ByteSize(OUTBOX_BYTES as u64)),
+                times(self.max_connections, OUTBOX_BYTES as u64),
+            ),
+            (
                 format!("requests: max_requests_in_flight x {}", ByteSize(REQUEST_BYTES)),
                 times(self.max_requests_in_flight, REQUEST_BYTES),
             ),
@@ -54,10 +64,10 @@ impl Config {
             ),
             (
                 format!(
-                    "tails, pushes and subscribers over HTTP: max_tails x (2 x {} + {PUSH_LEDGER_BYTES})",
-                    ByteSize(TAIL_PAGE_BYTES as u64)
+                    "tails, pushes and watches, and subscribers over HTTP: max_tails x ({} + {PUSH_LEDGER_BYTES})",
+                    ByteSize(TAIL_BYTES)
                 ),
-                times(self.max_tails, 2 * TAIL_PAGE_BYTES as u64 + PUSH_LEDGER_BYTES),
+                times(self.max_tails, TAIL_BYTES + PUSH_LEDGER_BYTES),
             ),
             (
                 format!("subscriptions: max_subscriptions x {SUBSCRIPTION_BYTES}"),

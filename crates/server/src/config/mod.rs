@@ -177,7 +177,8 @@ knobs! {
     max_replay_bytes: ByteSize = |engine| ByteSize(engine.max_replay_bytes);
     /// How often retention, moving and freeing run. Shorter costs CPU, longer disk.
     maintenance_interval: Span = |engine| Span(engine.maintenance_interval);
-    /// Open connections; one more is answered 503 and closed. Each costs up to 160 KiB of buffers.
+    /// Open connections, over HTTP and native ones; one more is told so (503, goodbye) and closed. Each costs up to 160 KiB of
+    /// buffers, a native one 128 KiB of waiting replies more.
     max_connections: u32 = |_| 4096;
     /// Open QUIC connections, which are among those; one more is refused. Each costs up to twice `native_quic_window`.
     max_quic_connections: u32 = |_| 256;

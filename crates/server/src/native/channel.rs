@@ -76,6 +76,8 @@ pub struct ChannelTask {
     opened: Instant,
     /// The time of this turn.
     now: Instant,
+    /// Whether something was received since the last tick.
+    heard_since_tick: bool,
     /// Since when the client has taken nothing of what waits for it.
     stuck_since: Option<Instant>,
     /// Since when part of a frame has been there without the rest.
@@ -109,6 +111,7 @@ impl ChannelTask {
             keep_alive,
             opened: now,
             now,
+            heard_since_tick: false,
             stuck_since: None,
             frame_since: None,
         }
@@ -162,12 +165,14 @@ impl ChannelTask {
                 }
             }
             Poll::Ready(Ok(0)) => {
-                // It sends no more, and may still take what is under way.
+                // It sends no more, and may still take what is under way. What only waits, waits for nobody.
                 self.phase = Phase::Finishing { goodbye: None };
+                self.requests.stop_waiting();
                 moved = true;
             }
             Poll::Ready(Ok(read)) => {
                 self.session.native.metrics().received(read);
+                self.heard_since_tick = true;
                 if let Some(alive) = &mut self.keep_alive {
                     alive.heard(self.now - self.opened);
                 }
@@ -554,6 +559,10 @@ impl ChannelTask {
                 self.say(&Ping { token: (self.now - self.opened).as_micros() as u64 });
             }
             _ => {}
+        }
+        if !std::mem::take(&mut self.heard_since_tick) && self.out.is_empty() {
+            // An idle channel keeps no memory for replies.
+            self.out.outbox().shrink();
         }
         self.requests.tick(self.session.tick());
     }

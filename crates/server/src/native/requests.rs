@@ -280,6 +280,15 @@ impl Requests {
         }
     }
 
+    /// Stops all requests that can be stopped.
+    pub fn stop_waiting(&self) {
+        for used in self.ids.values() {
+            if let Use::Request(Some(stop)) = used {
+                stop.notify_one();
+            }
+        }
+    }
+
     /// Ids of all subscriptions.
     #[must_use]
     pub fn subscribed_ids(&self) -> Vec<u32> {

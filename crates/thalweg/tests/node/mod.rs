@@ -42,6 +42,8 @@ impl Node {
             .args(if flags.contains(&"--http") { &[][..] } else { &["--http", "127.0.0.1:0"] })
             .args(["--segment-bytes", "4MiB", "--spare-segments", "2", "--reserve-bytes", "1MiB"])
             .args(flags)
+            // Not the port after HTTP's: with a fixed one of those it may be taken.
+            .env("THALWEG_NATIVE", "127.0.0.1:0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
