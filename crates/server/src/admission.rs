@@ -3,7 +3,8 @@
 //! Owns: the counters behind every bound of the configuration, and the guards that give back.
 //! Does not own: waiting. Beyond a bound a request is shed at once, because a queue in front of a
 //! full server only adds latency to work that will be shed later.
-//! Invariant: `used <= limit` for every [`Bound`]; a guard gives back what it took exactly once.
+//! Invariant: `used <= limit` for every [`Bound`], and no more than a few above it where work is counted only once it is
+//! under way; a guard gives back what it took exactly once.
 
 use std::sync::{
     Arc,
@@ -31,6 +32,24 @@ impl Bound {
     pub fn take(self: &Arc<Self>, amount: u64) -> Option<Held> {
         let mut held = Held { bound: Arc::clone(self), amount: 0 };
         held.grow(amount).then_some(held)
+    }
+
+    /// Whether something is left; counts a shed request if not. For work that mostly is done at once: the bound is looked
+    /// at, and only what stays under way is [counted](Self::count) against it.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let room = self.used() < self.limit;
+        if !room {
+            self.shed.fetch_add(1, Ordering::Relaxed);
+        }
+        room
+    }
+
+    /// Takes one, room or not: of work that was let in when there was. So the bound may be passed, by as many as are let
+    /// in at a time: one for each thread that serves.
+    pub fn count(self: &Arc<Self>) -> Held {
+        self.used.fetch_add(1, Ordering::Relaxed);
+        Held { bound: Arc::clone(self), amount: 1 }
     }
 
     /// How much is taken.
@@ -126,7 +145,13 @@ mod tests {
         assert!(first.grow(4));
         assert!(!first.grow(1));
         assert_eq!((bound.used(), bound.shed()), (10, 2));
+        assert!(!bound.has_room());
         drop(first);
+        assert!(bound.has_room());
+        assert_eq!((bound.used(), bound.shed()), (0, 3));
+        let counted: Vec<_> = (0..11).map(|_| bound.count()).collect();
+        assert_eq!((bound.used(), bound.has_room()), (11, false));
+        drop(counted);
         assert_eq!(bound.used(), 0);
         assert!(bound.take(10).is_some());
     }

@@ -309,36 +309,37 @@ impl ChannelTask {
             return false;
         }
         let permit = dispatch::permit_of(&frame);
-        let handled = self.check(request, permit.is_some()).and_then(|held| {
+        let handled = self.check(request, permit.is_some()).and_then(|tail| {
             let Self { session, out, subjects, .. } = self;
             let mut turn = Turn { app: &session.app, out, subjects };
-            dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, held))
+            dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, tail))
         });
-        let waiting = Waiting { id, kind, received, holding: false };
+        let waiting = Waiting { id, kind, received, holding: matches!(handled, Ok((Handled::Holding(_), _))) };
+        let timeout = request.timeout();
+        let in_flight = &self.session.app.admission.requests;
         match handled {
             Err(failure) => self.refuse(&waiting, &failure),
             Ok((Handled::Replied, _)) => self.count(&waiting, true),
-            Ok((Handled::Write(write), held)) => match request.timeout() {
+            Ok((Handled::Write(write), _)) => match timeout {
                 None => {
-                    if let Some(reply) = self.requests.write(waiting, write, held) {
+                    if let Some(reply) = self.requests.write(waiting, write, in_flight) {
                         self.reply(&waiting, reply);
                     }
                 }
-                Some(timeout) => {
+                Some(_) => {
                     let later = Box::pin(async move { Ok(Reply::Outcome(write.await?)) });
-                    self.requests.unstoppable(waiting, later, Some(timeout), held);
+                    self.requests.unstoppable(waiting, later, timeout, in_flight.count());
                 }
             },
-            Ok((Handled::Unstoppable(later), held)) => {
-                self.requests.unstoppable(waiting, later, request.timeout(), held);
+            Ok((Handled::Unstoppable(later), _)) => {
+                self.requests.unstoppable(waiting, later, timeout, in_flight.count());
             }
-            Ok((Handled::Later(later), held)) => self.requests.later(waiting, later, request.timeout(), held),
-            Ok((Handled::Holding(later), held)) => {
-                let waiting = Waiting { holding: true, ..waiting };
-                self.requests.later(waiting, later, request.timeout(), held);
+            Ok((Handled::Later(later) | Handled::Holding(later), _)) => {
+                self.requests.later(waiting, later, timeout, in_flight.count());
             }
-            Ok((Handled::Began(source), held)) => {
+            Ok((Handled::Began(source), tail)) => {
                 let permit = permit.expect("only frames with a permit begin subscriptions");
+                let held = tail.expect("which were counted before they began");
                 let subscription = Subscription::new(source, &permit, request.fields.limit, held);
                 self.requests.subscribed(id, Use::Subscription(Box::new(subscription)));
                 self.count(&waiting, true);
@@ -352,8 +353,9 @@ impl ChannelTask {
         matches!(kind, Kind::Write | Kind::WriteAndPublish)
     }
 
-    /// Whether a request may be carried out, and its place among those that are.
-    fn check(&self, request: &Request<'_>, subscribes: bool) -> Result<Held, Failure> {
+    /// Whether a request may be carried out. A tail gets its place among the tails; what else is under way for some time is
+    /// counted once it is, since most requests are answered at once.
+    fn check(&self, request: &Request<'_>, subscribes: bool) -> Result<Option<Held>, Failure> {
         if request.fields.space.is_some_and(|space| space.0 != 0) {
             return Err(Failure::fix("no_such_space", "this server has the default space only: leave the field out"));
         }
@@ -368,11 +370,15 @@ impl ChannelTask {
             return Err(Failure::overloaded("too many requests under way on this channel: wait for replies"));
         }
         let admission = &self.session.app.admission;
-        let (bound, message) = match request.kind {
-            Kind::Tail | Kind::Push | Kind::Watch => (&admission.tails, "too many tails at a time: retry later"),
-            _ => (&admission.requests, "too many requests in flight: retry later"),
-        };
-        bound.take(1).ok_or_else(|| Failure::overloaded(message))
+        if matches!(request.kind, Kind::Tail | Kind::Push | Kind::Watch) {
+            let held = admission.tails.take(1);
+            return held.map(Some).ok_or_else(|| Failure::overloaded("too many tails at a time: retry later"));
+        }
+        if admission.requests.has_room() {
+            Ok(None)
+        } else {
+            Err(Failure::overloaded("too many requests in flight: retry later"))
+        }
     }
 
     fn reply(&mut self, waiting: &Waiting, reply: Result<Reply, Failure>) {

@@ -30,7 +30,7 @@ use super::{
     request::{Later, Reply},
     subscription::{Found, Source, Step, Subscription},
 };
-use crate::admission::Held;
+use crate::admission::{Bound, Held};
 
 /// What an id is in use for.
 #[derive(Debug)]
@@ -198,13 +198,13 @@ impl Requests {
         &mut self,
         waiting: Waiting,
         mut write: CommandUnderWay,
-        held: Held,
+        in_flight: &Arc<Bound>,
     ) -> Option<Result<Reply, Failure>> {
         // Looked at without anybody to wake: what is not done is looked at again when the set is polled.
         if let Poll::Ready(carried) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
             return Some(carried.map(Reply::Outcome).map_err(Failure::from));
         }
-        self.begin(waiting, Work::Write(write), None, held);
+        self.begin(waiting, Work::Write(write), None, in_flight.count());
         None
     }
 
