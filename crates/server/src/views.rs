@@ -83,6 +83,12 @@ impl Views {
         }
     }
 
+    /// When time began.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
     /// The time, as broker and caches take it.
     #[must_use]
     pub fn now(&self) -> Moment {

@@ -652,3 +652,15 @@ async fn a_stop_ends_subscriptions() {
     assert_eq!(subscriber.says_goodbye().await.0, Reason::Stopping);
     node.stopped().await.unwrap();
 }
+
+#[tokio::test]
+async fn what_a_client_published_before_its_goodbye_goes_out() {
+    let node = Node::start().await;
+    let (mut publisher, mut subscriber) = (node.raw().await, node.raw().await);
+    subscriber.begin(1, &plain("a")).await;
+    publisher.queue_publish(0, &[&batch("a", &["last"])]);
+    publisher.put(0, &thalweg_wire::handshake::goodbye(Reason::Done, thalweg_types::Action::Fix, "done"));
+    publisher.flush().await;
+    assert_eq!(subscriber.delivery().await.payloads, ["last"]);
+    node.stop().await;
+}

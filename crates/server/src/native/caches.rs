@@ -78,7 +78,7 @@ fn remaining(entry: &Entry, now: Moment) -> u64 {
 /// `cache get`
 pub fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, get.cache)?;
-    let now = turn.app.views.now();
+    let now = turn.app.views.moment(request.received);
     let out = &mut *turn.out;
     let large = cache.read(now, get.key.0, |entry| {
         if entry.value.len() >= SHARED_FROM_BYTES {
@@ -105,7 +105,7 @@ pub fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>) -> Re
 pub fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheMultiGet<'_>) -> Result<Handled, Failure> {
     at_once(get.keys.len())?;
     let cache = find(turn.app, get.cache)?;
-    let now = turn.app.views.now();
+    let now = turn.app.views.moment(request.received);
     let (mut found, mut bytes) = (Vec::with_capacity(get.keys.len()), 0);
     for key in get.keys.iter() {
         let entry = cache.get(now, key);
@@ -140,7 +140,7 @@ fn at_once(entries: usize) -> Result<(), Failure> {
 /// `cache put`
 pub fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, put.cache)?;
-    let now = turn.app.views.now();
+    let now = turn.app.views.moment(request.received);
     let expiry = expiry(&put.ttl, now);
     let version = match condition(&put.expect) {
         None => cache.put(now, put.key, put.value.0, expiry)?,
@@ -154,7 +154,7 @@ pub fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>) -> Re
 pub fn multi_put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CacheMultiPut<'_>) -> Result<Handled, Failure> {
     at_once(put.pairs.len())?;
     let cache = find(turn.app, put.cache)?;
-    let now = turn.app.views.now();
+    let now = turn.app.views.moment(request.received);
     let pairs: Vec<_> = put.pairs.iter().map(|pair| (pair.key, pair.value)).collect();
     cache.put_many(now, pairs.iter().copied(), expiry(&put.ttl, now))?;
     done(turn, request, !pairs.is_empty())
@@ -168,7 +168,7 @@ fn done(turn: &mut Turn<'_>, request: &Request<'_>, existed: bool) -> Result<Han
 /// `cache delete`
 pub fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheDelete<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, delete.cache)?;
-    let (now, key) = (turn.app.views.now(), delete.key.0);
+    let (now, key) = (turn.app.views.moment(request.received), delete.key.0);
     let existed = match condition(&delete.expect) {
         None => cache.delete(now, key),
         // That a key is not there holds of one that is not there, and there is nothing to take away then.
@@ -181,7 +181,7 @@ pub fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheDelete<'
 /// `cache touch`
 pub fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTouch<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, touch.cache)?;
-    let now = turn.app.views.now();
+    let now = turn.app.views.moment(request.received);
     let existed = cache.touch(now, touch.key.0, expiry(&touch.ttl, now));
     done(turn, request, existed)
 }
@@ -189,7 +189,7 @@ pub fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTouch<'_>)
 /// `cache add`
 pub fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, add.cache)?;
-    let now = turn.app.views.now();
+    let now = turn.app.views.moment(request.received);
     let value = cache.add(now, add.key.0, add.delta, expiry(&add.ttl, now))?;
     turn.out.reply(request.id, &CacheCounter { value })?;
     Ok(Handled::Replied)
@@ -201,7 +201,7 @@ pub fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan) -> Res
     let count = if scan.limit == 0 { DEFAULT_CACHE_KEYS as usize } else { scan.limit as usize };
     // What stands around the keys, and their lengths, are counted with them.
     let room = turn.out.max_frame_bytes().saturating_sub(64 + 4 * count.min(MAX_CACHE_SCAN_KEYS));
-    let page = cache.scan(turn.app.views.now(), scan.cursor.map(ScanCursor), count, room);
+    let page = cache.scan(turn.app.views.moment(request.received), scan.cursor.map(ScanCursor), count, room);
     let keys: Vec<&[u8]> = page.keys.iter().map(|key| &**key).collect();
     let cursor = page.next.map(|next| next.0);
     turn.out.reply(request.id, &CacheKeys { cursor, keys: List::Items(&keys) })?;

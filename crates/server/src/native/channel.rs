@@ -143,8 +143,7 @@ impl ChannelTask {
 
     /// Whether frames are looked at.
     fn listens(&self) -> bool {
-        let waits = self.requests.is_holding() || self.subjects.is_blocked();
-        self.phase == Phase::Open && self.out.has_room() && !waits
+        self.phase == Phase::Open && self.out.has_room() && !self.subjects.is_blocked()
     }
 
     /// Frames that are there, then one read, then what it brought. Whether anything moved.
@@ -285,7 +284,10 @@ impl ChannelTask {
         match envelope.frame {
             ClientFrame::Ping(Ping { token }) => self.say(&Pong { token }),
             ClientFrame::Pong(_) => {}
-            ClientFrame::Goodbye(_) => self.phase = Phase::Closing,
+            ClientFrame::Goodbye(_) => {
+                self.subjects.flush();
+                self.phase = Phase::Closing;
+            }
             ClientFrame::Hello(_) => self.protocol("a hello begins a connection and comes once"),
             ClientFrame::Cancel(cancel) => self.cancel(id, cancel.mode),
             ClientFrame::Credit(credit) => self.credit(id, &credit),
@@ -314,7 +316,7 @@ impl ChannelTask {
             let mut turn = Turn { app: &session.app, out, subjects };
             dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, tail))
         });
-        let waiting = Waiting { id, kind, received, holding: matches!(handled, Ok((Handled::Holding(_), _))) };
+        let waiting = Waiting { id, kind, received };
         let timeout = request.timeout();
         let in_flight = &self.session.app.admission.requests;
         match handled {
@@ -334,7 +336,7 @@ impl ChannelTask {
             Ok((Handled::Unstoppable(later), _)) => {
                 self.requests.unstoppable(waiting, later, timeout, in_flight.count());
             }
-            Ok((Handled::Later(later) | Handled::Holding(later), _)) => {
+            Ok((Handled::Later(later), _)) => {
                 self.requests.later(waiting, later, timeout, in_flight.count());
             }
             Ok((Handled::Began(source), tail)) => {

@@ -23,7 +23,8 @@
 //! * It proposes a **command** and gives `Handled::Write(..)`: no allocation but the command's, and no dropping: its outcome
 //!   is told unless the client's time is up. What came with one read is committed as one entry.
 //!   A write that is more than its command is `Handled::Unstoppable(..)`.
-//! * It makes the **channel wait** with [`Handled::Holding`](request::Handled): as later, but no further frame is looked at.
+//! * It makes the **channel wait** by what it leaves in `turn.subjects`: while a publish waits for a subscriber's room, no
+//!   further frame is looked at.
 //! * It **begins a subscription**: puts the begin (`tailing`...) into the outbox and gives `Handled::Began(source)`. The channel
 //!   then asks the [`Source`](subscription::Source) for one frame after the other, as far as credit, limit and
 //!   outbox go. Subscriptions to subjects are fed by the broker instead: [`subjects::Subjects`] owns the channel's link, is

@@ -22,7 +22,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -165,6 +165,12 @@ impl Publishing {
         Ok(())
     }
 
+    /// Publishes what was gathered.
+    pub fn flush(&mut self, to: &To<'_>) {
+        self.coalescer.flush(&mut self.complete);
+        self.publish_complete(to);
+    }
+
     /// Publishes batches behind all that came before them.
     ///
     /// # Errors
@@ -174,8 +180,7 @@ impl Publishing {
         to: &To<'_>,
         batches: impl IntoIterator<Item = Batch>,
     ) -> Result<Published, oneshot::Receiver<Published>> {
-        self.coalescer.flush(&mut self.complete);
-        self.publish_complete(to);
+        self.flush(to);
         let (mut total, mut batches) = (Published::default(), batches.into_iter());
         while let Some(batch) = batches.next() {
             let Some(published) = self.try_publish(to, &batch) else {
@@ -287,6 +292,6 @@ impl From<SubjectError> for Failure {
 impl Views {
     /// A moment as the clock's instant.
     fn instant(&self, moment: Moment) -> Instant {
-        Instant::now() + moment.after(self.now())
+        self.started() + Duration::from_nanos(moment.nanos())
     }
 }

@@ -68,7 +68,6 @@ pub enum Handled {
     /// The reply comes with this future, and nothing stops it: it writes. If the request's time is up it goes on unheard.
     Unstoppable(Later),
     /// The same as [`Later`](Self::Later), and no further frame of the channel is looked at before it is done: for publishers that must wait.
-    Holding(Later),
     /// A subscription has begun: its begin is in the outbox, and the channel feeds it from this source.
     Began(Source),
     /// A subscription has begun that [`Subjects`] feeds.
@@ -89,7 +88,6 @@ impl fmt::Debug for Handled {
             Self::Write(_) => "Write",
             Self::Later(_) => "Later",
             Self::Unstoppable(_) => "Unstoppable",
-            Self::Holding(_) => "Holding",
             Self::Began(_) => "Began",
             Self::BeganSubject => "BeganSubject",
         })

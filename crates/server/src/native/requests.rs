@@ -52,8 +52,6 @@ pub struct Waiting {
     pub kind: Kind,
     /// When it came.
     pub received: Instant,
-    /// Whether the channel is not read on before it is done.
-    pub holding: bool,
 }
 
 /// What has ended.
@@ -133,7 +131,6 @@ pub struct Requests {
     requests: usize,
     max_requests: usize,
     subscriptions: usize,
-    holding: usize,
 }
 
 impl fmt::Debug for Requests {
@@ -153,7 +150,6 @@ impl Requests {
             requests: 0,
             max_requests: max_requests as usize,
             subscriptions: 0,
-            holding: 0,
         }
     }
 
@@ -185,12 +181,6 @@ impl Requests {
     #[must_use]
     pub fn subscriptions(&self) -> usize {
         self.subscriptions
-    }
-
-    /// Whether the channel is not to be read on.
-    #[must_use]
-    pub fn is_holding(&self) -> bool {
-        self.holding > 0
     }
 
     /// A command is under way. `Some`: it is done already, as one that waits for no fsync mostly is.
@@ -231,7 +221,6 @@ impl Requests {
 
     fn begin(&mut self, waiting: Waiting, work: Work, stop: Option<Arc<Notify>>, held: Held) {
         self.requests += 1;
-        self.holding += usize::from(waiting.holding);
         if waiting.id != 0 {
             self.ids.insert(waiting.id, Use::Request(stop));
         }
@@ -301,7 +290,6 @@ impl Requests {
             Poll::Ready(Some(finished)) => {
                 if let Finished::Request(waiting, _) = &finished {
                     self.requests -= 1;
-                    self.holding -= usize::from(waiting.holding);
                     self.ids.remove(&waiting.id);
                 }
                 Poll::Ready(finished)

@@ -9,14 +9,14 @@
 //! a share in the batch. No more leaves the queues than the outbox has room for, since policies work on what is in them.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::Context,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -98,7 +98,7 @@ pub struct Subjects {
     link: Option<Link>,
     subscriptions: HashMap<u32, Subscription>,
     /// Those that have a limit or are drained.
-    counted: usize,
+    counted: BTreeSet<u32>,
     /// Who waits for answers, once something was asked.
     asks: Option<Requests<oneshot::Sender<Batch>>>,
     /// Scratch for what is taken from the link.
@@ -206,7 +206,10 @@ pub fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> Result<
     let blocked = match publishing.publish(&To { broker: &app.views.broker, waiter }, [batch]) {
         Err(told) => Some(told),
         Ok(published) => {
-            nobody(published)?;
+            if let Err(failure) = nobody(published) {
+                subjects.asks()?.complete(&reply_to);
+                return Err(failure);
+            }
             None
         }
     };
@@ -260,7 +263,9 @@ pub fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subscribe<'
     let subjects = &mut *turn.subjects;
     subjects.link()?.subscribe(SubscriptionId(request.id.into()), pattern, &options)?;
     let left = request.fields.limit.map(|limit| (limit, failure::limit_reached()));
-    subjects.counted += usize::from(left.is_some());
+    if left.is_some() {
+        subjects.counted.insert(request.id);
+    }
     let credit = SendCredit::new(&frame.permit);
     subjects.subscriptions.insert(request.id, Subscription { credit, left, draining: false });
     let SubscribeOptions { max_messages: queue_messages, max_bytes: queue_bytes, .. } = options;
@@ -284,7 +289,7 @@ impl Subjects {
             publishing: Publishing::new(&app.config),
             link: None,
             subscriptions: HashMap::new(),
-            counted: 0,
+            counted: BTreeSet::new(),
             asks: None,
             taken: Vec::new(),
             more: false,
@@ -319,6 +324,11 @@ impl Subjects {
         self.publishing.is_blocked()
     }
 
+    /// The client says goodbye: what it has published before goes out.
+    pub fn flush(&mut self) {
+        self.publishing.flush(&To { broker: &self.app.views.broker, waiter: &self.waiter });
+    }
+
     /// Whether all that the channel has published is out.
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -329,7 +339,7 @@ impl Subjects {
     pub fn close(&mut self) {
         (self.link, self.asks) = (None, None);
         self.subscriptions = HashMap::new();
-        self.counted = 0;
+        self.counted = BTreeSet::new();
     }
 
     /// The receiver of a subscription permits more.
@@ -349,7 +359,7 @@ impl Subjects {
             return true;
         }
         let limit = subscription.left.take();
-        self.counted += usize::from(limit.is_none());
+        self.counted.insert(id);
         subscription.left = match limit {
             Some((left, why)) if left <= waits => Some((left, why)),
             _ => Some((waits, failure::cancelled())),
@@ -363,8 +373,8 @@ impl Subjects {
         if let Some(link) = &self.link {
             let _ = link.unsubscribe(SubscriptionId(id.into()));
         }
-        if let Some(gone) = self.subscriptions.remove(&id) {
-            self.counted -= usize::from(gone.left.is_some());
+        self.counted.remove(&id);
+        if self.subscriptions.remove(&id).is_some() {
             out.end(id, why);
         }
     }
@@ -383,7 +393,7 @@ impl Subjects {
             self.more = link.take(&mut taken, Budget { batches: BATCHES_AT_ONCE, bytes }) == Taken::More;
             delivered.moved |= !taken.is_empty();
             // Some may end while this is gone through, so it is decided before.
-            let plain = self.counted == 0 && self.asks.is_none();
+            let plain = self.counted.is_empty() && self.asks.is_none();
             for item in taken.drain(..) {
                 self.put(item, plain, out, &mut delivered);
             }
@@ -465,16 +475,14 @@ impl Subjects {
 
     /// Ends subscriptions that have had all that they wanted, or are drained as far as credit goes.
     fn end_those_done(&mut self, out: &mut Replies, delivered: &mut Delivered) {
-        if self.counted == 0 {
-            return;
-        }
         let more = self.more;
         let done = |subscription: &Subscription| match &subscription.left {
             Some((0, why)) => Some(why.clone()),
             Some(_) if subscription.draining && !more => Some(failure::cancelled()),
             _ => None,
         };
-        let ended: Vec<_> = self.subscriptions.iter().filter_map(|(id, found)| Some((*id, done(found)?))).collect();
+        let found = |id: &u32| Some((*id, done(self.subscriptions.get(id)?)?));
+        let ended: Vec<_> = self.counted.iter().filter_map(found).collect();
         for (id, why) in ended {
             self.end(id, &why, out);
             delivered.ended.push(id);
@@ -551,8 +559,6 @@ impl Views {
     /// An instant as the views take it.
     #[must_use]
     pub fn moment(&self, at: Instant) -> thalweg_broker::Moment {
-        let ago: Duration = at.elapsed();
-        let now = self.now();
-        thalweg_broker::Moment::from_nanos(now.nanos().saturating_sub(ago.as_nanos() as u64))
+        at.saturating_duration_since(self.started()).into()
     }
 }
