@@ -31,7 +31,7 @@ macro_rules! runs {
 }
 
 mod run {
-    use super::{Node, key_value, streams};
+    use super::{Node, cache, key_value, streams, subjects};
 
-    runs!(key_value streams);
+    runs!(cache key_value streams subjects);
 }

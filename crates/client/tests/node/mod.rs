@@ -12,7 +12,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use thalweg_client::{Client, Endpoint, Options, Retries};
+use thalweg_client::{Client, Endpoint, Fingerprint, Options, Retries};
 use thalweg_engine::{BackendKind, Database};
 use thalweg_server::{
     Config, Server, ServerError,
@@ -29,6 +29,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Node {
     pub native: SocketAddr,
+    pub fingerprint: Option<Fingerprint>,
     pub db: Database,
     stop: oneshot::Sender<()>,
     running: JoinHandle<Result<(), ServerError>>,
@@ -42,14 +43,16 @@ impl Node {
 
     pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let dir = tempfile::tempdir().unwrap();
         let mut config = Config {
+            // Its certificate is kept there.
+            data: dir.path().to_owned(),
             http: any,
             native: NativeAddress::At(any),
             backend: Backend(Some(BackendKind::Memory)),
             ..Config::default()
         };
         change(&mut config);
-        let dir = tempfile::tempdir().unwrap();
         let options = thalweg_engine::Options {
             segment_bytes: 1 << 20,
             spare_segments: 2,
@@ -59,11 +62,12 @@ impl Node {
         let db = Database::open(dir.path(), options).unwrap();
         let server = Server::bind(config, &db).await.unwrap();
         let native = server.native_addr().expect("it serves the native protocol");
+        let fingerprint = server.fingerprint();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        Self { native, db, stop, running, dir }
+        Self { native, fingerprint, db, stop, running, dir }
     }
 
     pub async fn client(&self) -> Client {
