@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use thalweg_wire::{CacheCreate, OpenCache, ServerFrame};
+use thalweg_wire::{CacheCreate, DropCache, Frame, OpenCache, ServerFrame};
 
 use super::work::{CacheWork, Operation};
 use crate::{
@@ -49,7 +49,7 @@ pub struct CacheOptions {
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
     /// Bytes that the cache may hold.
-    #[arg(long, default_value_t = 256 << 20)]
+    #[arg(long, default_value_t = 128 << 20)]
     pub cache_bytes: u64,
     #[command(flatten)]
     load: LoadOptions,
@@ -73,8 +73,6 @@ const ROWS: [Row; 5] = [
 
 /// What TCP should reach of row F's rates.
 const TIMES_ROW_F: f64 = 2.0;
-/// A cache's name, for the rows of one value size.
-const NAME: &str = "bench";
 
 impl CacheOptions {
     fn check(&self) -> Result<(), BenchError> {
@@ -155,6 +153,8 @@ fn rounds(
         ));
         rounds.push(outcome);
     }
+    // All caches of a server share a bound: the next row's needs the room.
+    drop_cache(place, cache)?;
     Ok(rounds)
 }
 
@@ -175,19 +175,34 @@ fn plan(options: &CacheOptions, place: &Place) -> CallPlan {
     }
 }
 
-/// Opens the cache for values of a size.
+/// Opens a cache for values of a size.
 fn open(place: &Place, max_bytes: u64, value_bytes: usize) -> Result<u32, BenchError> {
-    let name = format!("{NAME}-{value_bytes}");
-    let opened = crew::alone(async {
+    let name = format!("bench-{}-{value_bytes}", std::process::id());
+    let request = OpenCache { create: CacheCreate::IfMissing, max_bytes, name: &name };
+    setup(place, "opening a cache", &request, |frame| match frame {
+        ServerFrame::CacheOpened(opened) => Some(opened.cache),
+        _ => None,
+    })
+}
+
+fn drop_cache(place: &Place, cache: u32) -> Result<(), BenchError> {
+    setup(place, "dropping a cache", &DropCache { cache }, |frame| match frame {
+        ServerFrame::CacheDone(_) => Some(()),
+        _ => None,
+    })
+}
+
+/// One request on a channel of its own.
+fn setup<'a, F: Frame<'a>, T>(
+    place: &Place,
+    doing: &'static str,
+    request: &F,
+    read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
+) -> Result<T, BenchError> {
+    crew::alone(async {
         let mut line = place.line().await?;
-        let request = OpenCache { create: CacheCreate::IfMissing, max_bytes, name: &name };
-        let opened = line.ask(&request, |frame| match frame {
-            ServerFrame::CacheOpened(opened) => Some(opened.cache),
-            _ => None,
-        });
-        opened.await.map_err(BenchError::subject(place.endpoint.address(), "opening a cache"))
-    })?;
-    Ok(opened)
+        line.ask(request, read).await.map_err(BenchError::subject(place.endpoint.address(), doing))
+    })
 }
 
 /// Puts each key once: setup.

@@ -67,7 +67,7 @@ pub struct PubsubOptions {
     #[arg(long, default_value_t = 65_536)]
     pub window_messages: u64,
     /// Bytes that a subscriber permits to be under way to it.
-    #[arg(long, default_value_t = 16 << 20)]
+    #[arg(long, default_value_t = 4 << 20)]
     pub window_bytes: u64,
     /// Batches for which a connection waits for acks at a time; 0: without acks, the connection's flow control decides.
     #[arg(long, default_value_t = 0)]

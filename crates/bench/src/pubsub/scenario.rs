@@ -300,3 +300,49 @@ fn singles(base: &Scenario) -> Vec<Scenario> {
     let of = |profile| [row(profile, 10, None), row(profile, 10, Some(2000.0)), row(profile, 10, Some(50_000.0))];
     profiles.into_iter().flat_map(of).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Parser as _, ValueEnum as _};
+    use std::collections::HashSet;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: PubsubOptions,
+    }
+
+    #[test]
+    fn presets_are_lines_with_names_of_their_own_that_can_be_run() {
+        let options = Cli::parse_from(["bench"]).options;
+        options.check().unwrap();
+        for preset in Preset::value_variants() {
+            let lines = Scenario::of_preset(*preset, &options, Carrier::Tcp);
+            let names: HashSet<String> = lines.iter().map(|line| format!("{} {}", line.name, line.pace_name())).collect();
+            assert_eq!(names.len(), lines.len(), "{preset:?}");
+            for line in lines {
+                let bytes = super::super::publisher::batch_bytes(line.batch, line.payload_bytes);
+                assert!(bytes < 1 << 24 && line.publish.count() >= 1 && line.subscribe.count() <= 20, "{}", line.name);
+                assert!(line.fan_out >= 1 && line.publishers >= line.publish.count(), "{}", line.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_of_lanes_has_the_same_subscriptions_over_more_and_more_connections() {
+        let options = Cli::parse_from(["bench"]).options;
+        let lines = Scenario::of_preset(Preset::Lanes, &options, Carrier::Tcp);
+        let of = |fan_out: usize| -> Vec<usize> {
+            lines.iter().filter(|line| line.fan_out == fan_out).map(|line| line.subscribe.connections).collect()
+        };
+        assert_eq!((of(10), of(20)), (vec![1, 2, 4, 8], vec![1, 2, 4, 8, 16]));
+    }
+
+    #[test]
+    fn shares_of_a_bare_stream_are_asked_over_quic_only() {
+        let options = Cli::parse_from(["bench"]).options;
+        let share = |carrier| Scenario::of_preset(Preset::RowF, &options, carrier)[0].bare_share;
+        assert_eq!((share(Carrier::Tcp), share(Carrier::Quic)), (None, Some(0.7)));
+    }
+}
