@@ -19,7 +19,7 @@
 //! * It answers **at once** with `turn.out.reply(request.id, &frame)?` and gives [`Handled::Replied`](request::Handled).
 //! * It answers **later** with `Handled::later(async move { ... Ok(Reply::frame(..)) })`. The future owns what it needs.
 //!   A cancel, or the request's timeout, drops it and answers; so what it must not lose, it must not hold. What waits
-//!   for a disk is read there, by [`streams::off_thread`].
+//!   for a disk is read there, by `streams::off_thread`.
 //! * It proposes a **command** and gives `Handled::Write(..)`: no allocation but the command's, and no dropping: its outcome
 //!   is told unless the client's time is up. What came with one read is committed as one entry.
 //!   A write that is more than its command is `Handled::Unstoppable(..)`.
