@@ -27,6 +27,9 @@ struct Figure {
     cpu_per_gigabyte: f64,
 }
 
+/// A name, a carrier of ours with its options or else quinn's own, the size of what is shared.
+type Row = (String, Option<(&'static str, QuicOptions)>, usize);
+
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Error> {
@@ -43,7 +46,7 @@ fn main() -> Result<(), Error> {
         send_window_bytes: connection << 10,
         ..QuicOptions::DEFAULTS
     };
-    let rows: Vec<(String, Option<(&str, QuicOptions)>, usize)> = [
+    let rows: Vec<Row> = [
         ("tcp", "tcp", QuicOptions::DEFAULTS, 4096),
         ("tcp", "tcp", QuicOptions::DEFAULTS, 256 * 1024),
         ("tls", "tls", QuicOptions::DEFAULTS, 4096),

@@ -50,9 +50,7 @@ impl Identity {
         let certified = CertifiedKey::from_der(chain, private, &tls::provider()).map_err(|error| {
             IdentityError::Unusable { certificates: certificates.into(), key: key.into(), reason: error.to_string() }
         })?;
-        // A chain without certificates was refused above.
-        let fingerprint = Fingerprint::of(&certified.cert[0]);
-        Ok(Self { key: Arc::new(certified), fingerprint })
+        Ok(Self::of(certified))
     }
 
     /// The development certificate of `directory`, made if there is none. It is good for `localhost`, the loopback
@@ -64,6 +62,22 @@ impl Identity {
             generate(&certificate, &key, address)?;
         }
         Self::from_pem_files(&certificate, &key)
+    }
+
+    /// A development certificate that nobody keeps: it is gone with the process.
+    pub fn ephemeral(address: IpAddr) -> Result<Self, IdentityError> {
+        let made = self_signed(address)?;
+        let chain = vec![made.cert.der().clone()];
+        let private = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+        let certified = CertifiedKey::from_der(chain, private, &tls::provider())
+            .map_err(|error| IdentityError::Generate { reason: error.to_string() })?;
+        Ok(Self::of(certified))
+    }
+
+    fn of(certified: CertifiedKey) -> Self {
+        // Never without a certificate: they are read or made above.
+        let fingerprint = Fingerprint::of(&certified.cert[0]);
+        Self { key: Arc::new(certified), fingerprint }
     }
 
     /// The SHA-256 of the certificate: what clients pin.
@@ -84,14 +98,17 @@ impl std::fmt::Debug for Identity {
 }
 
 fn generate(certificate: &Path, key: &Path, address: IpAddr) -> Result<(), IdentityError> {
+    let made = self_signed(address)?;
+    write_private(key, &made.signing_key.serialize_pem())?;
+    write_private(certificate, &made.cert.pem())
+}
+
+fn self_signed(address: IpAddr) -> Result<rcgen::CertifiedKey<rcgen::KeyPair>, IdentityError> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     if !address.is_unspecified() && !address.is_loopback() {
         names.push(address.to_string());
     }
-    let made = rcgen::generate_simple_self_signed(names)
-        .map_err(|error| IdentityError::Generate { reason: error.to_string() })?;
-    write_private(key, &made.signing_key.serialize_pem())?;
-    write_private(certificate, &made.cert.pem())
+    rcgen::generate_simple_self_signed(names).map_err(|error| IdentityError::Generate { reason: error.to_string() })
 }
 
 /// Writes a file that only its owner may read, whole or not at all.

@@ -103,6 +103,12 @@ impl Listener {
         self.address
     }
 
+    /// Handshakes that each QUIC socket has accepted: how the kernel spreads clients over them.
+    #[must_use]
+    pub fn accepted_by_socket(&self) -> Vec<u64> {
+        self.quic.iter().map(|endpoint| endpoint.stats().accepted_handshakes).collect()
+    }
+
     /// The certificate's fingerprint, for clients to pin; `None` without TLS and QUIC.
     #[must_use]
     pub fn fingerprint(&self) -> Option<Fingerprint> {

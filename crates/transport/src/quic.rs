@@ -51,7 +51,8 @@ pub struct QuicOptions {
     /// Bytes that were written to a connection and are not acknowledged. Costs that much memory; too few wait for
     /// the round trip.
     pub send_window_bytes: u32,
-    /// A connection of which nothing is heard for so long is over. The protocol above notices sooner.
+    /// A connection of which nothing is heard for so long is over: the lesser of both sides'. For peers that do not notice by
+    /// themselves; the protocol above has a keep-alive of its own, which is sooner.
     pub idle_timeout: Duration,
     /// What the kernel holds for each socket, in each direction. The system's limit (`net.core.rmem_max`) may make it
     /// less; then bursts lose packets.
@@ -65,7 +66,7 @@ impl QuicOptions {
         stream_window_bytes: 2 * 1024 * 1024,
         receive_window_bytes: 4 * 1024 * 1024,
         send_window_bytes: 4 * 1024 * 1024,
-        idle_timeout: Duration::from_secs(120),
+        idle_timeout: Duration::from_secs(3600),
         socket_buffer_bytes: 4 * 1024 * 1024,
     };
 

@@ -107,6 +107,9 @@ async fn many_connections_over_several_sockets_all_reach_theirs() {
         send(&mut server.1, text.as_bytes()).await.unwrap();
         assert_eq!(soon(read_up_to(&mut client.1, text.len())).await.unwrap(), text.as_bytes());
     }
+    let by_socket = listener.accepted_by_socket();
+    assert!(by_socket.len() == 2 && by_socket.iter().all(|accepted| *accepted > 0), "{by_socket:?}");
+    assert_eq!(by_socket.iter().sum::<u64>(), 60);
     let stopped = listener.stop();
     drop(all);
     soon(stopped.wait_idle()).await;

@@ -30,6 +30,8 @@ fn quic(config: &Config) -> QuicOptions {
         stream_window_bytes: window / 2,
         receive_window_bytes: window,
         send_window_bytes: window,
+        // The protocol's own keep-alive, which is derived from that, is to notice first.
+        idle_timeout: QuicOptions::DEFAULTS.idle_timeout.max(config.idle_timeout.0),
         ..QuicOptions::DEFAULTS
     }
 }
@@ -37,8 +39,10 @@ fn quic(config: &Config) -> QuicOptions {
 fn identity(config: &Config, address: IpAddr) -> Result<Identity, IdentityError> {
     match (&config.native_certificate, &config.native_key) {
         (PemFile::At(certificate), PemFile::At(key)) => Identity::from_pem_files(certificate, key),
-        // The configuration was checked: both are files, or none is.
-        _ => Identity::development(&config.data, address),
+        // The configuration was checked: both are files, or none is. The command's data directory is there; a database that
+        // a program has opened may live elsewhere, or nowhere.
+        _ if config.data.is_dir() => Identity::development(&config.data, address),
+        _ => Identity::ephemeral(address),
     }
 }
 

@@ -5,16 +5,12 @@
 use std::{future::poll_fn, io, net::SocketAddr, sync::LazyLock, task::Poll, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use tempfile::TempDir;
 use thalweg_transport::{
     Channel, Connection, Dialer, Endpoint, Identity, Kind, ListenOptions, Listener, Outbox, TcpSecurity, Trust,
 };
 
 /// A development certificate, for all tests of a program.
-pub static IDENTITY: LazyLock<Identity> = LazyLock::new(|| {
-    let directory = TempDir::new().unwrap();
-    Identity::development(directory.path(), [127, 0, 0, 1].into()).unwrap()
-});
+pub static IDENTITY: LazyLock<Identity> = LazyLock::new(|| Identity::ephemeral([127, 0, 0, 1].into()).unwrap());
 
 pub fn any_port() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
