@@ -63,7 +63,7 @@ pub use error::{ConnectError, Error, Failure, Invalid, Lost, ProtocolError};
 pub use group::{Delivery, Group, GroupInfo, MemberInfo, PushOptions, Pushes, Settled};
 pub use keyspace::{Keyspace, KeyspaceInfo, Pair, Put, Scan, ScanRange, Value, Version, Versions};
 pub use lease::{Lease, LeaseInfo};
-pub use options::{DEFAULT_RETRIES, DEFAULT_WINDOW, MAX_POOL, Options, Retries, Window};
+pub use options::{DEFAULT_RETRIES, DEFAULT_WINDOW, MAX_CHANNELS, MAX_POOL, Options, Retries, Window};
 pub use publisher::{Acks, Publisher, PublisherOptions};
 pub use records::{OwnedRecord, RecordAt, Records};
 pub use status::Status;

@@ -96,14 +96,16 @@ impl Default for Options {
     }
 }
 
-/// Most connections of a client, and channels of a connection.
+/// Most connections of a client.
 pub const MAX_POOL: usize = 1024;
+/// Most channels of a connection: a server permits no more, and opening another would wait for one to end.
+pub const MAX_CHANNELS: usize = 64;
 
 impl Options {
-    /// Within what is possible: at least one of each, at most [`MAX_POOL`].
+    /// Within what is possible: at least one of each, at most [`MAX_POOL`] and [`MAX_CHANNELS`].
     pub(crate) fn bounded(mut self) -> Self {
         self.connections = self.connections.clamp(1, MAX_POOL);
-        self.channels = self.channels.clamp(1, MAX_POOL);
+        self.channels = self.channels.clamp(1, MAX_CHANNELS);
         self.max_requests = self.max_requests.max(1);
         self.max_unsent_bytes = self.max_unsent_bytes.max(1);
         self.max_frame_bytes = self.max_frame_bytes.max(MIN_FRAME_BYTES);

@@ -51,6 +51,15 @@ async fn everything_goes_over_tls_and_quic() {
 }
 
 #[tokio::test]
+async fn more_channels_than_a_server_permits_are_not_waited_for() {
+    let node = node().await;
+    let [_, quic] = endpoints(&node);
+    let client = Client::connect(quic, Options { channels: 1000, ..options() }).await.unwrap();
+    client.ping().await.unwrap();
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_trusted_is_not_tried_again() {
     let node = node().await;
     let nobody = || Trust::fingerprint("00".repeat(32).parse::<Fingerprint>().unwrap());
