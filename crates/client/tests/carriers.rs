@@ -67,7 +67,7 @@ async fn a_server_that_is_not_trusted_is_not_tried_again() {
         [Endpoint::tls(node.native.to_string(), nobody()), Endpoint::quic(node.native.to_string(), nobody())]
     {
         let connecting = tokio::time::timeout(Duration::from_secs(10), Client::connect(endpoint, options()));
-        let error = connecting.await.expect("at once").err().expect("not trusted");
+        let error = connecting.await.expect("at once").expect_err("not trusted");
         assert!(matches!(error, ConnectError::Dial(_)), "{error:?}");
         assert_eq!((error.code(), error.action()), ("untrusted_server", Action::Fix));
     }
