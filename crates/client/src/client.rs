@@ -226,9 +226,10 @@ impl Client {
         };
         let staged = match stage() {
             Ok(staged) => staged,
-            Err(Blocked::Room | Blocked::Connection(_)) => {
-                clock.within(Effect::Nothing, until_staged(link, stage)).await?
-            }
+            Err(Blocked::Room | Blocked::Connection(_)) => clock
+                .within(Effect::Nothing, until_staged(link, stage))
+                .await
+                .map_err(|error| not_connected(link, error))?,
             Err(blocked) => return Err(blocked.into()),
         };
         clock.within(Effect::Unknown, Pending::new(link, staged).reply()).await
@@ -283,6 +284,14 @@ pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Resu
             Err(Blocked::Connection(_) | Blocked::Room) => changed.await,
             Err(blocked) => return Err(blocked.into()),
         }
+    }
+}
+
+/// Says why there was no connection, if that is what was waited for.
+pub(crate) fn not_connected(link: &Link, error: Error) -> Error {
+    match (&error, link.why_down()) {
+        (Error::TimedOut { effect: Effect::Nothing, .. }, Some(why)) => Error::NotConnected { why },
+        _ => error,
     }
 }
 

@@ -279,6 +279,14 @@ impl Link {
         !matches!(state.ready(None, &self.options), Err(Blocked::Room | Blocked::Connection(_)))
     }
 
+    /// Why there is no connection, if there is none.
+    pub(crate) fn why_down(&self) -> Option<Arc<ConnectError>> {
+        match &self.lock().phase {
+            Phase::Down(why) | Phase::Dead(why) => Some(why.clone()),
+            Phase::Up(_) | Phase::Closed => None,
+        }
+    }
+
     /// The server's run, if there is a connection.
     pub(crate) fn run(&self) -> Run {
         match &self.lock().phase {

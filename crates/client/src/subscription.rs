@@ -13,7 +13,7 @@ use thalweg_wire::{Batch, Effect, Permit, SharedFrame};
 
 use crate::{
     backoff::Backoff,
-    client::{Client, Clock, until_staged},
+    client::{Client, Clock, not_connected, until_staged},
     error::{Error, Invalid, Lost},
     link::{Begin, Link, Ticket},
     mailbox::{Item, Mailbox},
@@ -37,7 +37,8 @@ impl Subscription {
         let clock = Clock::new(client.call_timeout());
         let (link, mailbox, permit) = (client.pin(), Arc::new(Mailbox::default()), window.permit());
         let stage = || link.subscribe(&mailbox, &permit, encode);
-        let ticket = clock.within(Effect::Nothing, until_staged(&link, stage)).await?;
+        let staged = clock.within(Effect::Nothing, until_staged(&link, stage)).await;
+        let ticket = staged.map_err(|error| not_connected(&link, error))?;
         let mut begun = Self { link, ticket, mailbox, owed: NOTHING, over: false };
         let reply = clock.within(Effect::Nothing, async { Ok(begun.next().await) }).await?;
         match reply {

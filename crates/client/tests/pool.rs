@@ -5,7 +5,7 @@ mod peer;
 use std::time::Duration;
 
 use peer::{Server, quick};
-use thalweg_client::{Client, Count, Error, Options};
+use thalweg_client::{Action, Classified, Client, Count, Error, Options};
 use thalweg_types::{KeyspaceId, SpaceTime, command::KeyspaceConfig};
 use thalweg_wire::{Keyspace, KeyspaceFound};
 
@@ -56,7 +56,8 @@ async fn requests_are_spread_and_go_where_there_is_a_connection() {
     // And without any, requests wait for one, as long as they may.
     let short = client.timeout(Some(Duration::from_millis(30)));
     let error = short.keyspace("users").describe(Count::Skip).await.unwrap_err();
-    assert!(matches!(error, Error::NotConnected { .. } | Error::TimedOut { .. }), "{error}");
+    assert!(matches!(error, Error::NotConnected { .. }), "{error}");
+    assert_eq!(error.action(), Action::Retry);
     let waiting = tokio::spawn(async move { client.keyspace("users").describe(Count::Skip).await });
     let mut answered = tokio::task::JoinSet::new();
     for _ in 0..3 {
