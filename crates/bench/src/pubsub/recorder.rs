@@ -20,7 +20,7 @@ pub struct Recorder {
     pub received_bytes: u64,
     /// Deliveries in all.
     pub all_deliveries: u64,
-    /// When the last one of those due within the counted time came.
+    /// When the last one of those due within the counted time came, in nanoseconds since that began.
     pub last: u64,
     /// Subscriptions that acks said had the batches.
     pub acked_deliveries: u64,

@@ -319,7 +319,8 @@ mod tests {
         options.check().unwrap();
         for preset in Preset::value_variants() {
             let lines = Scenario::of_preset(*preset, &options, Carrier::Tcp);
-            let names: HashSet<String> = lines.iter().map(|line| format!("{} {}", line.name, line.pace_name())).collect();
+            let names: HashSet<String> =
+                lines.iter().map(|line| format!("{} {}", line.name, line.pace_name())).collect();
             assert_eq!(names.len(), lines.len(), "{preset:?}");
             for line in lines {
                 let bytes = super::super::publisher::batch_bytes(line.batch, line.payload_bytes);

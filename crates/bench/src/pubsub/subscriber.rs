@@ -224,7 +224,7 @@ impl Inbox {
         let right = judge(&batch, &self.payloads, &mut self.runs, |due, messages| {
             if shared.counted.contains(&due) {
                 recorder.times.record_nanos_times(now.saturating_sub(due), messages * times);
-                recorder.last = now;
+                recorder.last = now.saturating_sub(shared.counted.start);
             }
         });
         recorder.all_deliveries += right * times;
