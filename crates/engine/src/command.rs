@@ -88,6 +88,12 @@ impl AsyncDatabase {
     pub fn commit_queued(&self) {
         self.blocking().inner.open.solo.commit_queued();
     }
+
+    /// The same on this thread, if nobody else is committing: blocks for an fsync. For executors that have nothing else to
+    /// do meanwhile.
+    pub fn commit_queued_here(&self) {
+        self.blocking().inner.open.solo.commit_queued_here();
+    }
 }
 
 impl Database {

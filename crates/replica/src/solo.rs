@@ -3,7 +3,8 @@
 //! One writer *role*, not one writer thread. A blocking proposer that finds the role free encodes,
 //! writes, syncs and applies by itself. Whoever comes meanwhile queues; the next holder of the role
 //! takes all that is queued as one entry. Async proposers take the role only where no fsync is wanted: else
-//! a committer thread does it for them, because they must not block their executor.
+//! a committer thread does it for them, because they must not block their executor; unless they say that it has nothing
+//! else to do ([`Solo::commit_queued_here`]).
 //!
 //! ```text
 //! propose ─┬─ role free, queue empty ──► commit own command ─► hand over
@@ -284,6 +285,17 @@ impl Solo {
         if !self.shared.queue.is_empty() {
             self.wake_committer();
         }
+    }
+
+    /// As [`commit_queued`](Self::commit_queued), on this thread if the role is free: it blocks for the fsync, and what it
+    /// has proposed is done when it returns. Saves two threads the waking of each other, which costs as much as half an fsync.
+    pub fn commit_queued_here(&self) {
+        if !self.shared.queue.is_empty()
+            && let Some(role) = self.shared.try_role()
+        {
+            self.shared.lead(role);
+        }
+        self.commit_queued();
     }
 
     fn propose_unseen(

@@ -40,10 +40,14 @@ use crate::{
     routes::Operation,
     scan,
     snapshot::{self, Snapshots},
+    solitude::Solitude,
     status, streams, subjects, transaction, ttl,
     views::Views,
     watch as watch_keys,
 };
+
+/// All requests over HTTP, to [`Solitude`]: no channel has that number.
+const HTTP: u64 = 0;
 
 /// What handlers answer.
 pub type Answer = Result<Response<Body>, ApiError>;
@@ -61,6 +65,8 @@ pub struct App {
     pub metrics: Metrics,
     /// Those of native connections.
     pub native_metrics: native::metrics::Metrics,
+    /// Whether one connection has the server to itself.
+    pub solitude: Solitude,
     /// Turns true when the server stops.
     pub stopping: watch::Receiver<bool>,
     /// Subjects and caches.
@@ -114,6 +120,7 @@ impl App {
             admission: Admission::new(&config),
             metrics: Metrics::new(),
             native_metrics: native::metrics::Metrics::new(),
+            solitude: Solitude::default(),
             stopping,
             views: Views::new(&config),
             snapshots: Snapshots::default(),
@@ -128,6 +135,7 @@ impl App {
     /// Handles one request.
     pub async fn handle(self: Arc<Self>, operation: Operation, request: Request) -> Response<Body> {
         let started = Instant::now();
+        self.solitude.at_work(HTTP);
         let (head, body) = request.into_parts();
         let id = self.request_id(&head.headers);
         let mut call = Call { head, body: SyncWrapper::new(body) };

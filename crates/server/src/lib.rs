@@ -38,6 +38,7 @@ pub mod routes;
 mod scan;
 mod server;
 mod snapshot;
+mod solitude;
 mod status;
 mod streams;
 mod subjects;

@@ -97,7 +97,7 @@ impl ReadWork {
     /// Of a stream of `end` records; `fresh` is the account of a reader that has read nothing.
     #[must_use]
     pub fn new(stream: StreamId, batch: u32, end: u64, payloads: Arc<Payloads>, fresh: Account, again: Again) -> Self {
-        let max_bytes = batch.saturating_mul(u32::try_from(payloads.payload_bytes() + 5).unwrap_or(u32::MAX));
+        let max_bytes = batch.saturating_mul(u32::try_from(payloads.payload_bytes() + 32).unwrap_or(u32::MAX));
         let checker = Checker::new(payloads, fresh.clone());
         Self { stream, batch, max_bytes, end, checker, fresh, asked: VecDeque::new(), again }
     }

@@ -70,6 +70,10 @@ pub struct ChannelTask {
     out: Replies,
     requests: Requests,
     subjects: Subjects,
+    /// Which channel this is, of the server.
+    number: u64,
+    /// Nobody else has been at work lately.
+    is_alone: bool,
     phase: Phase,
     /// `None` on further channels of a connection: the first one's speaks for all.
     keep_alive: Option<KeepAlive>,
@@ -102,6 +106,8 @@ impl ChannelTask {
         Self {
             out: Replies::new(session.max_send_bytes),
             subjects: Subjects::new(&session.app),
+            number: session.app.new_number(),
+            is_alone: false,
             session,
             io,
             decoder,
@@ -120,6 +126,7 @@ impl ChannelTask {
     /// Does all that can be done now. Ready when the channel is over.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.subjects.woken_by(cx);
+        self.is_alone = self.session.app.solitude.at_work(self.number);
         for _ in 0..MAX_TURNS {
             self.now = Instant::now();
             let heard = self.receive(cx);
@@ -208,8 +215,10 @@ impl ChannelTask {
             }
             (moved, self.frame_since) = (true, None);
         }
-        if wrote {
-            self.session.app.db.commit_queued();
+        match wrote {
+            true if self.is_alone => self.session.app.db.commit_queued_here(),
+            true => self.session.app.db.commit_queued(),
+            false => {}
         }
         moved
     }
@@ -312,8 +321,8 @@ impl ChannelTask {
         }
         let permit = dispatch::permit_of(&frame);
         let handled = self.check(request, permit.is_some()).and_then(|tail| {
-            let Self { session, out, subjects, .. } = self;
-            let mut turn = Turn { app: &session.app, out, subjects };
+            let Self { session, out, subjects, is_alone, .. } = self;
+            let mut turn = Turn { app: &session.app, out, subjects, is_alone: *is_alone };
             dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, tail))
         });
         let waiting = Waiting { id, kind, received };

@@ -23,6 +23,8 @@ pub struct Turn<'t> {
     pub out: &'t mut Replies,
     /// The channel's subscriptions to subjects.
     pub subjects: &'t mut Subjects,
+    /// Nobody else has been at work lately: what blocks for a moment holds up nobody.
+    pub is_alone: bool,
 }
 
 /// A request, beside its frame.
