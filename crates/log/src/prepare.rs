@@ -376,9 +376,7 @@ impl Spares {
             at += piece;
             self.counters.zeroed_bytes.fetch_add(piece, Ordering::Relaxed);
             if pace == Pace::Bounded && at.is_multiple_of(PACE_STEP_BYTES) {
-                if self.state().waiting == 0 {
-                    file.write_out(at - PACE_STEP_BYTES, PACE_STEP_BYTES).explain("write out", path)?;
-                }
+                file.write_out(at - PACE_STEP_BYTES, PACE_STEP_BYTES).explain("write out", path)?;
                 if !self.pause(step_began) {
                     return Ok(false);
                 }

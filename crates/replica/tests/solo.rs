@@ -10,7 +10,7 @@ use std::{
 
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogOptions, Purpose, RecordKind};
-use thalweg_replica::{Membership, Observer, ProposeError, Solo, SoloOptions, Vote, replay};
+use thalweg_replica::{Membership, Observer, Proposal, ProposeError, Solo, SoloOptions, Vote, Wake, replay};
 use thalweg_state::{
     backend::{BarrierFailed, LogBarrier},
     machine::{Machine, MachineOptions},
@@ -206,6 +206,31 @@ fn a_full_queue_refuses_async_proposals_and_commits_those_it_took() {
         committed.unwrap();
         assert!(node.machine.get(KEYSPACE, &number.to_be_bytes()).unwrap().is_some());
     }
+}
+
+#[test]
+fn what_was_queued_together_is_one_entry_and_done_when_its_proposer_has_committed_it() {
+    let disk = SimDisk::new(1);
+    let node = with_keyspace(&disk);
+    let mut context = Context::from_waker(Waker::noop());
+    let propose = |number: u8| {
+        let command = put(&[number], b"value");
+        node.solo.propose_async_waking(command, Durability::Disk, Purpose::Data, Wake::Later).unwrap()
+    };
+    let mut proposals: Vec<Proposal> = (0..3).map(propose).collect();
+    for proposal in &mut proposals {
+        assert!(std::pin::pin!(proposal).poll(&mut context).is_pending(), "nobody was woken to commit it");
+    }
+    let before = node.machine.applied().index;
+    node.solo.commit_queued_here();
+    for proposal in &mut proposals {
+        let Poll::Ready(committed) = std::pin::pin!(proposal).poll(&mut context) else { panic!("it is done") };
+        assert_eq!(committed.unwrap().durability, Durability::Disk);
+    }
+    assert_eq!(node.machine.applied().index, before.next());
+    node.solo.commit_queued_here();
+    assert_eq!(node.machine.applied().index, before.next(), "nothing waits");
+    assert!(open(&disk.power_loss(1)).machine.get(KEYSPACE, &[2]).unwrap().is_some());
 }
 
 #[derive(Debug, Default)]
