@@ -52,7 +52,6 @@ mod stream;
 mod stream_publisher;
 mod subject;
 mod subscription;
-mod timer;
 mod watch;
 mod write;
 

@@ -19,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use thalweg_transport::Timer;
 use thalweg_types::record::{Record, RecordError};
 use thalweg_wire::{BatchWriter, Checksum, Effect, batch::put_publish_prefix};
 use tokio::sync::Notify;
@@ -29,7 +30,6 @@ use crate::{
     link::{Blocked, Link, Reply, Writer},
     request::failure_of,
     subject::{Published, published},
-    timer::Timer,
     write::fits,
 };
 
@@ -482,14 +482,14 @@ impl std::fmt::Debug for Publisher {
 
 /// Sends batches whose time has come, for as long as the publisher lives.
 async fn pump(publisher: Weak<Inner>, begun: Arc<Notify>) {
-    let timer = Timer::new();
+    let mut timer = Timer::new();
     loop {
         let Some(due) = publisher.upgrade().map(|publisher| publisher.due()) else { return };
         let Some(due) = due else {
             begun.notified().await;
             continue;
         };
-        let waited = match &timer {
+        let waited = match &mut timer {
             Ok(timer) => timer.sleep_until(due).await,
             Err(_) => Err(std::io::ErrorKind::Unsupported.into()),
         };

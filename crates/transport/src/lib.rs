@@ -43,6 +43,7 @@ mod identity;
 mod listener;
 mod outbox;
 mod quic;
+mod timer;
 mod tls;
 mod trust;
 
@@ -54,5 +55,6 @@ pub use identity::{CERTIFICATE_FILE, Identity, IdentityError, KEY_FILE, MAX_PEM_
 pub use listener::{Incoming, ListenOptions, Listener, MAX_QUIC_SOCKETS, Stopped, TcpSecurity};
 pub use outbox::{Outbox, SHARED_FROM_BYTES};
 pub use quic::{QuicOptions, UNTRUSTED_WINDOW_BYTES};
+pub use timer::Timer;
 pub use tls::{ALPN, looks_like_tls};
 pub use trust::{Fingerprint, Trust, TrustError};

@@ -206,7 +206,7 @@ knobs! {
     /// Bytes of such a batch. Costs that much memory for each channel that publishes one by one.
     batch_bytes: ByteSize = |_| ByteSize(Batching::BALANCED.max_bytes as u64);
     /// Age of such a batch's first message at which it goes out, be it full or not. Costs its length in latency: of every
-    /// such message (and up to 1 ms more) if `batch_when_idle` is wait, else only while more comes all the time.
+    /// such message if `batch_when_idle` is wait, else only while more comes all the time.
     batch_delay: Span = |_| Span(Batching::BALANCED.max_delay);
     /// Whether such a batch goes out when its channel has nothing more to read: flush or wait. wait costs latency, and
     /// saves CPU where many connections publish a few messages each.

@@ -18,8 +18,7 @@
 
 use std::{
     collections::VecDeque,
-    future::Future as _,
-    pin::Pin,
+    io,
     sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
@@ -29,9 +28,10 @@ use bytes::Bytes;
 use thalweg_broker::{
     Batch, BatchEncoder, BatchError, Broker, Coalescer, Moment, Notify, Published, Subject, SubjectError,
 };
+use thalweg_transport::Timer;
 use thalweg_types::record::RecordError;
 use thalweg_wire::{self as wire, BatchWriter, Checksum, READ_BYTES};
-use tokio::{sync::oneshot, time::Sleep};
+use tokio::sync::oneshot;
 
 use super::{failure::Failure, request::Request};
 use crate::{config::Config, error::ApiError, views::Views};
@@ -81,8 +81,8 @@ pub struct Publishing {
     total: Published,
     /// What the last batch was about: publishers mostly stay with one.
     subject: Option<Subject>,
-    /// When the coalescer's batch is due, if it waits for more.
-    due: Option<(Moment, Pin<Box<Sleep>>)>,
+    /// Ends the wait of the coalescer's batch for more, if it ever waits.
+    timer: Option<Timer>,
 }
 
 /// Whether the channel has more to read at this moment.
@@ -104,7 +104,7 @@ impl Publishing {
             blocked: VecDeque::new(),
             total: Published::default(),
             subject: None,
-            due: None,
+            timer: None,
         }
     }
 
@@ -245,16 +245,26 @@ impl Publishing {
         let moved = !self.complete.is_empty();
         self.publish_complete(to);
         let Some(due) = self.coalescer.due().filter(|_| input == Input::Paused) else { return moved };
-        // It waits for more: only a profile that says so comes here. The timer's grain is a millisecond.
-        if self.due.as_ref().is_none_or(|(at, _)| *at != due) {
-            self.due = Some((due, Box::pin(tokio::time::sleep_until(views.instant(due).into()))));
-        }
-        let (_, sleep) = self.due.as_mut().expect("just set");
-        if sleep.as_mut().poll(cx) == Poll::Ready(()) {
-            self.due = None;
-            cx.waker().wake_by_ref();
+        // It waits for more: only a profile that says so comes here.
+        match self.wait(cx, views.instant(due)) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => cx.waker().wake_by_ref(),
+            Poll::Ready(Err(_)) => {
+                // No more files can be opened: it does not wait.
+                self.coalescer.flush_due(due, &mut self.complete);
+                self.publish_complete(to);
+                return true;
+            }
         }
         moved
+    }
+
+    fn wait(&mut self, cx: &mut Context<'_>, until: Instant) -> Poll<io::Result<()>> {
+        let timer = match &mut self.timer {
+            Some(timer) => timer,
+            none => none.insert(Timer::new()?),
+        };
+        timer.poll_until(cx, until)
     }
 }
 

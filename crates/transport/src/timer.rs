@@ -4,8 +4,10 @@
 //! call.
 
 use std::{
+    future::poll_fn,
     io,
     os::fd::OwnedFd,
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
@@ -16,35 +18,51 @@ use tokio::io::unix::AsyncFd;
 
 /// A timer for one task.
 #[derive(Debug)]
-pub(crate) struct Timer {
+pub struct Timer {
     fd: AsyncFd<OwnedFd>,
+    /// What it is set to.
+    armed: Option<Instant>,
 }
 
 impl Timer {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Not set. Must be called on a runtime.
+    ///
+    /// # Errors
+    /// No more files can be opened, or the runtime cannot watch this one.
+    pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         // SAFETY: an owned descriptor is open, and the same one, until it is dropped, which the `AsyncFd` does.
         let fd = unsafe { AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE)? };
-        Ok(Self { fd })
+        Ok(Self { fd, armed: None })
     }
 
     /// Waits until then; not at all if that has passed.
-    pub(crate) async fn sleep_until(&self, deadline: Instant) -> io::Result<()> {
-        let wait = deadline.saturating_duration_since(Instant::now());
-        if wait.is_zero() {
-            return Ok(());
-        }
-        self.arm(wait)?;
+    ///
+    /// # Errors
+    /// The kernel's or the runtime's, of which none are expected.
+    pub async fn sleep_until(&mut self, deadline: Instant) -> io::Result<()> {
+        poll_fn(|cx| self.poll_until(cx, deadline)).await
+    }
+
+    /// The same for a task that polls: ready once that time has passed. Another deadline than before takes its place.
+    ///
+    /// # Errors
+    /// As [`sleep_until`](Self::sleep_until).
+    pub fn poll_until(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<io::Result<()>> {
         loop {
-            let mut ready = self.fd.readable().await?;
-            // What made it ready may have been an earlier wait, which was dropped.
-            ready.clear_ready();
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
+            let wait = deadline.saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                self.armed = None;
+                return Poll::Ready(Ok(()));
             }
-            self.arm(left)?;
+            if self.armed != Some(deadline) {
+                self.arm(wait)?;
+                self.armed = Some(deadline);
+            }
+            // What makes it ready may be an earlier wait, which was given up.
+            ready!(self.fd.poll_read_ready(cx))?.clear_ready();
+            self.armed = None;
         }
     }
 
@@ -68,7 +86,7 @@ mod tests {
 
     #[tokio::test]
     async fn waits_are_never_too_short_and_can_be_dropped() {
-        let timer = Timer::new().unwrap();
+        let mut timer = Timer::new().unwrap();
         for micros in [50_u64, 300, 1_500] {
             let began = Instant::now();
             timer.sleep_until(began + Duration::from_micros(micros)).await.unwrap();
