@@ -56,6 +56,8 @@ pub const MAX_CHANNEL_SUBSCRIPTIONS: u32 = thalweg_types::limits::MAX_LINK_SUBSC
 pub const MAX_TURNS: usize = 32;
 /// Bytes of a native read that are read on the spot; more are read on a blocking thread.
 pub const INLINE_READ_BYTES: u64 = 64 * 1024;
+/// The same for a channel that has the server to itself.
+pub const ALONE_READ_BYTES: u64 = 4 * 1024 * 1024;
 /// About so many bytes does a native tail send in a frame; one larger append makes a larger one.
 pub const NATIVE_PAGE_BYTES: u64 = 256 * 1024;
 /// What a request in flight holds beside its body.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     app::App,
-    limits::{DEFAULT_RECORD_BYTES, INLINE_READ_BYTES, NATIVE_PAGE_BYTES},
+    limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES, NATIVE_PAGE_BYTES},
 };
 
 /// Bytes of `records` and `tailed` before their runs: durability, next, high watermark, how many runs.
@@ -33,7 +33,8 @@ pub fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> Result<H
     let max_bytes = if read.max_bytes == 0 { DEFAULT_RECORD_BYTES } else { read.max_bytes.into() };
     let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes()));
     let page = Page { from, max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
-    if max_bytes <= INLINE_READ_BYTES || turn.is_alone {
+    let on_the_spot = if turn.is_alone { ALONE_READ_BYTES } else { INLINE_READ_BYTES };
+    if max_bytes <= on_the_spot {
         page.read(turn.app, &stream)?.put(turn.out, Kind::Records, request.id)?;
         return Ok(Handled::Replied);
     }
