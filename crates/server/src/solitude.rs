@@ -1,11 +1,11 @@
 //! Whether one connection has the server to itself.
 //!
 //! Owns: who was last at work, and for how long nobody else was. Does not own what follows from it: a channel that
-//! is alone commits on its own thread, which blocks it for an fsync but saves waking the committer and being woken by it.
-//! With others at work that would hold them up, and their commands are better committed together.
+//! is alone commits on its own thread, which blocks it for an fsync but saves waking the committer and being woken by it,
+//! and reads pages of records there. With others at work that would hold them up, and their commands are better committed together.
 //!
 //! It is a guess about the next moment from the last ones. If it is wrong, somebody who comes anew waits for one fsync
-//! at most, and only if there is no other worker thread.
+//! or one page at most, and only if there is no other worker thread.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
