@@ -15,15 +15,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("disk", &["types"]),
     ("log", &["types", "disk"]),
-    ("state", &["types", "disk"]),
-    ("replica", &["types", "disk", "log", "state"]),
+    ("redis", &["types"]),
+    ("state", &["types", "disk", "redis"]),
+    ("replica", &["types", "disk", "log", "state", "redis"]),
     ("recipes", &["types"]),
     ("wire", &["types"]),
     ("broker", &["types"]),
     ("transport", &["types"]),
     ("client", &["types", "wire", "transport"]),
-    ("engine", &["types", "disk", "log", "state", "replica", "recipes"]),
-    ("server", &["types", "disk", "log", "wire", "broker", "engine", "transport"]),
+    ("engine", &["types", "disk", "log", "state", "replica", "recipes", "redis"]),
+    ("server", &["types", "disk", "log", "wire", "broker", "engine", "transport", "redis"]),
     ("bench", &["types", "disk", "log", "state", "wire", "transport", "engine"]),
     ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "server", "bench"]),
 ];
@@ -33,7 +34,7 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] =
     &[("state", &["log"]), ("client", &["engine", "server"]), ("bench", &["server"])];
 
 /// Crates without time, randomness, sockets or tasks of their own.
-const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "recipes", "wire", "broker", "engine"];
+const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "recipes", "wire", "broker", "redis", "engine"];
 
 /// Foreign crates that a core crate may use in its tests only.
 const NOT_IN_CORE: &[&str] =

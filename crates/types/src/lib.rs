@@ -13,6 +13,7 @@ pub mod histogram;
 pub mod ids;
 pub mod limits;
 pub mod record;
+pub mod reply;
 pub mod sparse;
 
 pub use clock::{Clock, ManualClock, SpaceTime, SystemClock};

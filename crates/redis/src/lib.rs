@@ -1,0 +1,19 @@
+//! Redis's commands, without sockets and without a place to store: who has both serves Redis clients.
+//!
+//! Owns: RESP2 and RESP3 as bytes, the table of commands, and what each command does, written once over the traits
+//! [`Read`] and [`Store`]. Does not own where keys are (the state machine, a read view, a cache, or in tests a map), nor
+//! connections, transactions and subscriptions: those are the server's.
+//!
+//! Invariants:
+//! * A command is a function of its arguments and the store: no clock, no randomness, no iteration order of its own. So
+//!   an entry of the log that holds commands means the same on every node.
+//! * What a client did wrong is a [`Reply::Error`] and changes nothing; only a failing store is an `Err`.
+//! * Bytes of a client never panic, and announce no memory that they have not sent.
+
+pub mod command;
+pub mod model;
+pub mod store;
+
+pub use command::{Answer, Command, Run, Stop, find};
+pub use store::{Collection, CollectionId, Found, Kind, Look, NewValue, Read, Store, StoreError, Value};
+pub use thalweg_types::reply::Reply;
