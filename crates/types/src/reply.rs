@@ -26,6 +26,8 @@ pub enum Reply {
     Array(Vec<Reply>),
     /// Pairs; in RESP2 a flat array.
     Map(Vec<(Reply, Reply)>),
+    /// Pairs; in RESP2 an array of arrays of two (what `XREAD` answers).
+    Pairs(Vec<(Reply, Reply)>),
     /// A set; in RESP2 an array.
     Set(Vec<Reply>),
     /// Out of band; in RESP2 an array.
