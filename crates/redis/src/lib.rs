@@ -13,6 +13,7 @@
 pub mod command;
 pub mod model;
 pub mod store;
+pub mod wire;
 
 pub use command::{Answer, Command, Run, Stop, find};
 pub use store::{Collection, CollectionId, Found, Kind, Look, NewValue, Read, Store, StoreError, Value};

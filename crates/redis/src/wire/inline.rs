@@ -1,0 +1,98 @@
+//! Inline commands: a line of words, for who types them.
+//!
+//! Words are split by white space. `"..."` may hold white space and escapes (`\n`, `\xff`, ...), `'...'` white space and
+//! `\'`. What is unescaped is never longer than it was, so words stay in the line that they came in.
+
+use super::request::Part;
+
+/// What stands between words. A line ends at a zero byte, too, as it would in C.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
+}
+
+/// A quote that is not closed, or not followed by white space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unbalanced;
+
+/// Splits a line into words, unescaped in place. Parts are counted from `origin`, where the line begins.
+pub fn split(line: &mut [u8], origin: usize, parts: &mut Vec<Part>) -> Result<(), Unbalanced> {
+    let len = line.iter().position(|byte| *byte == 0).unwrap_or(line.len());
+    let line = &mut line[..len];
+    let mut read = 0;
+    loop {
+        read += line[read..].iter().take_while(|byte| is_space(**byte)).count();
+        if read == line.len() {
+            return Ok(());
+        }
+        let begin = read;
+        let written = word(line, &mut read)?;
+        parts.push(Part::new(origin + begin, written));
+    }
+}
+
+/// Unescapes the word that begins at `read`, and moves `read` behind it. Gives how long it is now.
+fn word(line: &mut [u8], read: &mut usize) -> Result<usize, Unbalanced> {
+    let begin = *read;
+    let mut write = begin;
+    while let Some(&byte) = line.get(*read) {
+        match byte {
+            b' ' | b'\n' | b'\r' | b'\t' => break,
+            b'"' | b'\'' => {
+                *read += 1;
+                quoted(line, read, &mut write, byte)?;
+                break;
+            }
+            _ => {
+                line[write] = byte;
+                write += 1;
+                *read += 1;
+            }
+        }
+    }
+    Ok(write - begin)
+}
+
+/// The rest of a quoted word: after its quote it ends.
+fn quoted(line: &mut [u8], read: &mut usize, write: &mut usize, quote: u8) -> Result<(), Unbalanced> {
+    loop {
+        let rest = &line[*read..];
+        let (byte, taken) = match *rest {
+            [] => return Err(Unbalanced),
+            [b'\\', b'x', high, low, ..] if quote == b'"' && high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                (digit(high) << 4 | digit(low), 4)
+            }
+            [b'\\', escaped, ..] if quote == b'"' => (unescaped(escaped), 2),
+            [b'\\', b'\'', ..] if quote == b'\'' => (b'\'', 2),
+            [byte, ..] if byte == quote => {
+                *read += 1;
+                return match line.get(*read) {
+                    Some(next) if !is_space(*next) => Err(Unbalanced),
+                    _ => Ok(()),
+                };
+            }
+            [byte, ..] => (byte, 1),
+        };
+        line[*write] = byte;
+        *write += 1;
+        *read += taken;
+    }
+}
+
+fn unescaped(byte: u8) -> u8 {
+    match byte {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 0x08,
+        b'a' => 0x07,
+        other => other,
+    }
+}
+
+fn digit(hex: u8) -> u8 {
+    match hex {
+        b'0'..=b'9' => hex - b'0',
+        b'a'..=b'f' => hex - b'a' + 10,
+        _ => hex - b'A' + 10,
+    }
+}

@@ -1,0 +1,243 @@
+//! From replies to bytes.
+
+use bytes::Bytes;
+
+use crate::Reply;
+
+/// What a connection speaks. Requests look the same in both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// As all clients begin.
+    #[default]
+    Resp2,
+    /// After `HELLO 3`: replies tell maps, sets, pushes and nulls apart.
+    Resp3,
+}
+
+impl Protocol {
+    /// 2 or 3.
+    #[must_use]
+    pub const fn number(self) -> i64 {
+        match self {
+            Self::Resp2 => 2,
+            Self::Resp3 => 3,
+        }
+    }
+}
+
+/// Where replies go.
+pub trait Out {
+    /// Where bytes are appended.
+    fn buffer(&mut self) -> &mut Vec<u8>;
+    /// Puts bytes behind all that is there: who can keep large ones as a reference, does.
+    fn share(&mut self, bytes: &Bytes) {
+        self.buffer().extend_from_slice(bytes);
+    }
+}
+
+impl Out for Vec<u8> {
+    fn buffer(&mut self) -> &mut Vec<u8> {
+        self
+    }
+}
+
+impl<O: Out + ?Sized> Out for &mut O {
+    fn buffer(&mut self) -> &mut Vec<u8> {
+        (**self).buffer()
+    }
+
+    fn share(&mut self, bytes: &Bytes) {
+        (**self).share(bytes);
+    }
+}
+
+/// Writes replies. What begins an array, a map or a set announces how many replies follow.
+#[derive(Debug)]
+pub struct Writer<O> {
+    out: O,
+    protocol: Protocol,
+}
+
+impl<O: Out> Writer<O> {
+    /// To `out`.
+    pub fn new(out: O, protocol: Protocol) -> Self {
+        Self { out, protocol }
+    }
+
+    /// What is spoken.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Any reply.
+    pub fn reply(&mut self, reply: &Reply) {
+        match reply {
+            Reply::Ok => self.ok(),
+            Reply::Simple(text) => self.simple(text),
+            Reply::Error(text) => self.error(text.as_bytes()),
+            Reply::Integer(number) => self.integer(*number),
+            Reply::Bulk(bytes) => self.shared(bytes),
+            Reply::Null => self.null(),
+            Reply::NullArray => self.null_array(),
+            Reply::Array(items) => {
+                self.array(items.len());
+                items.iter().for_each(|item| self.reply(item));
+            }
+            Reply::Map(pairs) => {
+                self.map(pairs.len());
+                for (key, value) in pairs {
+                    self.reply(key);
+                    self.reply(value);
+                }
+            }
+            Reply::Set(items) => {
+                self.set(items.len());
+                items.iter().for_each(|item| self.reply(item));
+            }
+            Reply::Push(items) => {
+                self.push(items.len());
+                items.iter().for_each(|item| self.reply(item));
+            }
+        }
+    }
+
+    /// `+OK`.
+    #[inline]
+    pub fn ok(&mut self) {
+        self.raw(b"+OK\r\n");
+    }
+
+    /// Text without line breaks.
+    pub fn simple(&mut self, text: &str) {
+        let out = self.out.buffer();
+        out.push(b'+');
+        out.extend_from_slice(text.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// An error: its code, a space, its text. Line breaks become spaces.
+    pub fn error(&mut self, text: &[u8]) {
+        let out = self.out.buffer();
+        out.push(b'-');
+        let at = out.len();
+        out.extend_from_slice(text);
+        for byte in &mut out[at..] {
+            if matches!(byte, b'\r' | b'\n') {
+                *byte = b' ';
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// An integer.
+    #[inline]
+    pub fn integer(&mut self, number: i64) {
+        let out = self.out.buffer();
+        out.push(b':');
+        if number < 0 {
+            out.push(b'-');
+        }
+        decimal(out, number.unsigned_abs());
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Bytes, copied.
+    #[inline]
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.announce(b'$', bytes.len());
+        let out = self.out.buffer();
+        out.extend_from_slice(bytes);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Bytes, kept as a reference where that is cheaper.
+    #[inline]
+    pub fn shared(&mut self, bytes: &Bytes) {
+        self.announce(b'$', bytes.len());
+        self.out.share(bytes);
+        self.raw(b"\r\n");
+    }
+
+    /// Text for people: RESP3 says so.
+    pub fn verbatim(&mut self, text: &str) {
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text.as_bytes()),
+            Protocol::Resp3 => {
+                self.announce(b'=', text.len() + 4);
+                self.raw(b"txt:");
+                self.raw(text.as_bytes());
+                self.raw(b"\r\n");
+            }
+        }
+    }
+
+    /// No value.
+    #[inline]
+    pub fn null(&mut self) {
+        self.raw(match self.protocol {
+            Protocol::Resp2 => b"$-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// No array.
+    pub fn null_array(&mut self) {
+        self.raw(match self.protocol {
+            Protocol::Resp2 => b"*-1\r\n",
+            Protocol::Resp3 => b"_\r\n",
+        });
+    }
+
+    /// Begins an array.
+    pub fn array(&mut self, len: usize) {
+        self.announce(b'*', len);
+    }
+
+    /// Begins a map of so many pairs; in RESP2 an array of twice as many.
+    pub fn map(&mut self, pairs: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.announce(b'*', pairs * 2),
+            Protocol::Resp3 => self.announce(b'%', pairs),
+        }
+    }
+
+    /// Begins a set.
+    pub fn set(&mut self, len: usize) {
+        self.announce(if self.protocol == Protocol::Resp2 { b'*' } else { b'~' }, len);
+    }
+
+    /// Begins what comes out of band.
+    pub fn push(&mut self, len: usize) {
+        self.announce(if self.protocol == Protocol::Resp2 { b'*' } else { b'>' }, len);
+    }
+
+    #[inline]
+    fn raw(&mut self, bytes: &[u8]) {
+        self.out.buffer().extend_from_slice(bytes);
+    }
+
+    #[inline]
+    fn announce(&mut self, kind: u8, len: usize) {
+        let out = self.out.buffer();
+        out.push(kind);
+        decimal(out, len as u64);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Appends a number in digits.
+#[inline]
+fn decimal(out: &mut Vec<u8>, mut number: u64) {
+    if number < 10 {
+        out.push(b'0' + number as u8);
+        return;
+    }
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    while number > 0 {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    out.extend_from_slice(&digits[at..]);
+}
