@@ -2,7 +2,7 @@
 //!
 //! Each family of commands has a module with a table of its own; [`find`] looks through all of them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
 
 use crate::{
     Reply,
@@ -102,8 +102,62 @@ impl Command {
 /// The tables of all families.
 const TABLES: &[&[Command]] = &[];
 
+/// All commands, family by family.
+pub fn all() -> impl Iterator<Item = &'static Command> {
+    TABLES.iter().flat_map(|table| table.iter())
+}
+
+/// Places for commands by the hash of their name; a power of two, several times as many as there are commands.
+const PLACES: usize = 1024;
+
+/// Commands by name: each is in the first free place from its hash on.
+static BY_NAME: LazyLock<Box<[Option<&'static Command>; PLACES]>> = LazyLock::new(|| {
+    let mut places = Box::new([None; PLACES]);
+    for command in all() {
+        let mut at = place_of(command.name.as_bytes());
+        while places[at].is_some() {
+            at = (at + 1) % PLACES;
+        }
+        places[at] = Some(command);
+    }
+    places
+});
+
+/// Letters of both cases fall together; so do a few other characters, which only costs a comparison.
+fn place_of(name: &[u8]) -> usize {
+    let hash = name.iter().fold(name.len(), |hash, byte| hash.wrapping_mul(31) + usize::from(byte | 0x20));
+    (hash ^ hash >> 10) % PLACES
+}
+
 /// The command of that name, in whatever case.
 #[must_use]
 pub fn find(name: &[u8]) -> Option<&'static Command> {
-    TABLES.iter().flat_map(|table| table.iter()).find(|command| name.eq_ignore_ascii_case(command.name.as_bytes()))
+    // Longer than any: not worth hashing.
+    if name.len() > 24 {
+        return None;
+    }
+    let mut at = place_of(name);
+    while let Some(command) = BY_NAME[at] {
+        if name.eq_ignore_ascii_case(command.name.as_bytes()) {
+            return Some(command);
+        }
+        at = (at + 1) % PLACES;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_by_its_name_in_any_case_and_no_two_have_the_same() {
+        for command in all() {
+            assert!(command.name.len() <= 24 && command.name.bytes().all(|byte| !byte.is_ascii_uppercase()));
+            let found = |name: String| find(name.as_bytes()).map(std::ptr::from_ref);
+            assert_eq!(found(command.name.to_owned()), Some(std::ptr::from_ref(command)), "{}", command.name);
+            assert_eq!(found(command.name.to_uppercase()), Some(std::ptr::from_ref(command)), "{}", command.name);
+        }
+        assert!(find(b"").is_none() && find(b"no such command").is_none() && find(&[b'g'; 1000]).is_none());
+    }
 }

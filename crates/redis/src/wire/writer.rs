@@ -90,6 +90,20 @@ impl<O: Out> Writer<O> {
                     self.reply(value);
                 }
             }
+            Reply::Pairs(pairs) => {
+                let nested = self.protocol == Protocol::Resp2;
+                match nested {
+                    true => self.array(pairs.len()),
+                    false => self.map(pairs.len()),
+                }
+                for (key, value) in pairs {
+                    if nested {
+                        self.array(2);
+                    }
+                    self.reply(key);
+                    self.reply(value);
+                }
+            }
             Reply::Set(items) => {
                 self.set(items.len());
                 items.iter().for_each(|item| self.reply(item));
