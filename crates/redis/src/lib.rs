@@ -16,5 +16,7 @@ pub mod store;
 pub mod wire;
 
 pub use command::{Answer, Command, Run, Stop, find};
-pub use store::{Collection, CollectionId, Found, Kind, Look, NewValue, Read, Store, StoreError, Value};
+pub use store::{
+    Collection, CollectionId, Found, Kind, Look, MAX_DEADLINE_MILLIS, NewValue, Read, Store, StoreError, Value,
+};
 pub use thalweg_types::reply::Reply;

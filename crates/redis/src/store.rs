@@ -20,6 +20,10 @@ use std::{
 
 use bytes::Bytes;
 
+/// The last deadline there is, in milliseconds since the Unix epoch: as microseconds it is still an `i64`. In the year
+/// 294,247. Commands put this one for what would be later.
+pub const MAX_DEADLINE_MILLIS: u64 = i64::MAX as u64 / 1000;
+
 /// A store that failed: nothing of the command may be believed to have happened.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -114,6 +118,11 @@ pub type VisitKeys<'v> = dyn FnMut(&[u8], &Look) -> ControlFlow<()> + 'v;
 pub trait Read {
     /// The time by which deadlines are judged, in milliseconds since the Unix epoch.
     fn now(&self) -> u64;
+    /// A number to choose by (`RANDOMKEY`, `HRANDFIELD`), another one on each call where that can be. Within an entry of
+    /// the log it comes from the entry and how often it was asked there, so that every node chooses alike.
+    fn seed(&self) -> u64 {
+        self.now()
+    }
     /// Whether keys can hold collections here. A cache's can't.
     fn has_collections(&self) -> bool {
         true

@@ -207,9 +207,21 @@ pub const MIN_CACHE_BYTES: u64 = 64 * 1024;
 pub const MAX_CACHE_ENTRIES_AT_ONCE: usize = 65_536;
 /// Keys of one page of a cache's scan. A larger wish is cut to it.
 pub const MAX_CACHE_SCAN_KEYS: usize = 10_000;
+/// Largest reply of one Redis command that answers with many values, each counted with
+/// [`REDIS_REPLY_ITEM_BYTES`] besides its bytes. Larger: error reply, nothing happens.
+pub const MAX_REDIS_REPLY_BYTES: usize = 64 * 1024 * 1024;
+/// What a value of a reply costs in memory besides its bytes.
+pub const REDIS_REPLY_ITEM_BYTES: usize = 64;
+/// Keys or fields that one SCAN or HSCAN looks at, whatever its COUNT. More are left to the next page.
+pub const MAX_REDIS_SCAN_ROWS: usize = 20_000;
+/// Fields, entries or other parts that one COPY of a Redis hash or stream copies. More: error reply, nothing happens.
+pub const MAX_REDIS_COPY_PARTS: usize = 100_000;
+/// Bytes that one COPY of a Redis hash or stream copies. More: as above.
+pub const MAX_REDIS_COPY_BYTES: usize = 64 * 1024 * 1024;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
+const _: () = assert!(2 * MAX_VALUE_BYTES < MAX_REDIS_REPLY_BYTES);
 // A frame holds any command, and any answer to a transaction, with what stands around it.
 const _: () = assert!(2 * MAX_COMMAND_BYTES <= MAX_FRAME_BYTES && 2 * MAX_TRANSACTION_RESULT_BYTES <= MAX_FRAME_BYTES);
 const _: () = assert!(4 * MAX_DELIVER_SUBSCRIPTIONS < MIN_FRAME_BYTES as usize && MAX_HELLO_BYTES < MIN_FRAME_BYTES);

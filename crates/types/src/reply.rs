@@ -28,6 +28,8 @@ pub enum Reply {
     Map(Vec<(Reply, Reply)>),
     /// Pairs; in RESP2 an array of arrays of two (what `XREAD` answers).
     Pairs(Vec<(Reply, Reply)>),
+    /// Pairs; in RESP2 a flat array, in RESP3 an array of arrays of two (what `HRANDFIELD` answers).
+    FlatPairs(Vec<(Reply, Reply)>),
     /// A set; in RESP2 an array.
     Set(Vec<Reply>),
     /// Out of band; in RESP2 an array.
