@@ -11,11 +11,20 @@
 //! * Bytes of a client never panic, and announce no memory that they have not sent.
 
 pub mod command;
+pub mod errors;
+mod execute;
+mod expiry;
+mod keys;
+pub mod long_double;
 pub mod model;
+pub mod number;
 pub mod store;
+mod strings;
+mod value;
 pub mod wire;
 
 pub use command::{Answer, Command, Run, Stop, find};
+pub use execute::{admit, execute, run, run_read};
 pub use store::{
     Collection, CollectionId, Found, Kind, Look, MAX_DEADLINE_MILLIS, NewValue, Read, Store, StoreError, Value,
 };

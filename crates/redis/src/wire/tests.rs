@@ -254,6 +254,7 @@ fn replies_look_the_same_in_both_protocols_or_say_more_in_the_third() {
     both(Reply::Array(items()), "*3 +OK $-1 *-1 ", "*3 +OK _ _ ");
     both(Reply::Map(pair()), "*2 $1 k :-10 ", "%1 $1 k :-10 ");
     both(Reply::Pairs(pair()), "*1 *2 $1 k :-10 ", "%1 $1 k :-10 ");
+    both(Reply::FlatPairs(pair()), "*2 $1 k :-10 ", "*1 *2 $1 k :-10 ");
     both(Reply::Set(items()), "*3 +OK $-1 *-1 ", "~3 +OK _ _ ");
     both(Reply::Push(vec![Reply::Integer(19)]), "*1 :19 ", ">1 :19 ");
     assert_eq!(written(&Reply::error("ERR two\r\nlines"), Protocol::Resp3), "-ERR two  lines\r\n");

@@ -104,6 +104,17 @@ impl<O: Out> Writer<O> {
                     self.reply(value);
                 }
             }
+            Reply::FlatPairs(pairs) => {
+                let nested = self.protocol == Protocol::Resp3;
+                self.array(if nested { pairs.len() } else { 2 * pairs.len() });
+                for (key, value) in pairs {
+                    if nested {
+                        self.array(2);
+                    }
+                    self.reply(key);
+                    self.reply(value);
+                }
+            }
             Reply::Set(items) => {
                 self.set(items.len());
                 items.iter().for_each(|item| self.reply(item));

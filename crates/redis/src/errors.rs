@@ -1,0 +1,97 @@
+//! Error replies, byte for byte as Redis 7.0 words them, and the few that are ours.
+//!
+//! Ours are those for bounds that Redis does not have or has elsewhere; `docs/redis.md` lists them.
+
+use std::borrow::Cow;
+
+use thalweg_types::limits::MAX_KEY_BYTES;
+
+use crate::{Reply, command::Stop};
+
+/// A key holds another kind of value than the command is for.
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+/// Options that are unknown, incomplete, or exclude each other.
+pub const SYNTAX: &str = "ERR syntax error";
+/// An argument or a value is not an integer.
+pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+/// An argument or a value is not a number.
+pub const NOT_A_FLOAT: &str = "ERR value is not a valid float";
+/// What an increment would come to does not fit.
+pub const OVERFLOW: &str = "ERR increment or decrement would overflow";
+/// What an increment would come to is no number.
+pub const NOT_FINITE: &str = "ERR increment would produce NaN or Infinity";
+/// A value is above [`MAX_VALUE_BYTES`](thalweg_types::limits::MAX_VALUE_BYTES).
+pub const TOO_LARGE: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+/// No key of that name, where one is needed.
+pub const NO_SUCH_KEY: &str = "ERR no such key";
+/// A hash or a stream in a cache. Ours.
+pub const STRINGS_ONLY: &str = "ERR this database is a cache, which holds strings only: use one that is a keyspace";
+/// A reply above [`MAX_REDIS_REPLY_BYTES`](thalweg_types::limits::MAX_REDIS_REPLY_BYTES). Ours.
+pub const REPLY_TOO_LARGE: &str =
+    "ERR the reply would be too large: ask for less at a time, as with SCAN, HSCAN or ranges";
+
+/// The error, as the end of a command.
+pub(crate) fn refused(text: &'static str) -> Stop {
+    Stop::Refused(Reply::Error(Cow::Borrowed(text)))
+}
+
+/// A key or a field above [`MAX_KEY_BYTES`]. Ours.
+pub(crate) fn key_too_long() -> Reply {
+    Reply::error(format!("ERR keys and fields are at most {MAX_KEY_BYTES} bytes long"))
+}
+
+/// A wrong number of arguments.
+#[must_use]
+pub fn wrong_arity(command: &str) -> Reply {
+    Reply::error(format!("ERR wrong number of arguments for '{command}' command"))
+}
+
+/// A time to live that is not positive, or ends after the end of time.
+pub(crate) fn bad_expire_time(command: &str) -> Stop {
+    Stop::error(format!("ERR invalid expire time in '{command}' command"))
+}
+
+/// Most bytes of a name, and of all arguments together, that "unknown command" repeats.
+const MAX_REPEATED_BYTES: usize = 128;
+
+/// There is no such command.
+#[must_use]
+pub fn unknown_command(args: &[&[u8]]) -> Reply {
+    let name = args.first().copied().unwrap_or_default();
+    let mut text = b"unknown command '".to_vec();
+    text.extend_from_slice(c_string(cut(name, MAX_REPEATED_BYTES)));
+    text.extend_from_slice(b"', with args beginning with: ");
+    let begin = text.len();
+    for argument in args.iter().skip(1) {
+        let repeated = text.len() - begin;
+        if repeated >= MAX_REPEATED_BYTES {
+            break;
+        }
+        text.push(b'\'');
+        text.extend_from_slice(c_string(cut(argument, MAX_REPEATED_BYTES - repeated)));
+        text.extend_from_slice(b"' ");
+    }
+    Reply::error(format!("ERR {}", printable(&text)))
+}
+
+/// There is no such subcommand.
+pub(crate) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
+    let mut text = b"unknown subcommand '".to_vec();
+    text.extend_from_slice(c_string(cut(subcommand, MAX_REPEATED_BYTES)));
+    text.extend_from_slice(format!("'. Try {command} HELP.").as_bytes());
+    Reply::error(format!("ERR {}", printable(&text)))
+}
+
+/// Bytes of a client within an error: without line breaks, which would end it, and as text.
+pub(crate) fn printable(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).replace(['\r', '\n'], " ")
+}
+
+/// Up to the first zero byte.
+pub(crate) fn c_string(text: &[u8]) -> &[u8] {
+    text.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+fn cut(text: &[u8], max_bytes: usize) -> &[u8] {
+    &text[..text.len().min(max_bytes)]
+}

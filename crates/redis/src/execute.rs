@@ -1,0 +1,108 @@
+//! Running a command: finding it, checking what can be checked before it looks at a store, and calling its function.
+//!
+//! Owns the order of those checks, which is Redis's: the name, then the number of arguments. Ours come last: the length of
+//! keys. Does not own transactions, databases and connections.
+
+use thalweg_types::limits::MAX_KEY_BYTES;
+
+use crate::{
+    Reply,
+    command::{Answer, Command, Keys, Run, Stop, find},
+    errors::{key_too_long, unknown_command, wrong_arity},
+    store::{Read, Store, StoreError},
+};
+
+/// The command that is meant, if it may be tried with these arguments, the name first; otherwise the error reply.
+pub fn admit(args: &[&[u8]]) -> Result<&'static Command, Reply> {
+    let Some(command) = args.first().and_then(|name| find(name)) else {
+        return Err(unknown_command(args));
+    };
+    if !command.takes(args.len()) {
+        return Err(wrong_arity(command.name));
+    }
+    check_keys(command.keys, args)?;
+    Ok(command)
+}
+
+fn check_keys(keys: Keys, args: &[&[u8]]) -> Result<(), Reply> {
+    let (Ok(first), Ok(step)) = (usize::try_from(keys.first), usize::try_from(keys.step)) else { return Ok(()) };
+    if first == 0 || step == 0 {
+        return Ok(());
+    }
+    let end = match usize::try_from(keys.last) {
+        Ok(last) => (last + 1).min(args.len()),
+        Err(_) => (args.len() + 1).saturating_sub(usize::from(keys.last.unsigned_abs())),
+    };
+    if first < end && args[first..end].iter().step_by(step).any(|key| key.len() > MAX_KEY_BYTES) {
+        return Err(key_too_long());
+    }
+    Ok(())
+}
+
+/// Does a command that [`admit`] gave for these arguments. One of a connection is refused: it has no meaning here.
+pub fn run<'a>(store: &mut dyn Store<'a>, command: &Command, args: &[&'a [u8]]) -> Result<Reply, StoreError> {
+    reply_of(match command.run {
+        Run::Read(read) => read(&*store, args),
+        Run::Write(write) => write(store, args),
+        Run::Session => Err(not_here(command)),
+    })
+}
+
+/// Does a command that only reads, and that [`admit`] gave for these arguments. Others are refused.
+pub fn run_read(read: &dyn Read, command: &Command, args: &[&[u8]]) -> Result<Reply, StoreError> {
+    reply_of(match command.run {
+        Run::Read(run) => run(read, args),
+        Run::Write(_) | Run::Session => Err(not_here(command)),
+    })
+}
+
+/// [`admit`] and [`run`].
+pub fn execute<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Result<Reply, StoreError> {
+    match admit(args) {
+        Ok(command) => run(store, command, args),
+        Err(reply) => Ok(reply),
+    }
+}
+
+fn not_here(command: &Command) -> Stop {
+    Stop::error(format!("ERR '{}' can't be done here", command.name))
+}
+
+fn reply_of(answer: Answer) -> Result<Reply, StoreError> {
+    match answer {
+        Ok(reply) | Err(Stop::Refused(reply)) => Ok(reply),
+        Err(Stop::Failed(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+
+    #[test]
+    fn keys_have_a_bound_and_other_arguments_another() {
+        let mut model = Model::default();
+        let longest = vec![b'k'; MAX_KEY_BYTES];
+        let too_long = vec![b'k'; MAX_KEY_BYTES + 1];
+        assert_eq!(execute(&mut model, &[b"set", &longest, &too_long]).unwrap(), Reply::Ok);
+        assert_eq!(execute(&mut model, &[b"set", &too_long, b"v"]).unwrap(), key_too_long());
+        assert_eq!(execute(&mut model, &[b"mset", b"a", &too_long, &too_long, b"v"]).unwrap(), key_too_long());
+        assert_eq!(execute(&mut model, &[b"mset", b"a", &too_long]).unwrap(), Reply::Ok);
+        assert_eq!(execute(&mut model, &[b"del", b"a", b"b", &too_long]).unwrap(), key_too_long());
+        assert_eq!(execute(&mut model, &[b"strlen", &longest]).unwrap(), Reply::Integer(MAX_KEY_BYTES as i64 + 1));
+    }
+
+    #[test]
+    fn unknown_names_and_wrong_numbers_are_answered_as_redis_does() {
+        let mut model = Model::default();
+        let unknown = |args: &[&[u8]]| match unknown_command(args) {
+            Reply::Error(text) => text.into_owned(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(unknown(&[b"nope"]), "ERR unknown command 'nope', with args beginning with: ");
+        assert_eq!(unknown(&[b"no\r\npe", b"a\0b"]), "ERR unknown command 'no  pe', with args beginning with: 'a' ");
+        assert_eq!(execute(&mut model, &[]).unwrap(), unknown_command(&[]));
+        assert_eq!(execute(&mut model, &[b"GET"]).unwrap(), wrong_arity("get"));
+    }
+}

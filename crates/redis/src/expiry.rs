@@ -1,0 +1,47 @@
+//! Times to live and deadlines as commands of several families read them.
+
+use crate::{command::Stop, errors::bad_expire_time, number::integer, store::MAX_DEADLINE_MILLIS};
+
+/// The unit of an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Seconds,
+    Milliseconds,
+}
+
+/// From when an argument counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    Now,
+    Epoch,
+}
+
+/// When a key ends that is written with such an option: a positive number is asked for.
+pub(crate) fn deadline(
+    argument: &[u8],
+    unit: Unit,
+    since: Since,
+    now: u64,
+    command: &'static str,
+) -> Result<u64, Stop> {
+    let given = integer(argument)?;
+    let millis = match unit {
+        Unit::Milliseconds => Some(given),
+        Unit::Seconds => given.checked_mul(1000),
+    };
+    let base = if since == Since::Now { i64::try_from(now).unwrap_or(i64::MAX) } else { 0 };
+    match millis.and_then(|millis| millis.checked_add(base)) {
+        Some(deadline) if given > 0 && deadline > 0 => Ok(bounded(deadline.unsigned_abs())),
+        _ => Err(bad_expire_time(command)),
+    }
+}
+
+/// The deadline, or the last one there is.
+pub(crate) fn bounded(deadline: u64) -> u64 {
+    deadline.min(MAX_DEADLINE_MILLIS)
+}
+
+/// An argument in lower case, if it is short enough to be an option: options are compared in any case.
+pub(crate) fn is(argument: &[u8], option: &str) -> bool {
+    argument.eq_ignore_ascii_case(option.as_bytes())
+}

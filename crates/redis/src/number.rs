@@ -1,0 +1,101 @@
+//! Integers as Redis reads and writes them: in one way only, so that a value that is read as a number can be written back
+//! as the same bytes.
+//!
+//! Does not own: floating point, which is [`crate::long_double`]'s.
+
+use crate::{
+    command::Stop,
+    errors::{NOT_AN_INTEGER, refused},
+};
+
+/// Longest decimal form of an `i64`: its sign and nineteen digits.
+pub(crate) const MAX_DIGITS: usize = 20;
+
+/// An integer without spaces, plus sign, leading zeros or minus zero, which fits into an `i64`.
+#[must_use]
+pub fn parse_integer(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    match digits {
+        [b'0'] if !negative => return Some(0),
+        [b'1'..=b'9', ..] if text.len() <= MAX_DIGITS => {}
+        _ => return None,
+    }
+    let mut magnitude = 0_u64;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        magnitude = magnitude.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+    }
+    if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
+}
+
+/// An argument that must be an integer.
+pub(crate) fn integer(argument: &[u8]) -> Result<i64, Stop> {
+    parse_integer(argument).ok_or_else(|| refused(NOT_AN_INTEGER))
+}
+
+/// An argument that must be an integer between two bounds, both included.
+pub(crate) fn integer_between(argument: &[u8], min: i64, max: i64) -> Result<i64, Stop> {
+    let value = integer(argument)?;
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Stop::error(format!("ERR value is out of range, value must between {min} and {max}")))
+    }
+}
+
+/// An integer's decimal form.
+pub(crate) fn format_integer(value: i64) -> Vec<u8> {
+    let mut digits = [0; MAX_DIGITS];
+    let mut begin = MAX_DIGITS;
+    let mut magnitude = value.unsigned_abs();
+    loop {
+        begin -= 1;
+        digits[begin] = b'0' + (magnitude % 10) as u8;
+        magnitude /= 10;
+        if magnitude == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        begin -= 1;
+        digits[begin] = b'-';
+    }
+    digits[begin..].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_have_one_form() {
+        for value in [0, 1, -1, 10, 99, -100, i64::MAX, i64::MIN, i64::MAX - 1, i64::MIN + 1] {
+            assert_eq!(format_integer(value), value.to_string().into_bytes());
+            assert_eq!(parse_integer(&format_integer(value)), Some(value));
+        }
+        let others: [&[u8]; 14] = [
+            b"",
+            b"-",
+            b"+1",
+            b" 1",
+            b"1 ",
+            b"01",
+            b"-0",
+            b"00",
+            b"1.0",
+            b"1e3",
+            b"9223372036854775808",
+            b"-9223372036854775809",
+            b"99999999999999999999",
+            b"1\0",
+        ];
+        for text in others {
+            assert_eq!(parse_integer(text), None, "{text:?}");
+        }
+    }
+}

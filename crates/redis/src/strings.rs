@@ -1,0 +1,264 @@
+//! Strings: reading, setting, and changing them in part. Options of SET and GETEX are in [`options`], numbers in
+//! [`counters`].
+//!
+//! Invariants:
+//! * What is longer than a value may be is refused before anything is written.
+//! * Commands that replace a value end its deadline; commands that change a value keep it.
+
+use bytes::Bytes;
+use thalweg_types::limits::MAX_VALUE_BYTES;
+
+use crate::{
+    Reply,
+    command::{Answer, Command, Keys, Run},
+    errors::{TOO_LARGE, refused, wrong_arity},
+    number::integer,
+    store::{NewValue, Read, Store, Value},
+    value::{ReplyBudget, check_value, look_string, put_argument, put_made, string},
+};
+
+mod counters;
+mod options;
+
+const READ: &[&str] = &["readonly", "fast"];
+const READ_SLOW: &[&str] = &["readonly"];
+const WRITE: &[&str] = &["write", "denyoom", "fast"];
+const WRITE_SLOW: &[&str] = &["write", "denyoom"];
+const WRITE_LESS: &[&str] = &["write", "fast"];
+
+/// The commands of strings.
+pub(crate) const COMMANDS: &[Command] = &[
+    write("set", -3, WRITE_SLOW, Keys::ONE, options::set),
+    read("get", 2, READ, Keys::ONE, get),
+    write("getset", 3, WRITE, Keys::ONE, getset),
+    write("getdel", 2, WRITE_LESS, Keys::ONE, getdel),
+    write("getex", -2, WRITE_LESS, Keys::ONE, options::getex),
+    read("mget", -2, READ, Keys::ALL, mget),
+    write("mset", -3, WRITE_SLOW, Keys::PAIRS, mset),
+    write("msetnx", -3, WRITE_SLOW, Keys::PAIRS, msetnx),
+    write("setnx", 3, WRITE, Keys::ONE, setnx),
+    write("setex", 4, WRITE_SLOW, Keys::ONE, options::setex),
+    write("psetex", 4, WRITE_SLOW, Keys::ONE, options::psetex),
+    write("append", 3, WRITE, Keys::ONE, append),
+    read("strlen", 2, READ, Keys::ONE, strlen),
+    read("getrange", 4, READ_SLOW, Keys::ONE, getrange),
+    read("substr", 4, READ_SLOW, Keys::ONE, getrange),
+    write("setrange", 4, WRITE_SLOW, Keys::ONE, setrange),
+    write("incr", 2, WRITE, Keys::ONE, counters::incr),
+    write("decr", 2, WRITE, Keys::ONE, counters::decr),
+    write("incrby", 3, WRITE, Keys::ONE, counters::incrby),
+    write("decrby", 3, WRITE, Keys::ONE, counters::decrby),
+    write("incrbyfloat", 3, WRITE, Keys::ONE, counters::incrbyfloat),
+];
+
+const fn read(
+    name: &'static str,
+    arity: i16,
+    flags: &'static [&'static str],
+    keys: Keys,
+    run: fn(&dyn Read, &[&[u8]]) -> Answer,
+) -> Command {
+    Command { name, arity, flags, keys, run: Run::Read(run) }
+}
+
+const fn write(
+    name: &'static str,
+    arity: i16,
+    flags: &'static [&'static str],
+    keys: Keys,
+    run: for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer,
+) -> Command {
+    Command { name, arity, flags, keys, run: Run::Write(run) }
+}
+
+/// A string as a reply.
+fn bulk_or_null(found: Option<(Bytes, Option<u64>)>) -> Reply {
+    found.map_or(Reply::Null, |(bytes, _)| Reply::Bulk(bytes))
+}
+
+fn get(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    Ok(bulk_or_null(string(read, args[1])?))
+}
+
+fn getset<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    let old = string(store, args[1])?;
+    put_argument(store, args[1], args[2], None)?;
+    Ok(bulk_or_null(old))
+}
+
+fn getdel<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    let old = string(store, args[1])?;
+    if old.is_some() {
+        store.delete(args[1])?;
+    }
+    Ok(bulk_or_null(old))
+}
+
+fn mget(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    let mut budget = ReplyBudget::default();
+    let mut replies = Vec::with_capacity(args.len() - 1);
+    for key in &args[1..] {
+        replies.push(match read.get(key)?.map(|found| found.value) {
+            Some(Value::String(bytes)) => {
+                budget.take(bytes.len())?;
+                Reply::Bulk(bytes)
+            }
+            Some(Value::Collection(_)) | None => Reply::Null,
+        });
+    }
+    Ok(Reply::Array(replies))
+}
+
+/// The keys and values of MSET, all of which may be put.
+fn pairs<'s, 'a>(command: &str, args: &'s [&'a [u8]]) -> Result<std::slice::ChunksExact<'s, &'a [u8]>, crate::Stop> {
+    let pairs = args[1..].chunks_exact(2);
+    if !pairs.remainder().is_empty() {
+        return Err(wrong_arity(command).into());
+    }
+    for pair in pairs.clone() {
+        check_value(pair[1].len())?;
+    }
+    Ok(pairs)
+}
+
+fn mset<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    for pair in pairs("mset", args)? {
+        put_argument(store, pair[0], pair[1], None)?;
+    }
+    Ok(Reply::Ok)
+}
+
+fn msetnx<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    let pairs = pairs("msetnx", args)?;
+    for pair in pairs.clone() {
+        if store.look(pair[0])?.is_some() {
+            return Ok(Reply::Integer(0));
+        }
+    }
+    for pair in pairs {
+        put_argument(store, pair[0], pair[1], None)?;
+    }
+    Ok(Reply::Integer(1))
+}
+
+fn setnx<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    if store.look(args[1])?.is_some() {
+        return Ok(Reply::Integer(0));
+    }
+    put_argument(store, args[1], args[2], None)?;
+    Ok(Reply::Integer(1))
+}
+
+fn append<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    let Some((old, deadline)) = string(store, args[1])? else {
+        put_argument(store, args[1], args[2], None)?;
+        return Ok(length(args[2].len()));
+    };
+    let len = old.len() + args[2].len();
+    check_value(len)?;
+    let mut new = Vec::with_capacity(len);
+    new.extend_from_slice(&old);
+    new.extend_from_slice(args[2]);
+    put_made(store, args[1], new, deadline)?;
+    Ok(length(len))
+}
+
+fn strlen(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    Ok(length(look_string(read, args[1])?.map_or(0, |look| look.len)))
+}
+
+fn getrange(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    let (first, last) = (integer(args[2])?, integer(args[3])?);
+    let Some((bytes, _)) = string(read, args[1])? else { return Ok(Reply::Bulk(Bytes::new())) };
+    Ok(Reply::Bulk(match range(first, last, bytes.len()) {
+        Some((begin, end)) => bytes.slice(begin..end),
+        None => Bytes::new(),
+    }))
+}
+
+/// The half-open range that two indices mean, both included, negative ones counted from the end.
+fn range(first: i64, last: i64, len: usize) -> Option<(usize, usize)> {
+    if first < 0 && last < 0 && first > last {
+        return None;
+    }
+    let len = i64::try_from(len).ok()?;
+    let from_begin = |index: i64| if index < 0 { (len + index).max(0) } else { index };
+    let (begin, end) = (from_begin(first), from_begin(last).min(len - 1));
+    if begin > end || len == 0 {
+        return None;
+    }
+    Some((usize::try_from(begin).ok()?, usize::try_from(end).ok()? + 1))
+}
+
+fn setrange<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    let offset = integer(args[2])?;
+    let Ok(offset) = usize::try_from(offset) else {
+        return Ok(Reply::error("ERR offset is out of range"));
+    };
+    let patch = args[3];
+    let (old, deadline) = string(store, args[1])?.unwrap_or_default();
+    if patch.is_empty() {
+        return Ok(length(old.len()));
+    }
+    let end = offset.checked_add(patch.len()).filter(|end| *end <= MAX_VALUE_BYTES);
+    let end = end.ok_or_else(|| refused(TOO_LARGE))?;
+    let mut new = Vec::with_capacity(old.len().max(end));
+    new.extend_from_slice(&old);
+    new.resize(old.len().max(end), 0);
+    new[offset..end].copy_from_slice(patch);
+    let len = new.len();
+    store.put(args[1], NewValue::String(new.into()), deadline)?;
+    Ok(length(len))
+}
+
+/// A length as a reply.
+fn length(bytes: usize) -> Reply {
+    Reply::Integer(bytes as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{execute, model::Model};
+
+    #[test]
+    fn ranges_count_from_both_ends() {
+        assert_eq!(range(0, -1, 5), Some((0, 5)));
+        assert_eq!(range(-2, -1, 5), Some((3, 5)));
+        assert_eq!(range(-1, -2, 5), None);
+        assert_eq!(range(-100, 1, 5), Some((0, 2)));
+        assert_eq!(range(-100, -50, 5), Some((0, 1)));
+        assert_eq!(range(4, 100, 5), Some((4, 5)));
+        assert_eq!(range(5, 100, 5), None);
+        assert_eq!(range(0, 0, 0), None);
+        assert_eq!(range(i64::MIN, i64::MAX, 5), Some((0, 5)));
+    }
+
+    #[test]
+    fn values_have_a_bound() {
+        let mut model = Model::default();
+        let largest = vec![b'v'; MAX_VALUE_BYTES];
+        let larger = vec![b'v'; MAX_VALUE_BYTES + 1];
+        let refused = Reply::error(TOO_LARGE);
+        assert_eq!(execute(&mut model, &[b"set", b"a", &largest]).unwrap(), Reply::Ok);
+        assert_eq!(execute(&mut model, &[b"append", b"a", b"v"]).unwrap(), refused);
+        assert_eq!(execute(&mut model, &[b"set", b"a", &larger]).unwrap(), refused);
+        assert_eq!(execute(&mut model, &[b"mset", b"b", b"v", b"a", &larger]).unwrap(), refused);
+        assert_eq!(execute(&mut model, &[b"exists", b"b"]).unwrap(), Reply::Integer(0), "nothing of it happened");
+        let last = (MAX_VALUE_BYTES - 1).to_string();
+        let end = MAX_VALUE_BYTES.to_string();
+        assert_eq!(execute(&mut model, &[b"setrange", b"b", end.as_bytes(), b"v"]).unwrap(), refused);
+        assert_eq!(execute(&mut model, &[b"setrange", b"b", last.as_bytes(), b"v"]).unwrap(), length(MAX_VALUE_BYTES));
+    }
+
+    #[test]
+    fn replies_have_a_bound() {
+        let mut model = Model::default();
+        let largest = vec![b'v'; MAX_VALUE_BYTES];
+        assert_eq!(execute(&mut model, &[b"set", b"a", &largest]).unwrap(), Reply::Ok);
+        let seven: Vec<&[u8]> = std::iter::once(&b"mget"[..]).chain([&b"a"[..]; 7]).collect();
+        assert!(matches!(execute(&mut model, &seven).unwrap(), Reply::Array(values) if values.len() == 7));
+        let eight: Vec<&[u8]> = std::iter::once(&b"mget"[..]).chain([&b"a"[..]; 8]).collect();
+        assert_eq!(execute(&mut model, &eight).unwrap(), Reply::error(crate::errors::REPLY_TOO_LARGE));
+    }
+}

@@ -1,0 +1,56 @@
+//! Strings that are numbers.
+
+use bytes::Bytes;
+
+use crate::{
+    Reply,
+    command::Answer,
+    errors::{NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, refused},
+    long_double::{LongDouble, float},
+    number::{format_integer, integer, parse_integer},
+    store::Store,
+    value::{put_made, string},
+};
+
+pub(super) fn incr<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    add(store, args[1], 1)
+}
+
+pub(super) fn decr<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    add(store, args[1], -1)
+}
+
+pub(super) fn incrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    add(store, args[1], integer(args[2])?)
+}
+
+pub(super) fn decrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    match integer(args[2])?.checked_neg() {
+        Some(increment) => add(store, args[1], increment),
+        None => Ok(Reply::error("ERR decrement would overflow")),
+    }
+}
+
+fn add<'a>(store: &mut dyn Store<'a>, key: &'a [u8], increment: i64) -> Answer {
+    let (old, deadline) = match string(store, key)? {
+        Some((bytes, deadline)) => (parse_integer(&bytes).ok_or_else(|| refused(NOT_AN_INTEGER))?, deadline),
+        None => (0, None),
+    };
+    let new = old.checked_add(increment).ok_or_else(|| refused(OVERFLOW))?;
+    put_made(store, key, format_integer(new), deadline)?;
+    Ok(Reply::Integer(new))
+}
+
+pub(super) fn incrbyfloat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    let (old, deadline) = match string(store, args[1])? {
+        Some((bytes, deadline)) => (float(&bytes)?, deadline),
+        None => (LongDouble::ZERO, None),
+    };
+    let new = old.plus(float(args[2])?);
+    if !new.is_finite() {
+        return Err(refused(NOT_FINITE));
+    }
+    let text = new.to_text();
+    put_made(store, args[1], text.clone(), deadline)?;
+    Ok(Reply::Bulk(Bytes::from(text)))
+}

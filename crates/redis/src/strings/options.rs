@@ -1,0 +1,162 @@
+//! SET and GETEX with their options, SETEX and PSETEX.
+
+use super::bulk_or_null;
+use crate::{
+    Reply,
+    command::{Answer, Stop},
+    errors::{SYNTAX, refused},
+    expiry::{Since, Unit, deadline, is},
+    store::Store,
+    value::{look_string, put_argument, string},
+};
+
+/// What becomes of the deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expiry<'a> {
+    /// Nothing was said.
+    Unsaid,
+    /// KEEPTTL.
+    Keep,
+    /// PERSIST.
+    Persist,
+    /// EX, PX, EXAT or PXAT with its argument.
+    At(Unit, Since, &'a [u8]),
+}
+
+/// On what it depends whether SET sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Always,
+    Absent,
+    Present,
+}
+
+/// The options of SET and GETEX: each command's own are `None` for the other.
+#[derive(Debug)]
+struct Options<'a> {
+    expiry: Expiry<'a>,
+    when: When,
+    get: bool,
+}
+
+/// Which command's options are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Set,
+    GetEx,
+}
+
+impl<'a> Options<'a> {
+    fn parse(of: Of, args: &[&'a [u8]]) -> Result<Self, Stop> {
+        let mut options = Self { expiry: Expiry::Unsaid, when: When::Always, get: false };
+        let mut rest = args;
+        while let [option, after @ ..] = rest {
+            rest = if options.flag(of, option) {
+                after
+            } else {
+                let [argument, after @ ..] = after else { return Err(refused(SYNTAX)) };
+                options.time(option, argument)?;
+                after
+            };
+        }
+        Ok(options)
+    }
+
+    /// Takes an option without argument that agrees with those before it.
+    fn flag(&mut self, of: Of, option: &[u8]) -> bool {
+        let unsaid_or = |same: Expiry<'_>, said: Expiry<'_>| said == Expiry::Unsaid || said == same;
+        match of {
+            Of::Set if is(option, "nx") && self.when != When::Present => self.when = When::Absent,
+            Of::Set if is(option, "xx") && self.when != When::Absent => self.when = When::Present,
+            Of::Set if is(option, "get") => self.get = true,
+            Of::Set if is(option, "keepttl") && unsaid_or(Expiry::Keep, self.expiry) => self.expiry = Expiry::Keep,
+            Of::GetEx if is(option, "persist") && unsaid_or(Expiry::Persist, self.expiry) => {
+                self.expiry = Expiry::Persist;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Takes a time; the same option again replaces it, another one is an error.
+    fn time(&mut self, option: &[u8], argument: &'a [u8]) -> Result<(), Stop> {
+        let (unit, since) = match option {
+            _ if is(option, "ex") => (Unit::Seconds, Since::Now),
+            _ if is(option, "px") => (Unit::Milliseconds, Since::Now),
+            _ if is(option, "exat") => (Unit::Seconds, Since::Epoch),
+            _ if is(option, "pxat") => (Unit::Milliseconds, Since::Epoch),
+            _ => return Err(refused(SYNTAX)),
+        };
+        match self.expiry {
+            Expiry::Unsaid => {}
+            Expiry::At(other_unit, other_since, _) if (other_unit, other_since) == (unit, since) => {}
+            Expiry::At(..) | Expiry::Keep | Expiry::Persist => return Err(refused(SYNTAX)),
+        }
+        self.expiry = Expiry::At(unit, since, argument);
+        Ok(())
+    }
+
+    /// The deadline that was asked for, if one was.
+    fn deadline(&self, now: u64, command: &'static str) -> Result<Option<u64>, Stop> {
+        match self.expiry {
+            Expiry::At(unit, since, argument) => deadline(argument, unit, since, now, command).map(Some),
+            Expiry::Unsaid | Expiry::Keep | Expiry::Persist => Ok(None),
+        }
+    }
+}
+
+pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    let (key, value) = (args[1], args[2]);
+    if args.len() == 3 {
+        put_argument(store, key, value, None)?;
+        return Ok(Reply::Ok);
+    }
+    let options = Options::parse(Of::Set, &args[3..])?;
+    let mut deadline = options.deadline(store.now(), "set")?;
+    let old = if options.get { Some(string(store, key)?) } else { None };
+    if options.when != When::Always || options.expiry == Expiry::Keep {
+        let look = store.look(key)?;
+        let met = match options.when {
+            When::Always => true,
+            When::Absent => look.is_none(),
+            When::Present => look.is_some(),
+        };
+        if !met {
+            return Ok(old.map_or(Reply::Null, bulk_or_null));
+        }
+        if options.expiry == Expiry::Keep {
+            deadline = look.and_then(|look| look.deadline);
+        }
+    }
+    put_argument(store, key, value, deadline)?;
+    Ok(old.map_or(Reply::Ok, bulk_or_null))
+}
+
+pub(super) fn setex<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    set_for(store, args, Unit::Seconds, "setex")
+}
+
+pub(super) fn psetex<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    set_for(store, args, Unit::Milliseconds, "psetex")
+}
+
+fn set_for<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, command: &'static str) -> Answer {
+    let deadline = deadline(args[2], unit, Since::Now, store.now(), command)?;
+    put_argument(store, args[1], args[3], Some(deadline))?;
+    Ok(Reply::Ok)
+}
+
+pub(super) fn getex<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    let options = Options::parse(Of::GetEx, &args[2..])?;
+    let found = string(store, args[1])?;
+    if found.is_none() {
+        return Ok(Reply::Null);
+    }
+    let deadline = options.deadline(store.now(), "getex")?;
+    let persists =
+        options.expiry == Expiry::Persist && look_string(store, args[1])?.is_some_and(|look| look.deadline.is_some());
+    if deadline.is_some() || persists {
+        store.set_deadline(args[1], deadline)?;
+    }
+    Ok(bulk_or_null(found))
+}

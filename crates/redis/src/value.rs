@@ -1,0 +1,77 @@
+//! What commands of several families ask of a store: strings by key, and values that may be put.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use thalweg_types::limits::{MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES, REDIS_REPLY_ITEM_BYTES};
+
+use crate::{
+    command::Stop,
+    errors::{REPLY_TOO_LARGE, TOO_LARGE, WRONG_TYPE, refused},
+    store::{Kind, Look, NewValue, Read, Store, Value},
+};
+
+/// A string with its deadline, or nothing; a key of another kind is refused.
+pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(Bytes, Option<u64>)>, Stop> {
+    match read.get(key)? {
+        None => Ok(None),
+        Some(found) => match found.value {
+            Value::String(bytes) => Ok(Some((bytes, found.deadline))),
+            Value::Collection(_) => Err(refused(WRONG_TYPE)),
+        },
+    }
+}
+
+/// A string without its bytes, or nothing; a key of another kind is refused.
+pub(crate) fn look_string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Look>, Stop> {
+    match read.look(key)? {
+        Some(look) if look.kind != Kind::String => Err(refused(WRONG_TYPE)),
+        look => Ok(look),
+    }
+}
+
+/// Refuses what is longer than a value may be.
+pub(crate) fn check_value(bytes: usize) -> Result<(), Stop> {
+    if bytes > MAX_VALUE_BYTES { Err(refused(TOO_LARGE)) } else { Ok(()) }
+}
+
+/// Puts an argument as a string.
+pub(crate) fn put_argument<'a>(
+    store: &mut dyn Store<'a>,
+    key: &'a [u8],
+    value: &'a [u8],
+    deadline: Option<u64>,
+) -> Result<(), Stop> {
+    check_value(value.len())?;
+    Ok(store.put(key, NewValue::String(Cow::Borrowed(value)), deadline)?)
+}
+
+/// Puts bytes that were made as a string.
+pub(crate) fn put_made<'a>(
+    store: &mut dyn Store<'a>,
+    key: &'a [u8],
+    value: Vec<u8>,
+    deadline: Option<u64>,
+) -> Result<(), Stop> {
+    check_value(value.len())?;
+    Ok(store.put(key, NewValue::String(Cow::Owned(value)), deadline)?)
+}
+
+/// How much of [`MAX_REDIS_REPLY_BYTES`] a reply has taken.
+#[derive(Debug, Default)]
+pub(crate) struct ReplyBudget {
+    taken_bytes: usize,
+}
+
+impl ReplyBudget {
+    /// Whether a value of so many bytes still fits.
+    pub(crate) fn fits(&mut self, bytes: usize) -> bool {
+        self.taken_bytes = self.taken_bytes.saturating_add(bytes + REDIS_REPLY_ITEM_BYTES);
+        self.taken_bytes <= MAX_REDIS_REPLY_BYTES
+    }
+
+    /// Refuses a value that does not fit any more.
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Stop> {
+        if self.fits(bytes) { Ok(()) } else { Err(refused(REPLY_TOO_LARGE)) }
+    }
+}
