@@ -100,7 +100,7 @@ impl Command {
 }
 
 /// The tables of all families.
-const TABLES: &[&[Command]] = &[crate::strings::COMMANDS, crate::keys::COMMANDS];
+const TABLES: &[&[Command]] = &[crate::connection::COMMANDS, crate::strings::COMMANDS, crate::keys::COMMANDS];
 
 /// All commands, family by family.
 pub fn all() -> impl Iterator<Item = &'static Command> {

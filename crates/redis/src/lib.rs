@@ -11,6 +11,7 @@
 //! * Bytes of a client never panic, and announce no memory that they have not sent.
 
 pub mod command;
+pub mod connection;
 pub mod errors;
 mod execute;
 mod expiry;

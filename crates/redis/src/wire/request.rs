@@ -216,6 +216,8 @@ pub struct Input {
     /// Bytes of the argument whose announcement was read last.
     bulk: Option<usize>,
     parts: Vec<Part>,
+    /// The request from `start` to `at` was given and taken back.
+    again: bool,
     failed: Option<ProtocolError>,
 }
 
@@ -253,6 +255,12 @@ impl Input {
         self.buffer.len() - self.start
     }
 
+    /// Whether a request was taken back.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        self.again
+    }
+
     /// Bytes of the request under way as far as it was announced: what it will take at least.
     #[must_use]
     pub fn wanted_bytes(&self) -> usize {
@@ -272,9 +280,11 @@ impl Input {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        match self.advance(trust) {
+        let there = if self.again { Ok(true) } else { self.advance(trust) };
+        match there {
             Ok(false) => Ok(None),
             Ok(true) => {
+                self.again = false;
                 let begin = std::mem::replace(&mut self.start, self.at);
                 Ok(Some(Request { bytes: &self.buffer[begin..self.at], parts: &self.parts }))
             }
@@ -283,6 +293,14 @@ impl Input {
                 Err(error)
             }
         }
+    }
+
+    /// Takes back the request of `bytes` bytes that was given last: the next call gives it again. Nothing may have been
+    /// received meanwhile.
+    pub fn unread(&mut self, bytes: usize) {
+        debug_assert!(!self.again && bytes <= self.start && self.start == self.at);
+        self.start -= bytes;
+        self.again = true;
     }
 
     /// Whether there is a whole request, from `start` to `at`.

@@ -174,6 +174,23 @@ fn an_idle_input_keeps_no_memory_and_one_within_a_request_keeps_it() {
     assert_eq!(input.buffer.capacity(), 0);
 }
 
+#[test]
+fn a_request_that_is_taken_back_is_given_again_though_more_was_received() {
+    let mut input = Input::new();
+    input.feed(b"ping\r\necho \"a\\x41\"\r\n");
+    assert_eq!(input.next(Trust::Known).unwrap().unwrap().len(), 1);
+    for _ in 0..3 {
+        let request = input.next(Trust::Known).unwrap().unwrap();
+        assert_eq!((request.name(), request.get(1).unwrap()), (&b"echo"[..], &b"aA"[..]));
+        let bytes = request.wire_bytes();
+        input.unread(bytes);
+        assert!(input.is_unread());
+        input.feed(b"quit\r\n");
+    }
+    let names: Vec<_> = std::iter::from_fn(|| Some(input.next(Trust::Known).unwrap()?.name().to_vec())).collect();
+    assert_eq!(names, [&b"echo"[..], b"quit", b"quit", b"quit"]);
+}
+
 /// Some requests, some nonsense.
 fn stream(rng: &mut Rng) -> Vec<u8> {
     let mut bytes = Vec::new();
