@@ -91,6 +91,28 @@ pub struct Command {
 }
 
 impl Command {
+    /// One that only reads.
+    pub(crate) const fn read(
+        name: &'static str,
+        arity: i16,
+        flags: &'static [&'static str],
+        keys: Keys,
+        run: fn(&dyn Read, &[&[u8]]) -> Answer,
+    ) -> Self {
+        Self { name, arity, flags, keys, run: Run::Read(run) }
+    }
+
+    /// One that writes, or may.
+    pub(crate) const fn write(
+        name: &'static str,
+        arity: i16,
+        flags: &'static [&'static str],
+        keys: Keys,
+        run: for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer,
+    ) -> Self {
+        Self { name, arity, flags, keys, run: Run::Write(run) }
+    }
+
     /// Whether it may be given so many arguments, the name included.
     #[must_use]
     pub fn takes(&self, arguments: usize) -> bool {
@@ -100,7 +122,13 @@ impl Command {
 }
 
 /// The tables of all families.
-const TABLES: &[&[Command]] = &[crate::connection::COMMANDS, crate::strings::COMMANDS, crate::keys::COMMANDS];
+#[rustfmt::skip]
+const TABLES: &[&[Command]] = &[
+    crate::connection::COMMANDS,
+    crate::hashes::COMMANDS,
+    crate::keys::COMMANDS,
+    crate::strings::COMMANDS,
+];
 
 /// All commands, family by family.
 pub fn all() -> impl Iterator<Item = &'static Command> {

@@ -3,20 +3,48 @@
 
 use crate::{
     Reply,
-    command::{Answer, Command, Keys, Run},
+    command::{Answer, Command, Keys},
+    errors::{SYNTAX, refused},
+    expiry::is,
     store::{Read, Store},
 };
 
+mod expire;
+mod moves;
+mod object;
+mod scan;
+
 const READ: &[&str] = &["readonly", "fast"];
+const READ_SLOW: &[&str] = &["readonly"];
+const WRITE: &[&str] = &["write", "fast"];
+const WRITE_SLOW: &[&str] = &["write"];
 
 /// The commands of keys.
 pub(crate) const COMMANDS: &[Command] = &[
-    Command { name: "del", arity: -2, flags: &["write"], keys: Keys::ALL, run: Run::Write(del) },
-    Command { name: "unlink", arity: -2, flags: &["write", "fast"], keys: Keys::ALL, run: Run::Write(del) },
-    Command { name: "exists", arity: -2, flags: READ, keys: Keys::ALL, run: Run::Read(exists) },
-    Command { name: "touch", arity: -2, flags: READ, keys: Keys::ALL, run: Run::Read(exists) },
-    Command { name: "type", arity: 2, flags: READ, keys: Keys::ONE, run: Run::Read(kind) },
-    Command { name: "dbsize", arity: 1, flags: READ, keys: Keys::NONE, run: Run::Read(dbsize) },
+    Command::write("del", -2, WRITE_SLOW, Keys::ALL, del),
+    Command::write("unlink", -2, WRITE, Keys::ALL, del),
+    Command::read("exists", -2, READ, Keys::ALL, exists),
+    Command::read("touch", -2, READ, Keys::ALL, exists),
+    Command::read("type", 2, READ, Keys::ONE, kind),
+    Command::read("ttl", 2, READ, Keys::ONE, expire::ttl),
+    Command::read("pttl", 2, READ, Keys::ONE, expire::pttl),
+    Command::read("expiretime", 2, READ, Keys::ONE, expire::expiretime),
+    Command::read("pexpiretime", 2, READ, Keys::ONE, expire::pexpiretime),
+    Command::write("expire", -3, WRITE, Keys::ONE, expire::expire),
+    Command::write("pexpire", -3, WRITE, Keys::ONE, expire::pexpire),
+    Command::write("expireat", -3, WRITE, Keys::ONE, expire::expireat),
+    Command::write("pexpireat", -3, WRITE, Keys::ONE, expire::pexpireat),
+    Command::write("persist", 2, WRITE, Keys::ONE, expire::persist),
+    Command::write("rename", 3, WRITE_SLOW, Keys::TWO, moves::rename),
+    Command::write("renamenx", 3, WRITE, Keys::TWO, moves::renamenx),
+    Command::write("copy", -3, &["write", "denyoom"], Keys::TWO, moves::copy),
+    Command::read("scan", -2, READ_SLOW, Keys::NONE, scan::scan),
+    Command::read("keys", 2, READ_SLOW, Keys::NONE, scan::keys),
+    Command::read("randomkey", 1, READ_SLOW, Keys::NONE, scan::randomkey),
+    Command::read("dbsize", 1, READ, Keys::NONE, dbsize),
+    Command::write("flushdb", -1, WRITE_SLOW, Keys::NONE, flush),
+    Command::write("flushall", -1, WRITE_SLOW, Keys::NONE, flush),
+    Command::read("object", -2, &[], Keys::NONE, object::object),
 ];
 
 fn del<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
@@ -41,4 +69,15 @@ fn kind(read: &dyn Read, args: &[&[u8]]) -> Answer {
 
 fn dbsize(read: &dyn Read, _: &[&[u8]]) -> Answer {
     Ok(Reply::Integer(i64::try_from(read.len()?).unwrap_or(i64::MAX)))
+}
+
+/// Of one database; who has several runs FLUSHALL on each.
+fn flush<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    match args[1..] {
+        [] => {}
+        [mode] if is(mode, "sync") || is(mode, "async") => {}
+        _ => return Err(refused(SYNTAX)),
+    }
+    store.clear()?;
+    Ok(Reply::Ok)
 }

@@ -10,7 +10,7 @@ use thalweg_types::limits::MAX_VALUE_BYTES;
 
 use crate::{
     Reply,
-    command::{Answer, Command, Keys, Run},
+    command::{Answer, Command, Keys, Stop},
     errors::{TOO_LARGE, refused, wrong_arity},
     number::integer,
     store::{NewValue, Read, Store, Value},
@@ -28,48 +28,28 @@ const WRITE_LESS: &[&str] = &["write", "fast"];
 
 /// The commands of strings.
 pub(crate) const COMMANDS: &[Command] = &[
-    write("set", -3, WRITE_SLOW, Keys::ONE, options::set),
-    read("get", 2, READ, Keys::ONE, get),
-    write("getset", 3, WRITE, Keys::ONE, getset),
-    write("getdel", 2, WRITE_LESS, Keys::ONE, getdel),
-    write("getex", -2, WRITE_LESS, Keys::ONE, options::getex),
-    read("mget", -2, READ, Keys::ALL, mget),
-    write("mset", -3, WRITE_SLOW, Keys::PAIRS, mset),
-    write("msetnx", -3, WRITE_SLOW, Keys::PAIRS, msetnx),
-    write("setnx", 3, WRITE, Keys::ONE, setnx),
-    write("setex", 4, WRITE_SLOW, Keys::ONE, options::setex),
-    write("psetex", 4, WRITE_SLOW, Keys::ONE, options::psetex),
-    write("append", 3, WRITE, Keys::ONE, append),
-    read("strlen", 2, READ, Keys::ONE, strlen),
-    read("getrange", 4, READ_SLOW, Keys::ONE, getrange),
-    read("substr", 4, READ_SLOW, Keys::ONE, getrange),
-    write("setrange", 4, WRITE_SLOW, Keys::ONE, setrange),
-    write("incr", 2, WRITE, Keys::ONE, counters::incr),
-    write("decr", 2, WRITE, Keys::ONE, counters::decr),
-    write("incrby", 3, WRITE, Keys::ONE, counters::incrby),
-    write("decrby", 3, WRITE, Keys::ONE, counters::decrby),
-    write("incrbyfloat", 3, WRITE, Keys::ONE, counters::incrbyfloat),
+    Command::write("set", -3, WRITE_SLOW, Keys::ONE, options::set),
+    Command::read("get", 2, READ, Keys::ONE, get),
+    Command::write("getset", 3, WRITE, Keys::ONE, getset),
+    Command::write("getdel", 2, WRITE_LESS, Keys::ONE, getdel),
+    Command::write("getex", -2, WRITE_LESS, Keys::ONE, options::getex),
+    Command::read("mget", -2, READ, Keys::ALL, mget),
+    Command::write("mset", -3, WRITE_SLOW, Keys::PAIRS, mset),
+    Command::write("msetnx", -3, WRITE_SLOW, Keys::PAIRS, msetnx),
+    Command::write("setnx", 3, WRITE, Keys::ONE, setnx),
+    Command::write("setex", 4, WRITE_SLOW, Keys::ONE, options::setex),
+    Command::write("psetex", 4, WRITE_SLOW, Keys::ONE, options::psetex),
+    Command::write("append", 3, WRITE, Keys::ONE, append),
+    Command::read("strlen", 2, READ, Keys::ONE, strlen),
+    Command::read("getrange", 4, READ_SLOW, Keys::ONE, getrange),
+    Command::read("substr", 4, READ_SLOW, Keys::ONE, getrange),
+    Command::write("setrange", 4, WRITE_SLOW, Keys::ONE, setrange),
+    Command::write("incr", 2, WRITE, Keys::ONE, counters::incr),
+    Command::write("decr", 2, WRITE, Keys::ONE, counters::decr),
+    Command::write("incrby", 3, WRITE, Keys::ONE, counters::incrby),
+    Command::write("decrby", 3, WRITE, Keys::ONE, counters::decrby),
+    Command::write("incrbyfloat", 3, WRITE, Keys::ONE, counters::incrbyfloat),
 ];
-
-const fn read(
-    name: &'static str,
-    arity: i16,
-    flags: &'static [&'static str],
-    keys: Keys,
-    run: fn(&dyn Read, &[&[u8]]) -> Answer,
-) -> Command {
-    Command { name, arity, flags, keys, run: Run::Read(run) }
-}
-
-const fn write(
-    name: &'static str,
-    arity: i16,
-    flags: &'static [&'static str],
-    keys: Keys,
-    run: for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer,
-) -> Command {
-    Command { name, arity, flags, keys, run: Run::Write(run) }
-}
 
 /// A string as a reply.
 fn bulk_or_null(found: Option<(Bytes, Option<u64>)>) -> Reply {
@@ -110,7 +90,7 @@ fn mget(read: &dyn Read, args: &[&[u8]]) -> Answer {
 }
 
 /// The keys and values of MSET, all of which may be put.
-fn pairs<'s, 'a>(command: &str, args: &'s [&'a [u8]]) -> Result<std::slice::ChunksExact<'s, &'a [u8]>, crate::Stop> {
+fn pairs<'s, 'a>(command: &str, args: &'s [&'a [u8]]) -> Result<std::slice::ChunksExact<'s, &'a [u8]>, Stop> {
     let pairs = args[1..].chunks_exact(2);
     if !pairs.remainder().is_empty() {
         return Err(wrong_arity(command).into());

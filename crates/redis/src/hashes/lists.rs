@@ -1,0 +1,171 @@
+//! Many fields at once: all, a page, some by chance. In the order of fields as bytes.
+
+use std::ops::{Bound, ControlFlow};
+
+use thalweg_types::limits::{MAX_REDIS_REPLY_BYTES, MAX_REDIS_SCAN_ROWS, REDIS_REPLY_ITEM_BYTES};
+
+use super::Hash;
+use crate::{
+    Reply,
+    command::{Answer, Stop},
+    errors::{REPLY_TOO_LARGE, SYNTAX, refused},
+    expiry::is,
+    number::integer_between,
+    page::{Filling, Of, Page, after},
+    store::Read,
+    value::ReplyBudget,
+};
+
+pub(super) fn hgetall(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    let mut pairs = Vec::new();
+    each(read, args[1], |budget, field, value| {
+        pairs.push((Reply::bulk(field), Reply::bulk(value)));
+        budget.fits(field.len()) && budget.fits(value.len())
+    })?;
+    Ok(Reply::Map(pairs))
+}
+
+pub(super) fn hkeys(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    let mut replies = Vec::new();
+    each(read, args[1], |budget, field, _| {
+        replies.push(Reply::bulk(field));
+        budget.fits(field.len())
+    })?;
+    Ok(Reply::Array(replies))
+}
+
+pub(super) fn hvals(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    let mut replies = Vec::new();
+    each(read, args[1], |budget, _, value| {
+        replies.push(Reply::bulk(value));
+        budget.fits(value.len())
+    })?;
+    Ok(Reply::Array(replies))
+}
+
+/// Visits all fields of a hash, or none of one that is not there, as long as what is visited fits into a reply.
+fn each(
+    read: &dyn Read,
+    key: &[u8],
+    mut visit: impl FnMut(&mut ReplyBudget, &[u8], &[u8]) -> bool,
+) -> Result<(), Stop> {
+    let Some(hash) = Hash::find(read, key)? else { return Ok(()) };
+    let (mut budget, mut fits) = (ReplyBudget::default(), true);
+    read.parts(hash.id, Bound::Unbounded, Bound::Unbounded, false, &mut |field, value| {
+        fits = visit(&mut budget, field, value);
+        if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    if fits { Ok(()) } else { Err(refused(REPLY_TOO_LARGE)) }
+}
+
+/// The cursor is a position, see [`crate::page`].
+pub(super) fn hscan(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    let Some(hash) = Hash::find(read, args[1])? else {
+        return Ok(Reply::Array(vec![Reply::bulk(b""), Reply::Array(Vec::new())]));
+    };
+    let mut filling = Filling::new(Page::parse(Of::Fields, &args[3..])?);
+    let lower = after(args[2]).map_or(Bound::Unbounded, Bound::Excluded);
+    read.parts(hash.id, lower, Bound::Unbounded, false, &mut |field, value| filling.look(field, Some(value), true))?;
+    Ok(filling.finish())
+}
+
+/// Chooses among the first [`MAX_REDIS_SCAN_ROWS`] fields, each as likely: what it costs is bounded, as nothing here
+/// counts fields up to a position.
+pub(super) fn hrandfield(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    let Some(count) = args.get(2) else {
+        let one = choose(read, args[1], 1)?.pop();
+        return Ok(one.map_or(Reply::Null, |(field, _)| field));
+    };
+    // Redis's own bounds, for the sake of its error.
+    let count = integer_between(count, -i64::MAX, i64::MAX)?;
+    let with_values = match args[3..] {
+        [] => false,
+        [option] if is(option, "withvalues") => true,
+        _ => return Err(refused(SYNTAX)),
+    };
+    if with_values && count.unsigned_abs() > i64::MAX.unsigned_abs() / 2 {
+        return Ok(Reply::error("ERR value is out of range"));
+    }
+    let pairs = choose(read, args[1], count)?;
+    Ok(if with_values {
+        Reply::FlatPairs(pairs)
+    } else {
+        Reply::Array(pairs.into_iter().map(|(field, _)| field).collect())
+    })
+}
+
+/// Up to `count` different fields, or as many as `-count` of which some may be the same.
+fn choose(read: &dyn Read, key: &[u8], count: i64) -> Result<Vec<(Reply, Reply)>, Stop> {
+    let Some(hash) = Hash::find(read, key)? else { return Ok(Vec::new()) };
+    let fields = usize::try_from(hash.fields).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS);
+    let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    let mut random = Random(read.seed());
+    // How often each field is chosen.
+    let mut chosen = vec![0_usize; fields];
+    if count < 0 {
+        if wanted > MAX_REDIS_REPLY_BYTES / REDIS_REPLY_ITEM_BYTES {
+            return Err(refused(REPLY_TOO_LARGE));
+        }
+        for _ in 0..wanted {
+            chosen[random.below(fields)] += 1;
+        }
+    } else {
+        // Each field with the chance that what is still wanted has among what is left.
+        let mut wanted = wanted.min(fields);
+        for (at, chosen) in chosen.iter_mut().enumerate() {
+            if random.below(fields - at) < wanted {
+                *chosen = 1;
+                wanted -= 1;
+            }
+        }
+    }
+    let mut pairs = gather(read, &hash, &chosen)?;
+    if count < 0 {
+        random.shuffle(&mut pairs);
+    }
+    Ok(pairs)
+}
+
+/// The fields that are chosen, as often as they are.
+fn gather(read: &dyn Read, hash: &Hash, chosen: &[usize]) -> Result<Vec<(Reply, Reply)>, Stop> {
+    let (mut pairs, mut budget, mut fits, mut at) = (Vec::new(), ReplyBudget::default(), true, 0);
+    read.parts(hash.id, Bound::Unbounded, Bound::Unbounded, false, &mut |field, value| {
+        let Some(&times) = chosen.get(at) else { return ControlFlow::Break(()) };
+        at += 1;
+        if times > 0 {
+            let pair = (Reply::bulk(field), Reply::bulk(value));
+            for _ in 0..times {
+                fits = fits && budget.fits(field.len()) && budget.fits(value.len());
+                if !fits {
+                    return ControlFlow::Break(());
+                }
+                pairs.push(pair.clone());
+            }
+        }
+        ControlFlow::Continue(())
+    })?;
+    if fits { Ok(pairs) } else { Err(refused(REPLY_TOO_LARGE)) }
+}
+
+/// SplitMix64: enough to choose by.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below a bound that is not 0.
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for end in (2..=items.len()).rev() {
+            items.swap(end - 1, self.below(end));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Deadlines of keys: telling, setting and removing them.
+
+use crate::{
+    Reply,
+    command::{Answer, Stop},
+    errors::{bad_expire_time, c_string, printable, refused},
+    expiry::{Since, Unit, bounded, is},
+    number::integer,
+    store::{Read, Store},
+};
+
+pub(super) fn ttl(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    tell(read, args, Unit::Seconds, Since::Now)
+}
+
+pub(super) fn pttl(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    tell(read, args, Unit::Milliseconds, Since::Now)
+}
+
+pub(super) fn expiretime(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    tell(read, args, Unit::Seconds, Since::Epoch)
+}
+
+pub(super) fn pexpiretime(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    tell(read, args, Unit::Milliseconds, Since::Epoch)
+}
+
+fn tell(read: &dyn Read, args: &[&[u8]], unit: Unit, since: Since) -> Answer {
+    let Some(look) = read.look(args[1])? else { return Ok(Reply::Integer(-2)) };
+    let Some(deadline) = look.deadline else { return Ok(Reply::Integer(-1)) };
+    let millis = match since {
+        Since::Now => deadline.saturating_sub(read.now()),
+        Since::Epoch => deadline,
+    };
+    let told = match unit {
+        Unit::Milliseconds => millis,
+        Unit::Seconds => millis.saturating_add(500) / 1000,
+    };
+    Ok(Reply::Integer(i64::try_from(told).unwrap_or(i64::MAX)))
+}
+
+/// Conditions on the deadline that a key has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Conditions {
+    nx: bool,
+    xx: bool,
+    gt: bool,
+    lt: bool,
+}
+
+impl Conditions {
+    fn parse(args: &[&[u8]]) -> Result<Self, Stop> {
+        let mut conditions = Self::default();
+        for option in args {
+            match option {
+                _ if is(option, "nx") => conditions.nx = true,
+                _ if is(option, "xx") => conditions.xx = true,
+                _ if is(option, "gt") => conditions.gt = true,
+                _ if is(option, "lt") => conditions.lt = true,
+                _ => return Err(Stop::error(format!("ERR Unsupported option {}", printable(c_string(option))))),
+            }
+        }
+        if conditions.nx && (conditions.xx || conditions.gt || conditions.lt) {
+            return Err(refused("ERR NX and XX, GT or LT options at the same time are not compatible"));
+        }
+        if conditions.gt && conditions.lt {
+            return Err(refused("ERR GT and LT options at the same time are not compatible"));
+        }
+        Ok(conditions)
+    }
+
+    /// Whether a key with that deadline gets the new one. No deadline counts as one that never comes.
+    fn are_met(self, old: Option<i64>, new: i64) -> bool {
+        (!self.nx || old.is_none())
+            && (!self.xx || old.is_some())
+            && (!self.gt || old.is_some_and(|old| new > old))
+            && (!self.lt || old.is_none_or(|old| new < old))
+    }
+}
+
+pub(super) fn expire<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    set(store, args, Unit::Seconds, Since::Now, "expire")
+}
+
+pub(super) fn pexpire<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    set(store, args, Unit::Milliseconds, Since::Now, "pexpire")
+}
+
+pub(super) fn expireat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    set(store, args, Unit::Seconds, Since::Epoch, "expireat")
+}
+
+pub(super) fn pexpireat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    set(store, args, Unit::Milliseconds, Since::Epoch, "pexpireat")
+}
+
+fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, since: Since, command: &'static str) -> Answer {
+    let key = args[1];
+    let conditions = Conditions::parse(&args[3..])?;
+    let given = integer(args[2])?;
+    let millis = match unit {
+        Unit::Milliseconds => Some(given),
+        Unit::Seconds => given.checked_mul(1000),
+    };
+    let now = i64::try_from(store.now()).unwrap_or(i64::MAX);
+    let base = if since == Since::Now { now } else { 0 };
+    let new = millis.and_then(|millis| millis.checked_add(base)).ok_or_else(|| bad_expire_time(command))?;
+    let Some(look) = store.look(key)? else { return Ok(Reply::Integer(0)) };
+    let old = look.deadline.map(|old| i64::try_from(old).unwrap_or(i64::MAX));
+    if !conditions.are_met(old, new) {
+        return Ok(Reply::Integer(0));
+    }
+    match u64::try_from(new) {
+        Ok(deadline) if new > now => store.set_deadline(key, Some(bounded(deadline)))?,
+        _ => {
+            store.delete(key)?;
+        }
+    }
+    Ok(Reply::Integer(1))
+}
+
+pub(super) fn persist<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
+    if store.look(args[1])?.is_none_or(|look| look.deadline.is_none()) {
+        return Ok(Reply::Integer(0));
+    }
+    store.set_deadline(args[1], None)?;
+    Ok(Reply::Integer(1))
+}

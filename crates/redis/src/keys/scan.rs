@@ -1,0 +1,68 @@
+//! Lists of keys: SCAN, KEYS, RANDOMKEY.
+
+use std::ops::ControlFlow;
+
+use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
+
+use crate::{
+    Reply,
+    command::Answer,
+    errors::{REPLY_TOO_LARGE, refused},
+    expiry::is,
+    glob,
+    page::{Filling, Of, Page, after},
+    store::Read,
+    value::ReplyBudget,
+};
+
+/// The cursor is a position, see [`crate::page`].
+pub(super) fn scan(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    let page = Page::parse(Of::Keys, &args[2..])?;
+    let kind = page.kind;
+    let mut filling = Filling::new(page);
+    read.keys(after(args[1]), &mut |key, look| {
+        filling.look(key, None, kind.is_none_or(|kind| is(kind, look.kind.name())))
+    })?;
+    Ok(filling.finish())
+}
+
+pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    let pattern = args[1];
+    let all = pattern == b"*";
+    let (mut budget, mut replies, mut fits) = (ReplyBudget::default(), Vec::new(), true);
+    read.keys(None, &mut |key, _| {
+        if all || glob::matches(pattern, key) {
+            fits = budget.fits(key.len());
+            if !fits {
+                return ControlFlow::Break(());
+            }
+            replies.push(Reply::bulk(key));
+        }
+        ControlFlow::Continue(())
+    })?;
+    if fits { Ok(Reply::Array(replies)) } else { Err(refused(REPLY_TOO_LARGE)) }
+}
+
+/// One of the first [`MAX_REDIS_SCAN_ROWS`] keys, each as likely: what it costs is bounded, as nothing here counts keys
+/// up to a position.
+pub(super) fn randomkey(read: &dyn Read, _: &[&[u8]]) -> Answer {
+    let stored = usize::try_from(read.len()?).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS);
+    if stored == 0 {
+        return Ok(Reply::Null);
+    }
+    let wanted = (read.seed() % stored as u64) as usize;
+    let (mut first, mut chosen, mut looked) = (None, None, 0);
+    read.keys(None, &mut |key, _| {
+        if first.is_none() {
+            first = Some(Reply::bulk(key));
+        }
+        if looked == wanted {
+            chosen = Some(Reply::bulk(key));
+            return ControlFlow::Break(());
+        }
+        looked += 1;
+        ControlFlow::Continue(())
+    })?;
+    // Keys that have ended are among those stored, but are not visited.
+    Ok(chosen.or(first).unwrap_or(Reply::Null))
+}

@@ -1,0 +1,122 @@
+//! Pages of SCAN and HSCAN: their options, and where the next one begins.
+//!
+//! A cursor here is a *position*: the last name that was looked at, empty for the beginning and for the end. Who serves
+//! Redis clients gives them decimal cursors for it. An empty name ends no page, because its position would be the end.
+
+use std::ops::ControlFlow;
+
+use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
+
+use crate::{
+    Reply,
+    command::Stop,
+    errors::{SYNTAX, refused},
+    expiry::is,
+    glob,
+    number::integer,
+    value::ReplyBudget,
+};
+
+/// How many names a page looks at, if nothing else is asked for.
+const DEFAULT_COUNT: usize = 10;
+
+/// Whether TYPE is an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    Keys,
+    Fields,
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub(crate) struct Page<'a> {
+    count: usize,
+    pattern: Option<&'a [u8]>,
+    /// The kind of keys that is wanted.
+    pub(crate) kind: Option<&'a [u8]>,
+}
+
+impl<'a> Page<'a> {
+    pub(crate) fn parse(of: Of, options: &[&'a [u8]]) -> Result<Self, Stop> {
+        let mut page = Self { count: DEFAULT_COUNT, pattern: None, kind: None };
+        let mut rest = options;
+        while let [option, after @ ..] = rest {
+            let [argument, after @ ..] = after else { return Err(refused(SYNTAX)) };
+            match option {
+                _ if is(option, "count") => page.count = count(argument)?,
+                _ if is(option, "match") => page.pattern = Some(argument),
+                _ if is(option, "type") && of == Of::Keys => page.kind = Some(argument),
+                _ => return Err(refused(SYNTAX)),
+            }
+            rest = after;
+        }
+        page.pattern = page.pattern.filter(|pattern| *pattern != b"*");
+        Ok(page)
+    }
+
+    fn matches(&self, name: &[u8]) -> bool {
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
+    }
+}
+
+fn count(argument: &[u8]) -> Result<usize, Stop> {
+    match integer(argument)? {
+        count @ 1.. => Ok(usize::try_from(count).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS)),
+        _ => Err(refused(SYNTAX)),
+    }
+}
+
+/// A page that is being filled.
+#[derive(Debug)]
+pub(crate) struct Filling<'a> {
+    page: Page<'a>,
+    looked: usize,
+    budget: ReplyBudget,
+    last: Vec<u8>,
+    replies: Vec<Reply>,
+    ended_early: bool,
+}
+
+impl<'a> Filling<'a> {
+    pub(crate) fn new(page: Page<'a>) -> Self {
+        Self {
+            page,
+            looked: 0,
+            budget: ReplyBudget::default(),
+            last: Vec::new(),
+            replies: Vec::new(),
+            ended_early: false,
+        }
+    }
+
+    /// Looks at the next name; if it is `wanted` and matches, it is in the page, with its value if there is one.
+    pub(crate) fn look(&mut self, name: &[u8], value: Option<&[u8]>, wanted: bool) -> ControlFlow<()> {
+        let full = self.looked >= self.page.count && !self.last.is_empty();
+        let matched = !full && wanted && self.page.matches(name);
+        let fits = !matched || self.budget.fits(name.len() + value.map_or(0, <[u8]>::len));
+        // One that does not fit beside others fits alone.
+        if full || (!fits && !self.last.is_empty()) {
+            self.ended_early = true;
+            return ControlFlow::Break(());
+        }
+        self.looked += 1;
+        self.last.clear();
+        self.last.extend_from_slice(name);
+        if matched {
+            self.replies.push(Reply::bulk(name));
+            self.replies.extend(value.map(Reply::bulk));
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The position behind the page, and the page.
+    pub(crate) fn finish(self) -> Reply {
+        let position = if self.ended_early { Reply::bulk(&self.last) } else { Reply::bulk(b"") };
+        Reply::Array(vec![position, Reply::Array(self.replies)])
+    }
+}
+
+/// Where a page begins: behind the position.
+pub(crate) fn after(position: &[u8]) -> Option<&[u8]> {
+    (!position.is_empty()).then_some(position)
+}
