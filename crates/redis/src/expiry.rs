@@ -41,7 +41,10 @@ pub(crate) fn bounded(deadline: u64) -> u64 {
     deadline.min(MAX_DEADLINE_MILLIS)
 }
 
-/// An argument in lower case, if it is short enough to be an option: options are compared in any case.
+/// Whether an argument is that option, in any case. To Redis it ends at a zero byte.
 pub(crate) fn is(argument: &[u8], option: &str) -> bool {
-    argument.eq_ignore_ascii_case(option.as_bytes())
+    match argument.split_at_checked(option.len()) {
+        Some((begin, rest)) => matches!(rest, [] | [0, ..]) && begin.eq_ignore_ascii_case(option.as_bytes()),
+        None => false,
+    }
 }

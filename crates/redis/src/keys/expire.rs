@@ -6,7 +6,7 @@ use crate::{
     errors::{bad_expire_time, c_string, printable, refused},
     expiry::{Since, Unit, bounded, is},
     number::integer,
-    store::{Read, Store},
+    store::{MAX_DEADLINE_MILLIS, Read, Store},
 };
 
 pub(super) fn ttl(read: &dyn Read, args: &[&[u8]]) -> Answer {
@@ -107,7 +107,8 @@ fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, since: Sinc
     let new = millis.and_then(|millis| millis.checked_add(base)).ok_or_else(|| bad_expire_time(command))?;
     let Some(look) = store.look(key)? else { return Ok(Reply::Integer(0)) };
     let old = look.deadline.map(|old| i64::try_from(old).unwrap_or(i64::MAX));
-    if !conditions.are_met(old, new) {
+    // Compared as they are kept.
+    if !conditions.are_met(old, new.min(MAX_DEADLINE_MILLIS as i64)) {
         return Ok(Reply::Integer(0));
     }
     match u64::try_from(new) {

@@ -1,0 +1,121 @@
+//! Redis's own server is the oracle: the same random commands, asked of it and of the commands here over a store in
+//! memory; replies are the same bytes, in RESP2 and in RESP3. What may differ is in `support/compare.rs`.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use support::{
+    compare::Pair,
+    connection::Target,
+    frame::Frame,
+    generate::{Generator, Mix, hashes, keys, now_millis, strings},
+    redis_server::RedisServer,
+    seed,
+};
+use thalweg_redis::{
+    Run, command, execute,
+    model::Model,
+    wire::{Protocol, Writer},
+};
+
+/// The commands over a store in memory. What a session does with cursors is done here: a position is its own cursor.
+struct Executor {
+    model: Model,
+    protocol: Protocol,
+}
+
+impl Executor {
+    fn new(protocol: u8) -> Self {
+        let protocol = if protocol == 3 { Protocol::Resp3 } else { Protocol::Resp2 };
+        Self { model: Model::default(), protocol }
+    }
+}
+
+/// Marks a position, so that none is `0`.
+const POSITION: u8 = b'@';
+
+impl Target for Executor {
+    fn ask(&mut self, args: &[Vec<u8>]) -> Frame {
+        let mut args = args.to_vec();
+        let cursor = match args[0].to_ascii_lowercase().as_slice() {
+            b"scan" => Some(1),
+            b"hscan" => Some(2),
+            _ => None,
+        };
+        if let Some(cursor) = cursor.and_then(|at| args.get_mut(at)) {
+            *cursor = if cursor == b"0" { Vec::new() } else { cursor[1..].to_vec() };
+        }
+        self.model.now = now_millis();
+        let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        let reply = execute(&mut self.model, &args).expect("a store in memory does not fail");
+        let mut bytes = Vec::new();
+        Writer::new(&mut bytes, self.protocol).reply(&reply);
+        let mut frame = Frame::parse(&bytes);
+        if let (Some(_), Frame::Many(_, Some(page))) = (cursor, &mut frame)
+            && let Frame::Bulk(_, Some(position)) = &mut page[0]
+        {
+            *position = if position.is_empty() { b"0".to_vec() } else { [&[POSITION], &position[..]].concat() };
+        }
+        frame
+    }
+}
+
+/// The same steps on both sides; which commands were answered with something else than an error.
+fn compare(families: &[&[Generator]], steps: usize, default_seed: u64) -> BTreeSet<String> {
+    let Some(server) = RedisServer::start() else { return BTreeSet::new() };
+    let seed = seed(default_seed);
+    let mut answered = BTreeSet::new();
+    for protocol in [2, 3] {
+        let mut redis = server.connect(protocol);
+        redis.ask(&args!["FLUSHALL"]);
+        let mut ours = Executor::new(protocol);
+        let mut pair = Pair::new(&mut redis, &mut ours);
+        pair.run(&Mix::new(families), seed ^ u64::from(protocol), steps);
+        answered.extend(pair.answered.into_keys());
+    }
+    answered
+}
+
+#[test]
+fn strings_are_answered_as_redis_answers() {
+    compare(&[strings::ALL], 20_000, 101);
+}
+
+#[test]
+fn hashes_are_answered_as_redis_answers() {
+    compare(&[hashes::ALL], 20_000, 102);
+}
+
+#[test]
+fn everything_at_once_is_answered_as_redis_answers_and_nothing_is_left_out() {
+    let answered = compare(&[strings::ALL, keys::ALL, hashes::ALL], 40_000, 103);
+    if answered.is_empty() {
+        return;
+    }
+    // Streams have a test of their own.
+    let ours = command::all().filter(|command| !matches!(command.run, Run::Session) && !command.name.starts_with('x'));
+    let left_out: Vec<_> = ours.map(|command| command.name).filter(|name| !answered.contains(*name)).collect();
+    assert_eq!(left_out, Vec::<&str>::new());
+}
+
+#[test]
+fn the_table_of_commands_is_that_of_redis() {
+    let Some(server) = RedisServer::start() else { return };
+    let mut redis = server.connect(2);
+    for command in command::all() {
+        let info = redis.ask(&args!["COMMAND", "INFO", command.name]);
+        let [info] = info.items() else { panic!("{info:?}") };
+        let [_, arity, flags, first, last, step, ..] = info.items() else { panic!("{}: {info:?}", command.name) };
+        let flag = |frame: &Frame| match frame {
+            Frame::Line(b'+', text) => String::from_utf8(text.clone()).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let theirs: BTreeSet<_> = flags.items().iter().map(flag).collect();
+        let ours: BTreeSet<_> = command.flags.iter().map(ToString::to_string).collect();
+        assert_eq!(ours, theirs, "{}", command.name);
+        let keys = [command.keys.first, command.keys.last, command.keys.step];
+        let ours = [command.arity, keys[0], keys[1], keys[2]].map(|number| Some(i64::from(number)));
+        assert_eq!(ours, [arity, first, last, step].map(Frame::integer), "{}", command.name);
+    }
+}
