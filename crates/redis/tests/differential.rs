@@ -88,6 +88,16 @@ fn hashes_are_answered_as_redis_answers() {
 }
 
 #[test]
+fn numbers_have_the_digits_that_they_have_in_redis() {
+    compare(&[strings::FLOATS], 20_000, 104);
+}
+
+#[test]
+fn patterns_match_what_they_match_in_redis() {
+    compare(&[keys::PATTERNS], 3000, 105);
+}
+
+#[test]
 fn everything_at_once_is_answered_as_redis_answers_and_nothing_is_left_out() {
     let answered = compare(&[strings::ALL, keys::ALL, hashes::ALL], 40_000, 103);
     if answered.is_empty() {

@@ -14,6 +14,9 @@ pub const ALL: &[Generator] = &[
     randomkey, dbsize, flush, object, unknown,
 ];
 
+/// Short names and patterns of the same letters.
+pub const PATTERNS: &[Generator] = &[set_short, set_short, set_short, del_short, keys, keys, keys, scan];
+
 fn some(rng: &mut Rng, pool: &Pool, name: &str) -> Step {
     let mut args = args![name];
     args.extend((0..1 + rng.below(3)).map(|_| pool.key(rng)));
@@ -160,5 +163,19 @@ fn unknown(rng: &mut Rng, _: &Pool) -> Step {
     let words = ["nope", "", "two words", "line\r\nbreak", "\r\nends\r\n", "zero\0byte", "'", &long];
     let mut args = args![*rng.pick(&words)];
     args.extend(options(rng, 4, |rng| args![*rng.pick(&words)]));
+    exact(args)
+}
+
+fn short(rng: &mut Rng) -> Vec<u8> {
+    (0..rng.below(6)).map(|_| *rng.pick(b"aab:-]\\[^*\xff\x80")).collect()
+}
+
+fn set_short(rng: &mut Rng, _: &Pool) -> Step {
+    exact(args!["set", short(rng), ""])
+}
+
+fn del_short(rng: &mut Rng, _: &Pool) -> Step {
+    let mut args = args!["del"];
+    args.extend((0..10).map(|_| short(rng)));
     exact(args)
 }

@@ -260,7 +260,7 @@ impl Pool {
 
     pub fn pattern(&self, rng: &mut Rng) -> Vec<u8> {
         if rng.one_in(3) {
-            let alphabet = b"**??ab[]^-\\k:1";
+            let alphabet = b"**??aabb[[]]^--\\\\k:1\xff\x80";
             return (0..rng.below(8)).map(|_| *rng.pick(alphabet)).collect();
         }
         rng.pick(PATTERNS).to_vec()

@@ -35,6 +35,9 @@ pub const ALL: &[Generator] = &[
     incrbyfloat,
 ];
 
+/// Numbers only, for the sake of their last digits.
+pub const FLOATS: &[Generator] = &[set_float, incrbyfloat];
+
 /// A time to live in seconds or milliseconds: far away, or refused.
 pub fn time_to_live(rng: &mut Rng, unit_millis: u64) -> Vec<u8> {
     match rng.below(8) {
@@ -186,4 +189,8 @@ fn decrby(rng: &mut Rng, pool: &Pool) -> Step {
 
 fn incrbyfloat(rng: &mut Rng, pool: &Pool) -> Step {
     exact(args!["incrbyfloat", pool.key(rng), pool.float(rng)])
+}
+
+fn set_float(rng: &mut Rng, pool: &Pool) -> Step {
+    exact(args!["set", pool.key(rng), pool.float(rng)])
 }
