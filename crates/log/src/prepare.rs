@@ -38,6 +38,14 @@ const PACE_STEP: Duration = Duration::from_millis(4);
 const EASY_PACE_STEP: Duration = Duration::from_millis(16);
 /// Recycled segments kept beyond `spare_segments` while there is room: saves writing their zeroes again.
 const EXTRA_SPARES: usize = 2;
+/// As many recycled segments are kept as were used within this time: segments are freed many at a time, whenever the
+/// state has been flushed, and a log that is written to as before uses all of them before the next come.
+const RECENT: Duration = Duration::from_secs(60);
+/// How many those may be, and their bytes all together.
+const MAX_RECENT: u64 = 64;
+const MAX_RECENT_BYTES: u64 = 2 << 30;
+/// How often what is kept beyond `spare_segments + EXTRA_SPARES` is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A file of a segment.
 #[derive(Clone, Debug)]
@@ -72,12 +80,26 @@ struct State {
     stop: bool,
     generation: u64,
     slots: BTreeSet<u32>,
-    /// When the writer took the last one, and how long the one before it lasted.
-    taken: Option<Instant>,
+    /// When the writer took the last ones, as many as can matter, and how long the one before the last lasted.
+    taken: VecDeque<Instant>,
     lasted: Duration,
 }
 
 impl State {
+    /// The writer takes one now; of the times of takes the newest `most` are remembered.
+    fn note_taken(&mut self, now: Instant, most: usize) {
+        self.lasted = self.taken.back().map_or(Duration::ZERO, |before| now - *before);
+        self.taken.push_back(now);
+        if self.taken.len() > most {
+            self.taken.pop_front();
+        }
+    }
+
+    /// Segments taken within [`RECENT`].
+    fn taken_recently(&self, now: Instant) -> usize {
+        self.taken.len() - self.taken.partition_point(|taken| now.duration_since(*taken) > RECENT)
+    }
+
     /// How long a step takes at least: segments are prepared in half the time in which they are used, within limits.
     fn pace_step(&self, segment_bytes: u32) -> Duration {
         let steps = (u64::from(segment_bytes) / PACE_STEP_BYTES).max(1) as u32;
@@ -168,8 +190,7 @@ impl Spares {
             return None;
         }
         state.retry = true;
-        let now = Instant::now();
-        state.lasted = state.taken.replace(now).map_or(Duration::ZERO, |before| now - before);
+        state.note_taken(Instant::now(), self.most_extra());
         self.work.notify_one();
         state.ready.pop_front()
     }
@@ -248,20 +269,25 @@ impl Spares {
                 Job::Create => self.create(),
                 Job::Remove(slot) => self.remove(&slot).map(|()| None),
             };
-            let mut state = self.state();
-            match outcome {
-                Ok(Some(prepared)) => {
-                    state.fault = None;
-                    state.ready.push_back(prepared);
-                }
-                Ok(None) => {}
-                Err(fault) => {
-                    state.fault = Some(fault);
-                    state.faults += 1;
-                }
-            }
-            self.ready.notify_all();
+            self.done(outcome);
         }
+    }
+
+    /// Hands over what has been prepared, or says why nothing was.
+    fn done(&self, outcome: Result<Option<Prepared>, DiskFault>) {
+        let mut state = self.state();
+        match outcome {
+            Ok(Some(prepared)) => {
+                state.fault = None;
+                state.ready.push_back(prepared);
+            }
+            Ok(None) => {}
+            Err(fault) => {
+                state.fault = Some(fault);
+                state.faults += 1;
+            }
+        }
+        self.ready.notify_all();
     }
 
     fn next_job(&self) -> Job {
@@ -271,17 +297,45 @@ impl Spares {
             if state.stop {
                 return Job::Stop;
             }
-            let keep = if self.is_low() { self.target } else { self.target + EXTRA_SPARES };
+            let keep = self.keep(&state);
             if let Some(slot) = state.freed.pop() {
                 let fits = slot.segment_bytes == self.segment_bytes && state.ready.len() < keep;
                 return if fits { Job::Recycle(slot) } else { Job::Remove(slot) };
+            }
+            if state.ready.len() > keep {
+                // The newest: those before it stay in the order of their generations.
+                let surplus = state.ready.pop_back().expect("there are more than are kept");
+                return Job::Remove(surplus.slot);
             }
             if state.ready.len() < self.target && state.retry {
                 state.retry = false;
                 return Job::Create;
             }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.rest(state);
         }
+    }
+
+    /// Waits until there may be work.
+    fn rest<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if state.ready.len() <= self.target + EXTRA_SPARES {
+            return self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let state = self.work.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        self.look();
+        state
+    }
+
+    /// How many ready segments are kept, when there are more than were asked for.
+    fn keep(&self, state: &State) -> usize {
+        if self.is_low() {
+            return self.target;
+        }
+        self.target + state.taken_recently(Instant::now()).clamp(EXTRA_SPARES, self.most_extra())
+    }
+
+    /// Most segments that are kept beyond `spare_segments`.
+    fn most_extra(&self) -> usize {
+        EXTRA_SPARES.max((MAX_RECENT_BYTES / u64::from(self.segment_bytes)).min(MAX_RECENT) as usize)
     }
 
     /// Makes a segment on the caller's thread: for open.
@@ -315,8 +369,8 @@ impl Spares {
     }
 
     fn claim_and_build(&self, pace: Pace) -> Result<Option<Prepared>, DiskFault> {
-        let (slot, generation) = self.claim();
-        let built = self.build(slot, generation, pace);
+        let slot = self.claim();
+        let built = self.build(slot, pace);
         let mut state = self.state();
         match &built {
             Ok(Some(_)) => state.retry = true,
@@ -330,11 +384,11 @@ impl Spares {
         built
     }
 
-    fn claim(&self) -> (u32, Generation) {
+    fn claim(&self) -> u32 {
         let mut state = self.state();
         let slot = (1..).find(|slot| !state.slots.contains(slot)).expect("fewer than 2^32 segments");
         state.slots.insert(slot);
-        (slot, Self::next_generation(&mut state))
+        slot
     }
 
     fn next_generation(state: &mut State) -> Generation {
@@ -346,7 +400,7 @@ impl Spares {
         format!("{}/{slot:08}.tmp", self.dir)
     }
 
-    fn build(&self, number: u32, generation: Generation, pace: Pace) -> Result<Option<Prepared>, DiskFault> {
+    fn build(&self, number: u32, pace: Pace) -> Result<Option<Prepared>, DiskFault> {
         let tmp = self.tmp_path(number);
         let path = format!("{}/{}", self.dir, segment_name(number));
         let file = self.disk.create(&tmp).explain("create", &tmp)?;
@@ -354,6 +408,8 @@ impl Spares {
             return Ok(None);
         }
         let slot = Slot { file, path, slot: number, segment_bytes: self.segment_bytes };
+        // Not before: what was recycled meanwhile is ready before this one.
+        let generation = Self::next_generation(&mut self.state());
         let id = SegmentId::draw(self.seed, generation);
         write_spare_header(&slot, id, generation).explain("write", &tmp)?;
         slot.file.sync_all().explain("sync", &tmp)?;
@@ -380,6 +436,7 @@ impl Spares {
                 if !self.pause(step_began) {
                     return Ok(false);
                 }
+                self.recycle_freed();
                 step_began = Instant::now();
             }
         }
@@ -396,6 +453,24 @@ impl Spares {
                 return !state.stop;
             }
             state = self.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Recycles what has been freed while a segment is being filled: so a writer that waits for a segment need not wait
+    /// for the zeroes.
+    fn recycle_freed(&self) {
+        loop {
+            let slot = {
+                let mut state = self.state();
+                if state.ready.len() >= self.keep(&state) {
+                    return;
+                }
+                let Some(at) = state.freed.iter().rposition(|slot| slot.segment_bytes == self.segment_bytes) else {
+                    return;
+                };
+                state.freed.swap_remove(at)
+            };
+            self.done(self.recycle(slot).map(Some));
         }
     }
 

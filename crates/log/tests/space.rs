@@ -108,6 +108,52 @@ fn a_segment_is_recycled_only_when_no_reader_holds_it() {
     }
 }
 
+/// Frees all that can be, and waits until each of these files is ready to be written to again, or removed.
+fn free_all(log: &Log, disk: &dyn Disk) -> (usize, usize) {
+    log.release(log.end());
+    let freed = log.freeable(SpaceTime(u64::MAX));
+    let before = log.stats().recycled;
+    for info in &freed {
+        log.free(info.generation).unwrap();
+    }
+    loop {
+        let recycled = (log.stats().recycled - before) as usize;
+        let removed = freed.iter().filter(|info| gone(disk, &info.file)).count();
+        if recycled + removed == freed.len() {
+            return (recycled, removed);
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn as_many_segments_are_recycled_as_were_used_lately() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(7));
+    let (log, _) = filled(&disk, 40); // two to a segment
+    assert_eq!(free_all(&log, &*disk), (19, 0));
+    let before = log.stats();
+    assert!(before.spare_segments >= 19);
+    for number in 40..70 {
+        append(&log, &[payload(number, 3000)], Durability::Os).unwrap();
+    }
+    let after = log.stats();
+    assert_eq!(
+        (after.created, after.zeroed_bytes),
+        (before.created, before.zeroed_bytes),
+        "15 were taken: none is made"
+    );
+}
+
+#[test]
+fn no_more_than_64_are_kept_beyond_the_spares() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(8));
+    let (log, _) = filled(&disk, 200);
+    let (recycled, removed) = free_all(&log, &*disk);
+    let spares = log.stats().spare_segments;
+    assert!(recycled <= 66 && removed >= 99 - 66, "{recycled} recycled, {removed} removed");
+    assert!((60..=66).contains(&spares), "{spares}");
+}
+
 fn gone(disk: &dyn Disk, file: &str) -> bool {
     disk.open(file).is_err()
 }
