@@ -104,8 +104,14 @@ fn pubsub(node: &Node, flags: &str) -> Report {
 fn subjects_in_every_arrangement() {
     let node = Node::start();
     let report = pubsub(&node, "--payload 128 --batch 16 --fan-out 3");
-    for column in ["p50 µs", "p99 µs", "generator CPU s/M deliveries", "bare stream MB/s", "of bare, per received byte"]
-    {
+    for column in [
+        "p50 µs",
+        "p99 µs",
+        "generator CPU s/M deliveries",
+        "bare stream MB/s",
+        "of bare, bytes that subscribers receive",
+        "bare relay MB/s",
+    ] {
         assert!(figure(&report, "figures", column).as_f64().is_some_and(|value| value > 0.0), "{column}");
     }
     assert_eq!(figure(&report, "conditions", "subscriptions"), "3 on 3");
@@ -163,6 +169,8 @@ fn durable_streams() {
     run("--payload 1024 --batch 50 --in-flight 4 --durability os");
     let consumed = run("--only consume");
     assert_eq!(consumed.tables[0].rows.len(), 2);
+    let error = streams::run(&options(&flags, "--retention-mib 1"), &mut Quiet).unwrap_err().to_string();
+    assert!(error.contains("--target"), "whether segments are reused can't be seen from outside: {error}");
 }
 
 #[test]

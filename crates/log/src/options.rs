@@ -15,7 +15,8 @@ pub struct LogOptions {
     /// Size of a segment file: 16 KiB to 1 GiB, a multiple of 4096. A batch must fit in one.
     pub segment_bytes: u32,
     /// Prepared segments kept ready, at least 2, of which the last is kept back for [`crate::Purpose::Reclaim`].
-    /// Costs `spare_segments * segment_bytes` of disk.
+    /// Costs `spare_segments * segment_bytes` of disk; of recycled ones as many more as were used in the last minute, up to
+    /// 64 or 2 GiB.
     pub spare_segments: u32,
     /// Longest time between an `interval` write and its fsync: what a power loss may take of such writes.
     pub sync_interval: Duration,

@@ -24,8 +24,8 @@ use thalweg_transport::QuicOptions;
 use super::{crew, place::Carrier};
 use crate::{BenchError, latency::Latencies};
 
-const CHUNK: usize = 64 << 10;
-const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+pub(super) const CHUNK: usize = 64 << 10;
+pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const SUBJECT: &str = "a bare stream";
 
 /// Bytes per second of one stream. Nothing for TLS, which is measured against TCP.
@@ -120,7 +120,7 @@ impl Drop for Stay {
 }
 
 /// Bytes over time, after a fifth of it as a warm-up.
-struct Rate {
+pub(super) struct Rate {
     begun: Instant,
     from: Duration,
     time: Duration,
@@ -130,16 +130,16 @@ struct Rate {
 }
 
 impl Rate {
-    fn begin(time: Duration) -> Self {
+    pub(super) fn begin(time: Duration) -> Self {
         let begun = Instant::now();
         Self { begun, from: time / 5, time, bytes: 0, first: None, last: begun }
     }
 
-    fn goes_on(&self) -> bool {
+    pub(super) fn goes_on(&self) -> bool {
         self.last - self.begun < self.time
     }
 
-    fn count(&mut self, bytes: usize) {
+    pub(super) fn count(&mut self, bytes: usize) {
         self.last = Instant::now();
         if self.first.is_some() {
             self.bytes += bytes as u64;
@@ -148,16 +148,16 @@ impl Rate {
         }
     }
 
-    fn per_second(&self) -> f64 {
+    pub(super) fn per_second(&self) -> f64 {
         let seconds = self.first.map_or(0.0, |first| (self.last - first).as_secs_f64());
         if seconds > 0.0 { self.bytes as f64 / seconds } else { f64::NAN }
     }
 }
 
-type Quic<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+pub(super) type Quic<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Both configurations, with a certificate made for the occasion.
-fn quic_configs() -> Quic<(ServerConfig, ClientConfig)> {
+pub(super) fn quic_configs() -> Quic<(ServerConfig, ClientConfig)> {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])?;
     let certificate = CertificateDer::from(made.cert);
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
@@ -178,7 +178,7 @@ fn quic_configs() -> Quic<(ServerConfig, ClientConfig)> {
 }
 
 /// A socket with the buffers that the server's have; the system may give less.
-fn quic_socket() -> io::Result<UdpSocket> {
+pub(super) fn quic_socket() -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(ANY)?;
     let bytes = QuicOptions::DEFAULTS.socket_buffer_bytes;
     rustix::net::sockopt::set_socket_recv_buffer_size(&socket, bytes)?;

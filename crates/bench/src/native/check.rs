@@ -98,6 +98,7 @@ const MASK: u64 = (1 << 40) - 1;
 /// Where a subscriber is with one publisher.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
+    /// `u64::MAX`: whatever comes first.
     next: u64,
     sums: Sums,
 }
@@ -150,6 +151,13 @@ impl Account {
         }
     }
 
+    /// Of one who comes when so many have published for a while: what comes of each is expected from its first message on.
+    #[must_use]
+    pub fn joining(publishers: usize) -> Self {
+        let unheard = Place { next: u64::MAX, ..Place::default() };
+        Self { places: vec![unheard; publishers], ..Self::new(Share::All, 0) }
+    }
+
     /// Takes what came.
     #[inline]
     pub fn take(&mut self, runs: &[Run]) {
@@ -165,6 +173,9 @@ impl Account {
             self.strangers += run.count;
             return;
         };
+        if place.next == u64::MAX {
+            place.next = run.first;
+        }
         if run.first > place.next {
             self.gaps += run.first - place.next;
         } else if run.first < place.next {
@@ -329,6 +340,21 @@ mod tests {
             assert_eq!(faults(&history, &[10]), Faults { lost: 1, ..Faults::default() }, "{missing}");
         }
         assert_eq!(faults(&of(1, 0..5), &[3, 5]).lost, 3, "a publisher that nobody heard");
+    }
+
+    #[test]
+    fn who_joins_late_misses_nothing_from_then_on() {
+        let mut joined = Account::joining(3);
+        let take = |account: &mut Account, runs: &[(u32, u64, u64)]| {
+            runs.iter().for_each(|&(publisher, first, count)| account.take(&[Run { publisher, first, count }]));
+        };
+        take(&mut joined, &[(0, 50, 10), (1, 7, 3), (0, 60, 40)]);
+        assert!(!joined.faults(&[100, 10, 5]).any(), "the third was heard of before");
+        assert_eq!(joined.faults(&[101, 10, 5]).lost, 1);
+        take(&mut joined, &[(1, 12, 1)]);
+        assert_eq!(joined.faults(&[100, 13, 5]).lost, 2);
+        take(&mut joined, &[(1, 7, 1)]);
+        assert_eq!(joined.faults(&[100, 13, 5]).backwards, 1);
     }
 
     #[test]

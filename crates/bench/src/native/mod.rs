@@ -16,5 +16,6 @@ pub mod line;
 pub mod options;
 pub mod payload;
 pub mod place;
+pub mod relay;
 pub mod requests;
 pub mod server;

@@ -17,8 +17,7 @@ use crate::{
         validity::Validity,
     },
     native::{
-        bare,
-        place::Carrier,
+        bare, relay,
         server::{Profile, Server},
     },
     report::duration,
@@ -140,9 +139,11 @@ impl Suite<'_> {
     }
 
     fn rounds(&mut self, scenario: &Scenario, pace: Pace) -> Result<Rounds, BenchError> {
-        let mut rounds = Rounds { outcomes: Vec::new(), bare: Vec::new() };
+        let mut rounds = Rounds { outcomes: Vec::new(), bare: Vec::new(), relayed: Vec::new() };
         for round in 1..=self.options.load.rounds {
-            rounds.bare.push(self.bare(scenario.carrier)?);
+            let (bare, relayed) = self.bare(scenario)?;
+            rounds.bare.push(bare);
+            rounds.relayed.push(relayed);
             let outcome = self.one(scenario, pace)?;
             self.say(scenario, pace, &format!("round {round}"), &outcome);
             rounds.outcomes.push(outcome);
@@ -150,12 +151,15 @@ impl Suite<'_> {
         Ok(rounds)
     }
 
-    /// What a bare stream carries, in bytes per second; NaN if that is not wanted.
-    fn bare(&mut self, carrier: Carrier) -> Result<f64, BenchError> {
-        if self.options.bare.is_zero() {
-            return Ok(f64::NAN);
+    /// What a bare stream carries, and what a bare relay carries to as many connections, in bytes per second; NaN if that is not
+    /// wanted.
+    fn bare(&mut self, scenario: &Scenario) -> Result<(f64, f64), BenchError> {
+        let time = self.options.bare;
+        if time.is_zero() {
+            return Ok((f64::NAN, f64::NAN));
         }
-        bare::stream(carrier, self.options.bare)
+        let relayed = relay::stream(scenario.carrier, scenario.subscribe.connections, time)?;
+        Ok((bare::stream(scenario.carrier, time)?, relayed))
     }
 
     fn one(&mut self, scenario: &Scenario, pace: Pace) -> Result<Outcome, BenchError> {
@@ -230,6 +234,8 @@ pub struct Rounds {
     pub outcomes: Vec<Outcome>,
     /// Bytes per second of a bare stream.
     pub bare: Vec<f64>,
+    /// Bytes per second of a bare relay to as many connections, all together.
+    pub relayed: Vec<f64>,
 }
 
 impl Rounds {

@@ -9,6 +9,7 @@ pub mod append;
 pub mod read;
 mod report;
 mod scenario;
+mod season;
 mod suite;
 
 pub use suite::{StreamsOptions, run};

@@ -102,6 +102,13 @@ impl ReadWork {
         Self { stream, batch, max_bytes, end, checker, fresh, asked: VecDeque::new(), again }
     }
 
+    /// From this offset on.
+    #[must_use]
+    pub fn from(mut self, offset: u64) -> Self {
+        self.checker.next = offset;
+        self
+    }
+
     /// What has been read since the begin.
     #[must_use]
     pub fn account(&self) -> &Account {

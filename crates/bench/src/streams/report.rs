@@ -19,7 +19,7 @@ pub struct Figures {
     table: Table,
 }
 
-const COLUMNS: [&str; 22] = [
+const COLUMNS: [&str; 23] = [
     "scenario",
     "transport",
     "records/s",
@@ -39,6 +39,7 @@ const COLUMNS: [&str; 22] = [
     "generator CPU s/M records",
     "generator busy %",
     "fsyncs",
+    "zeroes written MB",
     "server peak RSS MiB",
     "records/s by round",
     "verdict",
@@ -88,6 +89,7 @@ impl Figures {
             over(&|round| per_million(round.outcome.generator_cpu, &round.outcome)).into(),
             of_outcome(|outcome| 100.0 * outcome.busiest).into(),
             over(&|round| round.fsyncs.unwrap_or(f64::NAN)).into(),
+            over(&|round| round.zeroed.unwrap_or(f64::NAN) / 1e6).into(),
             mebibytes(peak),
             rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ").into(),
             validity.name().into(),

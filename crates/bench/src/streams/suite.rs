@@ -19,6 +19,7 @@ use super::{
     read::{Again, Checker, ReadWork, tail},
     report::{self, Figures},
     scenario::{Scenario, What},
+    season::Retention,
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
@@ -65,6 +66,10 @@ pub struct StreamsOptions {
     /// Records of the stream that is consumed.
     #[arg(long, default_value_t = 500_000)]
     pub records: u64,
+    /// Keep so many MiB of each stream that is published to, and publish before the first round until the log reuses
+    /// segments, as that of a server that has run for a while does; 0: keep everything.
+    #[arg(long, default_value_t = 0)]
+    pub retention_mib: u64,
     /// Time of each bare measurement before a run: stream, round trip, disk; 0: none.
     #[arg(long, default_value = "300ms", value_parser = crate::load::search::parse_duration)]
     pub bare: Duration,
@@ -73,7 +78,7 @@ pub struct StreamsOptions {
 }
 
 /// Records of a request where a stream is filled.
-const FILL_BATCH: u32 = 1000;
+pub(super) const FILL_BATCH: u32 = 1000;
 /// Longest time of filling and of reading back.
 const SETUP_TIME: Duration = Duration::from_secs(60);
 /// File that the disk is probed with.
@@ -116,13 +121,18 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     report.condition("server", server.name());
     report.condition("durability", options.durability.name());
     report.condition("load", options.load.describe());
+    let retention = Retention(Some(options.retention_mib << 20).filter(|bytes| *bytes > 0));
+    report.condition("retention", retention.describe());
     let scenarios = match options.payload {
         Some(bytes) => vec![Scenario::of(bytes, options.batch, options.publishers, options.in_flight)],
         None => Scenario::goals(),
     };
     let wanted = |scenario: &&Scenario| options.only.as_ref().is_none_or(|part| scenario.name.contains(part.as_str()));
     let probe = Probe::create(scratch.path(), PROBE_BYTES)?;
-    let mut suite = Suite { options, server: &server, probe, progress, streams: 0 };
+    let mut suite = Suite { options, server: &server, probe, progress, streams: 0, retention };
+    if retention.0.is_some() {
+        suite.season(&server.place(options.server.transport[0])?)?;
+    }
     let mut figures = Figures::new();
     for carrier in &options.server.transport {
         let place = server.place(*carrier)?;
@@ -138,12 +148,13 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     Ok(report)
 }
 
-struct Suite<'a> {
-    options: &'a StreamsOptions,
-    server: &'a Server,
+pub(super) struct Suite<'a> {
+    pub(super) options: &'a StreamsOptions,
+    pub(super) server: &'a Server,
     probe: Probe,
-    progress: &'a mut dyn Progress,
+    pub(super) progress: &'a mut dyn Progress,
     streams: u64,
+    pub(super) retention: Retention,
 }
 
 /// A round: the scenario's run, and the bare machine before it.
@@ -153,6 +164,8 @@ pub struct Round {
     pub outcome: CallOutcome,
     /// fsyncs of the server meanwhile, if it is ours.
     pub fsyncs: Option<f64>,
+    /// Zeroes that it wrote into new segments meanwhile, in bytes.
+    pub zeroed: Option<f64>,
     /// Bytes per second of a bare stream.
     pub stream: f64,
     /// Bare round trips with a request's bytes.
@@ -171,7 +184,7 @@ impl Suite<'_> {
         };
         for number in 1..=self.options.load.rounds {
             let (stream, round_trips, fdatasyncs) = self.bare(scenario, place)?;
-            let fsyncs = self.fsyncs();
+            let (fsyncs, zeroed) = (self.fsyncs(), self.zeroed_bytes());
             let outcome = match (scenario.what, consumed) {
                 (What::Publish { publishers, in_flight }, _) => {
                     self.publish(scenario, place, &payloads, publishers, in_flight)?
@@ -180,9 +193,10 @@ impl Suite<'_> {
                 (_, Some(filled)) => self.poll(scenario, place, &payloads, filled)?,
                 (_, None) => unreachable!("what is consumed was filled"),
             };
-            let fsyncs = self.fsyncs().zip(fsyncs).map(|(now, then)| now - then);
+            let since = |now: Option<f64>, then: Option<f64>| now.zip(then).map(|(now, then)| now - then);
+            let (fsyncs, zeroed) = (since(self.fsyncs(), fsyncs), since(self.zeroed_bytes(), zeroed));
             self.say(scenario, place, number, &outcome);
-            rounds.push(Round { outcome, fsyncs, stream, round_trips, fdatasyncs });
+            rounds.push(Round { outcome, fsyncs, zeroed, stream, round_trips, fdatasyncs });
         }
         if let Some((stream, _)) = consumed {
             self.delete(place, stream)?;
@@ -210,7 +224,7 @@ impl Suite<'_> {
         Ok((stream, round_trips, fdatasyncs))
     }
 
-    fn plan(&self, place: &Place, connections: usize, in_flight: usize) -> CallPlan {
+    pub(super) fn plan(&self, place: &Place, connections: usize, in_flight: usize) -> CallPlan {
         let load = &self.options.load;
         CallPlan {
             place: place.clone(),
@@ -235,7 +249,7 @@ impl Suite<'_> {
         publishers: usize,
         in_flight: usize,
     ) -> Result<CallOutcome, BenchError> {
-        let stream = self.create(place)?;
+        let stream = self.create(place, &self.retention.config())?;
         let acked: Arc<Vec<AtomicU64>> = Arc::new((0..publishers).map(|_| AtomicU64::new(0)).collect());
         let plan = self.plan(place, publishers, publishers * in_flight);
         let level = self.options.durability;
@@ -250,7 +264,7 @@ impl Suite<'_> {
         Ok(outcome)
     }
 
-    /// Reads all that was acked, and compares it.
+    /// Reads all that was acked, or what of it is sure to be kept, and compares it.
     fn read_back(
         &mut self,
         place: &Place,
@@ -260,9 +274,14 @@ impl Suite<'_> {
         outcome: &mut CallOutcome,
     ) -> Result<(), BenchError> {
         let end = acked.iter().sum();
-        let fresh = Account::new(Share::All, acked.len());
+        let start = self.retention.safe_start(end, payloads.payload_bytes());
+        let fresh = match start {
+            0 => Account::new(Share::All, acked.len()),
+            _ => Account::joining(acked.len()),
+        };
         let setup = CallPlan { warmup: Duration::ZERO, duration: SETUP_TIME, workers: 1, ..self.plan(place, 1, 1) };
-        let work = |_| ReadWork::new(stream, FILL_BATCH, end, Arc::clone(payloads), fresh.clone(), Again::No);
+        let work =
+            |_| ReadWork::new(stream, FILL_BATCH, end, Arc::clone(payloads), fresh.clone(), Again::No).from(start);
         let (read, works) = requests::run(&setup, None, work)?;
         let Some(work) = works.first() else { return Ok(()) };
         let faults = work.account().faults(acked);
@@ -277,7 +296,7 @@ impl Suite<'_> {
 
     /// Fills a stream with records to consume: setup.
     fn fill(&mut self, place: &Place, payloads: &Arc<Payloads>) -> Result<(StreamId, u64), BenchError> {
-        let stream = self.create(place)?;
+        let stream = self.create(place, &StreamConfig::default())?;
         let acked: Arc<Vec<AtomicU64>> = Arc::new(vec![AtomicU64::new(0)]);
         let wanted = self.options.records;
         self.progress.step(&format!("filling a stream with {wanted} records of {} B", payloads.payload_bytes()));
@@ -348,11 +367,11 @@ impl Suite<'_> {
         })
     }
 
-    fn create(&mut self, place: &Place) -> Result<StreamId, BenchError> {
+    pub(super) fn create(&mut self, place: &Place, config: &StreamConfig) -> Result<StreamId, BenchError> {
         self.streams += 1;
         let name = format!("bench-{}-{}", std::process::id(), self.streams);
         let mut command = Vec::new();
-        encode_create_stream(&mut command, &name, &StreamConfig::default())
+        encode_create_stream(&mut command, &name, config)
             .map_err(BenchError::subject("the generator", "naming a stream"))?;
         self.command(place, &command, "creating a stream", |frame| match frame {
             ServerFrame::Created(created) => Some(StreamId(created.id)),
@@ -360,7 +379,7 @@ impl Suite<'_> {
         })
     }
 
-    fn delete(&mut self, place: &Place, stream: StreamId) -> Result<(), BenchError> {
+    pub(super) fn delete(&mut self, place: &Place, stream: StreamId) -> Result<(), BenchError> {
         let mut command = Vec::new();
         encode_delete_stream(&mut command, stream);
         self.command(place, &command, "deleting a stream", |frame| match frame {

@@ -152,6 +152,7 @@ knobs! {
     /// Bytes of a log segment file. Costs that much disk per segment; larger ones are freed later.
     segment_bytes: ByteSize = |engine| ByteSize(u64::from(engine.segment_bytes));
     /// Prepared, zero-filled segments kept ready. Each costs `segment_bytes` of disk; too few stall writes.
+    /// Up to 64 more, or 2GiB, are kept for reuse while segments are used as fast.
     spare_segments: u32 = |engine| engine.spare_segments;
     /// Longest time until an `interval` write is fsynced: what a power loss may cost at that level.
     sync_interval: Span = |engine| Span(engine.sync_interval);

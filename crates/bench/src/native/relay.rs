@@ -1,0 +1,183 @@
+//! What the machine carries in two hops: a sender, a relay that copies each byte to so many receivers, and these. The ruler for
+//! figures of publish and subscribe, where every byte is received twice: by the server and by each subscriber.
+//!
+//! The relay is what a server can at best be that looks at nothing: read, write to each. Sender, relay and receivers are
+//! threads of this process (receivers over QUIC share one), on the cores that generator and server share otherwise.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, TokioRuntime, VarInt};
+use tokio::task::JoinSet;
+
+use super::{
+    bare::{ANY, CHUNK, Quic, Rate, quic_configs, quic_socket},
+    crew,
+    place::Carrier,
+};
+use crate::BenchError;
+
+const SUBJECT: &str = "a bare relay";
+
+/// Bytes per second that so many receivers get together through a relay.
+pub fn stream(carrier: Carrier, receivers: usize, time: Duration) -> Result<f64, BenchError> {
+    match carrier {
+        Carrier::Tcp | Carrier::Tls => tcp(receivers, time).map_err(BenchError::subject(SUBJECT, "over TCP")),
+        Carrier::Quic => quic(receivers, time).map_err(BenchError::subject(SUBJECT, "over QUIC")),
+    }
+}
+
+fn tcp(receivers: usize, time: Duration) -> io::Result<f64> {
+    let listener = TcpListener::bind(ANY)?;
+    let pair = || -> io::Result<(TcpStream, TcpStream)> {
+        let near = TcpStream::connect(listener.local_addr()?)?;
+        Ok((near, listener.accept()?.0))
+    };
+    let (mut sender, mut incoming) = pair()?;
+    let (nears, mut outgoing): (Vec<_>, Vec<_>) =
+        (0..receivers).map(|_| pair()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let block = vec![7; CHUNK];
+            // Ends when the relay does.
+            while sender.write_all(&block).is_ok() {}
+        });
+        scope.spawn(move || {
+            let mut block = vec![0; 4 * CHUNK];
+            // Ends when the first receiver is gone.
+            while let Ok(count @ 1..) = incoming.read(&mut block) {
+                if !outgoing.iter_mut().all(|receiver| receiver.write_all(&block[..count]).is_ok()) {
+                    return;
+                }
+            }
+        });
+        let receive = |mut near: TcpStream| {
+            scope.spawn(move || {
+                let (mut block, mut rate) = (vec![0; 4 * CHUNK], Rate::begin(time));
+                while let (true, Ok(count @ 1..)) = (rate.goes_on(), near.read(&mut block)) {
+                    rate.count(count);
+                }
+                rate.per_second()
+            })
+        };
+        let threads: Vec<_> = nears.into_iter().map(receive).collect();
+        Ok(threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).sum())
+    })
+}
+
+fn quic(receivers: usize, time: Duration) -> Quic<f64> {
+    let (server_config, client_config) = quic_configs()?;
+    let socket = quic_socket()?;
+    let address = socket.local_addr()?;
+    std::thread::scope(|scope| {
+        let relay = scope.spawn(move || {
+            crew::alone(async move {
+                let runtime = Arc::new(TokioRuntime);
+                let endpoint = Endpoint::new(EndpointConfig::default(), Some(server_config), socket, runtime)?;
+                let ended = relay(&endpoint, receivers).await;
+                endpoint.close(VarInt::from_u32(0), b"");
+                endpoint.wait_idle().await;
+                ended
+            })
+        });
+        let config = client_config.clone();
+        // Receivers connect first: the relay tells them apart from the sender by that.
+        let (connected, all_connected) = std::sync::mpsc::channel();
+        let receiving = scope.spawn(move || {
+            crew::alone(async move {
+                let endpoint = client()?;
+                let mut connections = Vec::new();
+                for _ in 0..receivers {
+                    connections.push(connect(&endpoint, &config, address).await?);
+                }
+                connected.send(())?;
+                receive_all(connections, time).await
+            })
+        });
+        let sent = all_connected.recv().map_err(|_| "no receiver could connect".into()).and_then(|()| {
+            crew::alone(async move {
+                let endpoint = client()?;
+                let connection = connect(&endpoint, &client_config, address).await?;
+                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(send(&connection).await)
+            })
+        });
+        let brought = receiving.join().map_err(|_| "the receivers' thread panicked")?;
+        // Both end with an error when the first receiver is gone: that is how they learn that it is over.
+        drop((sent, relay.join()));
+        brought
+    })
+}
+
+fn client() -> Quic<Endpoint> {
+    Ok(Endpoint::new(EndpointConfig::default(), None, quic_socket()?, Arc::new(TokioRuntime))?)
+}
+
+async fn connect(endpoint: &Endpoint, config: &ClientConfig, address: SocketAddr) -> Quic<Connection> {
+    Ok(endpoint.connect_with(config.clone(), address, "localhost")?.await?)
+}
+
+async fn send(connection: &Connection) -> Quic<()> {
+    let mut stream = connection.open_uni().await?;
+    let chunk = Bytes::from(vec![7; CHUNK]);
+    loop {
+        stream.write_chunk(chunk.clone()).await?;
+    }
+}
+
+async fn relay(endpoint: &Endpoint, receivers: usize) -> Quic<()> {
+    let mut outgoing = Vec::new();
+    for _ in 0..receivers {
+        let connection = endpoint.accept().await.ok_or("the endpoint was closed")?.await?;
+        let stream = connection.open_uni().await?;
+        outgoing.push((connection, stream));
+    }
+    let sender = endpoint.accept().await.ok_or("the endpoint was closed")?.await?;
+    let mut incoming = sender.accept_uni().await?;
+    let mut chunks = [const { Bytes::new() }; 32];
+    while let Some(count) = incoming.read_chunks(&mut chunks).await? {
+        for (_, stream) in &mut outgoing {
+            stream.write_all_chunks(&mut chunks[..count].to_vec()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn receive_all(connections: Vec<Connection>, time: Duration) -> Quic<f64> {
+    let mut tasks = JoinSet::new();
+    for connection in connections {
+        tasks.spawn_local(async move {
+            let mut stream = connection.accept_uni().await.ok()?;
+            let (mut chunks, mut rate) = ([const { Bytes::new() }; 32], Rate::begin(time));
+            while rate.goes_on() {
+                let Ok(Some(count)) = stream.read_chunks(&mut chunks).await else { break };
+                rate.count(chunks[..count].iter().map(Bytes::len).sum());
+            }
+            // Ends the relay, and with it the others' streams.
+            connection.close(VarInt::from_u32(0), b"");
+            Some(rate.per_second())
+        });
+    }
+    let mut sum = 0.0;
+    while let Some(one) = tasks.join_next().await {
+        sum += one?.ok_or("a receiver got no stream")?;
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_carries_to_one_and_to_several() {
+        for (carrier, receivers) in [(Carrier::Tcp, 1), (Carrier::Tcp, 3), (Carrier::Quic, 1), (Carrier::Quic, 3)] {
+            let rate = stream(carrier, receivers, Duration::from_millis(200)).unwrap();
+            assert!(rate > 1e6, "{carrier:?} to {receivers}: {rate} B/s");
+        }
+    }
+}
