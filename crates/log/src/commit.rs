@@ -162,6 +162,7 @@ impl Shared {
             return Err(self.fail(core, reason));
         }
         self.check_not_failed()?;
+        core.synced_at = began + took;
         core.unsynced.drain(..sealed.len());
         core.counters.syncs += 1;
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -179,7 +180,7 @@ impl Shared {
                 let Some(marked) = self.mark_idle(core) else { return Ok(()) };
                 core = marked;
             } else if !std::mem::replace(&mut core.mark_due, true) {
-                mark_at = Some(began + took + after);
+                mark_at = Some(core.synced_at + after);
             }
         }
         let look = core.counters.syncs.is_multiple_of(SYNCS_PER_LOOK);

@@ -88,6 +88,13 @@ impl Syncer {
                 Wanted::Everything => shared.core(),
                 Wanted::Mark => {
                     let mut core = shared.core();
+                    let due = core.synced_at + shared.options.idle_mark_after;
+                    if due > shared.clock.monotonic() {
+                        // It has not rested: another sync ended meanwhile. No writer needs to ask again.
+                        drop(core);
+                        self.mark_at(due);
+                        continue;
+                    }
                     // If a sync is under way, whoever does it asks again at its end.
                     core.mark_due = false;
                     if shared.check_writable().is_ok() && shared.mark_idle(core).is_none() {

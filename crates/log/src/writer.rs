@@ -87,6 +87,8 @@ pub(crate) struct Core {
     pub interval_since: Option<Duration>,
     /// The syncer has been told to mark the log idle.
     pub mark_due: bool,
+    /// When the last sync ended.
+    pub synced_at: Duration,
     /// Batches of records since the last sync began.
     pub batches: u64,
     pub counters: WriteCounters,
@@ -108,6 +110,7 @@ impl Core {
             role: SyncRole::default(),
             interval_since: None,
             mark_due: false,
+            synced_at: Duration::ZERO,
             batches: 0,
             counters: WriteCounters::default(),
             torn: false,
