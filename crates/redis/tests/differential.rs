@@ -6,10 +6,11 @@ mod support;
 use std::collections::BTreeSet;
 
 use support::{
-    compare::Pair,
+    compare::{Pair, contents_are_alike},
     connection::Target,
     frame::Frame,
     generate::{Generator, Mix, hashes, keys, now_millis, strings},
+    histories,
     redis_server::RedisServer,
     seed,
 };
@@ -29,6 +30,11 @@ impl Executor {
     fn new(protocol: u8) -> Self {
         let protocol = if protocol == 3 { Protocol::Resp3 } else { Protocol::Resp2 };
         Self { model: Model::default(), protocol }
+    }
+
+    /// The same keys in another protocol.
+    fn with(&self, protocol: u8) -> Self {
+        Self { model: self.model.clone(), ..Self::new(protocol) }
     }
 }
 
@@ -73,6 +79,7 @@ fn compare(families: &[&[Generator]], steps: usize, default_seed: u64) -> BTreeS
         let mut pair = Pair::new(&mut redis, &mut ours);
         pair.run(&Mix::new(families), seed ^ u64::from(protocol), steps);
         answered.extend(pair.answered.into_keys());
+        contents_are_alike(&mut server.connect(2), &mut ours.with(2), &format!("seed {seed}"));
     }
     answered
 }
@@ -107,6 +114,21 @@ fn everything_at_once_is_answered_as_redis_answers_and_nothing_is_left_out() {
     let ours = command::all().filter(|command| !matches!(command.run, Run::Session) && !command.name.starts_with('x'));
     let left_out: Vec<_> = ours.map(|command| command.name).filter(|name| !answered.contains(*name)).collect();
     assert_eq!(left_out, Vec::<&str>::new());
+}
+
+/// What is asked of servers elsewhere, asked of two that are the same: so it is not the questions that differ.
+#[test]
+fn histories_of_one_redis_are_those_of_another() {
+    let (Some(one), Some(other)) = (RedisServer::start(), RedisServer::start()) else { return };
+    let seed = seed(106);
+    let mix = Mix::new(&[strings::ALL, keys::ALL, hashes::ALL]);
+    for protocol in [2, 3] {
+        let clients = |server: &RedisServer| (0..3).map(|_| server.connect(protocol)).collect::<Vec<_>>();
+        histories::pipelines(&mut one.connect(protocol), &mut other.connect(protocol), &mix, seed, 200);
+        let seen = histories::transactions(clients(&one), clients(&other), &mix, seed, 5000);
+        assert!(seen.done > 20 && seen.watched_changed > 10 && seen.spoilt > 10, "{seen:?}");
+        contents_are_alike(&mut one.connect(2), &mut other.connect(2), &format!("seed {seed}"));
+    }
 }
 
 #[test]

@@ -82,16 +82,9 @@ impl<'t> Pair<'t> {
             return same(theirs == ours);
         }
         match step.compare {
-            Compare::Exact => same(theirs == ours),
-            Compare::Unordered => same(theirs.sorted(1) == ours.sorted(1)),
-            Compare::UnorderedPairs => same(theirs.sorted(2) == ours.sorted(2)),
-            Compare::Near(by) => match (theirs.integer(), ours.integer()) {
-                (Some(theirs), Some(ours)) if theirs > SHORTENED => {
-                    same(ours > SHORTENED && ours <= theirs.saturating_add(by))
-                }
-                (Some(theirs), Some(ours)) if theirs > 0 => same(theirs.abs_diff(ours) <= by.unsigned_abs()),
-                _ => same(theirs == ours),
-            },
+            Compare::Exact | Compare::Unordered | Compare::UnorderedPairs | Compare::Near(_) => {
+                same(alike(step.compare, theirs, ours))
+            }
             Compare::CountOfKeys => {
                 let all = self.redis.ask(&[b"KEYS".to_vec(), b"*".to_vec()]);
                 same(ours.integer() == i64::try_from(all.items().len()).ok())
@@ -120,6 +113,48 @@ impl<'t> Pair<'t> {
                 if once && same_items { Ok(()) } else { Err(format!("pages differ: {theirs:?} {ours:?}")) }
             }
         }
+    }
+}
+
+/// Whether two replies have in common what can be told without asking again.
+pub fn alike(compare: Compare, theirs: &Frame, ours: &Frame) -> bool {
+    if theirs.is_error() || ours.is_error() {
+        return theirs == ours;
+    }
+    match compare {
+        Compare::Exact => theirs == ours,
+        Compare::Unordered => theirs.sorted(1) == ours.sorted(1),
+        Compare::UnorderedPairs => theirs.sorted(2) == ours.sorted(2),
+        Compare::Near(by) => match (theirs.integer(), ours.integer()) {
+            (Some(theirs), Some(ours)) if theirs > SHORTENED => ours > SHORTENED && ours <= theirs.saturating_add(by),
+            (Some(theirs), Some(ours)) if theirs > 0 => theirs.abs_diff(ours) <= by.unsigned_abs(),
+            _ => theirs == ours,
+        },
+        Compare::AmongKeys | Compare::AmongFields => theirs.items().len() == ours.items().len(),
+        Compare::CountOfKeys | Compare::Pages { .. } => true,
+    }
+}
+
+/// Both hold the same keys with the same values and deadlines.
+pub fn contents_are_alike(redis: &mut dyn Target, ours: &mut dyn Target, place: &str) {
+    let all = [b"KEYS".to_vec(), b"*".to_vec()];
+    let (theirs, mine) = (redis.ask(&all).sorted(1), ours.ask(&all).sorted(1));
+    assert_eq!(theirs, mine, "{place}: keys");
+    for key in theirs.items().iter().filter_map(Frame::bulk) {
+        let mut both = |compare: Compare, name: &str| {
+            let args = [name.as_bytes().to_vec(), key.to_vec()];
+            let (theirs, mine) = (redis.ask(&args), ours.ask(&args));
+            let shown = key.escape_ascii();
+            assert!(alike(compare, &theirs, &mine), "{place}: {name} {shown}\n  redis {theirs:?}\n  ours  {mine:?}");
+            theirs
+        };
+        let kind = both(Compare::Exact, "TYPE");
+        both(Compare::Near(5000), "PEXPIRETIME");
+        match kind {
+            Frame::Line(_, kind) if kind == b"string" => both(Compare::Exact, "GET"),
+            Frame::Line(_, kind) if kind == b"hash" => both(Compare::UnorderedPairs, "HGETALL"),
+            _ => kind,
+        };
     }
 }
 

@@ -8,6 +8,7 @@ pub mod compare;
 pub mod connection;
 pub mod frame;
 pub mod generate;
+pub mod histories;
 pub mod redis_server;
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, good enough for choosing commands.
