@@ -4,6 +4,18 @@
 //! end ends with the pattern, and ranges compare bytes as signed. Each part of a pattern but `*` takes one byte, so going
 //! back to the last `*` is enough: a match costs at most pattern × text steps, whatever the pattern.
 
+use thalweg_types::limits::MAX_REDIS_PATTERN_BYTES;
+
+use crate::command::Stop;
+
+/// Refuses a pattern whose matching might take too long.
+pub(crate) fn check(pattern: &[u8]) -> Result<(), Stop> {
+    if pattern.len() > MAX_REDIS_PATTERN_BYTES {
+        return Err(Stop::error(format!("ERR patterns are at most {MAX_REDIS_PATTERN_BYTES} bytes long")));
+    }
+    Ok(())
+}
+
 /// Whether the text matches.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {

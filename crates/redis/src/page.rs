@@ -44,7 +44,10 @@ impl<'a> Page<'a> {
             let [argument, after @ ..] = after else { return Err(refused(SYNTAX)) };
             match option {
                 _ if is(option, "count") => page.count = count(argument)?,
-                _ if is(option, "match") => page.pattern = Some(argument),
+                _ if is(option, "match") => {
+                    glob::check(argument)?;
+                    page.pattern = Some(argument);
+                }
                 _ if is(option, "type") && of == Of::Keys => page.kind = Some(argument),
                 _ => return Err(refused(SYNTAX)),
             }

@@ -214,6 +214,9 @@ pub const MAX_REDIS_REPLY_BYTES: usize = 64 * 1024 * 1024;
 pub const REDIS_REPLY_ITEM_BYTES: usize = 64;
 /// Keys or fields that one SCAN or HSCAN looks at, whatever its COUNT. More are left to the next page.
 pub const MAX_REDIS_SCAN_ROWS: usize = 20_000;
+/// Longest pattern of KEYS, SCAN and HSCAN. Longer: error reply. Matching takes at most as many steps as pattern times
+/// key, for each key that is looked at.
+pub const MAX_REDIS_PATTERN_BYTES: usize = 4096;
 /// Fields, entries or other parts that one COPY of a Redis hash or stream copies. More: error reply, nothing happens.
 pub const MAX_REDIS_COPY_PARTS: usize = 100_000;
 /// Bytes that one COPY of a Redis hash or stream copies. More: as above.

@@ -73,7 +73,7 @@ pub(super) fn hscan(read: &dyn Read, args: &[&[u8]]) -> Answer {
 /// counts fields up to a position.
 pub(super) fn hrandfield(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let Some(count) = args.get(2) else {
-        let one = choose(read, args[1], 1)?.pop();
+        let one = choose(read, args[1], 1, false)?.pop();
         return Ok(one.map_or(Reply::Null, |(field, _)| field));
     };
     // Redis's own bounds, for the sake of its error.
@@ -86,7 +86,7 @@ pub(super) fn hrandfield(read: &dyn Read, args: &[&[u8]]) -> Answer {
     if with_values && count.unsigned_abs() > i64::MAX.unsigned_abs() / 2 {
         return Ok(Reply::error("ERR value is out of range"));
     }
-    let pairs = choose(read, args[1], count)?;
+    let pairs = choose(read, args[1], count, with_values)?;
     Ok(if with_values {
         Reply::FlatPairs(pairs)
     } else {
@@ -94,8 +94,8 @@ pub(super) fn hrandfield(read: &dyn Read, args: &[&[u8]]) -> Answer {
     })
 }
 
-/// Up to `count` different fields, or as many as `-count` of which some may be the same.
-fn choose(read: &dyn Read, key: &[u8], count: i64) -> Result<Vec<(Reply, Reply)>, Stop> {
+/// Up to `count` different fields, or as many as `-count` of which some may be the same; with their values or nothing.
+fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<Vec<(Reply, Reply)>, Stop> {
     let Some(hash) = Hash::find(read, key)? else { return Ok(Vec::new()) };
     let fields = usize::try_from(hash.fields).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS);
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
@@ -119,7 +119,7 @@ fn choose(read: &dyn Read, key: &[u8], count: i64) -> Result<Vec<(Reply, Reply)>
             }
         }
     }
-    let mut pairs = gather(read, &hash, &chosen)?;
+    let mut pairs = gather(read, &hash, &chosen, with_values)?;
     if count < 0 {
         random.shuffle(&mut pairs);
     }
@@ -127,12 +127,13 @@ fn choose(read: &dyn Read, key: &[u8], count: i64) -> Result<Vec<(Reply, Reply)>
 }
 
 /// The fields that are chosen, as often as they are.
-fn gather(read: &dyn Read, hash: &Hash, chosen: &[usize]) -> Result<Vec<(Reply, Reply)>, Stop> {
+fn gather(read: &dyn Read, hash: &Hash, chosen: &[usize], with_values: bool) -> Result<Vec<(Reply, Reply)>, Stop> {
     let (mut pairs, mut budget, mut fits, mut at) = (Vec::new(), ReplyBudget::default(), true, 0);
     read.parts(hash.id, Bound::Unbounded, Bound::Unbounded, false, &mut |field, value| {
         let Some(&times) = chosen.get(at) else { return ControlFlow::Break(()) };
         at += 1;
         if times > 0 {
+            let value = if with_values { value } else { b"" };
             let pair = (Reply::bulk(field), Reply::bulk(value));
             for _ in 0..times {
                 fits = fits && budget.fits(field.len()) && budget.fits(value.len());

@@ -28,6 +28,7 @@ pub(super) fn scan(read: &dyn Read, args: &[&[u8]]) -> Answer {
 
 pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let pattern = args[1];
+    glob::check(pattern)?;
     let all = pattern == b"*";
     let (mut budget, mut replies, mut fits) = (ReplyBudget::default(), Vec::new(), true);
     read.keys(None, &mut |key, _| {
