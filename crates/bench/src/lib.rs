@@ -1,7 +1,7 @@
 //! Workloads, an open-loop load generator, histograms and reports: what `thalweg bench` runs.
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], and over the native protocol [`pubsub`],
-//! [`cache`], [`streams`]), the load generators ([`load`], [`native`]), how time and resources are
+//! [`cache`], [`streams`], over RESP [`resp`]), the load generators ([`load`], [`native`]), how time and resources are
 //! measured, and how a report looks as text and as JSON.
 //! Does not own: the command line around the suites, and nothing inside the server, which is only
 //! reached over its socket.
@@ -28,6 +28,7 @@ mod progress;
 pub mod pubsub;
 pub mod random;
 pub mod report;
+pub mod resp;
 mod scratch;
 pub mod snapshot;
 pub mod stats;

@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("client", &["types", "wire", "transport"]),
     ("engine", &["types", "disk", "log", "state", "replica", "recipes", "redis"]),
     ("server", &["types", "disk", "log", "wire", "broker", "engine", "transport", "redis"]),
-    ("bench", &["types", "disk", "log", "state", "wire", "transport", "engine"]),
+    ("bench", &["types", "disk", "log", "state", "wire", "transport", "engine", "redis"]),
     ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "server", "bench"]),
 ];
 

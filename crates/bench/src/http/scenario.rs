@@ -50,7 +50,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    pub(super) fn chooser(self, keys: u64) -> KeyChooser {
+    pub(crate) fn chooser(self, keys: u64) -> KeyChooser {
         match self {
             Self::Uniform => KeyChooser::uniform(keys),
             Self::Zipf => KeyChooser::zipf(keys),

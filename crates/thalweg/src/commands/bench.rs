@@ -13,6 +13,7 @@ use thalweg_bench::{
     log::{self, LogOptions},
     pubsub::{self, PubsubOptions},
     report::Verdict,
+    resp::{self, RespOptions},
     snapshot::{self, SnapshotOptions},
     streams::{self, StreamsOptions},
 };
@@ -34,7 +35,9 @@ use crate::{
                         thalweg bench pubsub --payload 128 --batch 64 --fan-out 10\n  \
                         thalweg bench pubsub --preset row-f --transport tcp,quic\n  \
                         thalweg bench cache --concurrency 32 --transport tcp,quic\n  \
-                        thalweg bench streams --only 'publish 1024'")]
+                        thalweg bench streams --only 'publish 1024'\n  \
+                        thalweg bench resp --server thalweg@1,redis-none --mix get:9,set:1 -c 50 -P 16\n  \
+                        thalweg bench resp --preset goals")]
 pub enum Bench {
     /// Appends to the log at each durability, beside a raw probe of the same disk
     Log(Suite<LogOptions>),
@@ -54,6 +57,8 @@ pub enum Bench {
     Cache(Suite<CacheOptions>),
     /// Durable appends and reads over the native protocol, beside bare disk and network
     Streams(Suite<StreamsOptions>),
+    /// Any servers that speak RESP, in turns in one run; every reply compared
+    Resp(Suite<RespOptions>),
 }
 
 /// A suite's options, and where its report goes.
@@ -82,6 +87,7 @@ impl Bench {
             Self::Pubsub(suite) => suite.json,
             Self::Cache(suite) => suite.json,
             Self::Streams(suite) => suite.json,
+            Self::Resp(suite) => suite.json,
         }
     }
 }
@@ -98,6 +104,7 @@ pub fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Pubsub(suite) => suite.finish(pubsub::run(&suite.options, &mut progress)),
         Bench::Cache(suite) => suite.finish(cache::run(&suite.options, &mut progress)),
         Bench::Streams(suite) => suite.finish(streams::run(&suite.options, &mut progress)),
+        Bench::Resp(suite) => suite.finish(resp::run(&suite.options, &mut progress)),
     }
 }
 

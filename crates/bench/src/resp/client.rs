@@ -1,0 +1,183 @@
+//! A client for setup: one request at a time, its reply as a value.
+
+use std::{io::Write as _, time::Duration};
+
+use thalweg_redis::wire::reply_parser::{ReplyError, Token, token, whole};
+
+use super::{
+    address::{Address, Waits},
+    connection::Connection,
+    requests::command,
+};
+use crate::BenchError;
+
+/// Longest wait for a reply of setup.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Aggregates within aggregates that a reply of setup may have.
+const MAX_DEPTH: usize = 8;
+
+/// How a connection begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// Where.
+    pub address: Address,
+    /// `AUTH`, if it is wanted.
+    pub password: Option<String>,
+    /// `SELECT`.
+    pub database: u32,
+    /// `HELLO 3` rather than none.
+    pub is_resp3: bool,
+}
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Bytes of whatever kind.
+    Text(Vec<u8>),
+    /// An integer, or a boolean.
+    Integer(i64),
+    /// Nothing.
+    Null,
+    /// An error.
+    Error(String),
+    /// Values; pairs one after the other.
+    List(Vec<Answer>),
+}
+
+impl Answer {
+    fn read(bytes: &[u8], at: &mut usize, depth: usize) -> Result<Self, ReplyError> {
+        let Some((token, len)) = token(&bytes[*at..])? else { return Err(ReplyError::End) };
+        *at += len;
+        Ok(match token {
+            Token::Simple(text) | Token::Bulk(text) | Token::Double(text) | Token::BigNumber(text) => {
+                Self::Text(text.to_vec())
+            }
+            Token::Verbatim(text) => Self::Text(text.get(4..).unwrap_or_default().to_vec()),
+            Token::Error(text) => Self::Error(String::from_utf8_lossy(text).into_owned()),
+            Token::Integer(value) => Self::Integer(value),
+            Token::Boolean(yes) => Self::Integer(i64::from(yes)),
+            Token::Null | Token::NullArray => Self::Null,
+            Token::Array(_) | Token::Map(_) | Token::Set(_) | Token::Push(_) | Token::Attribute(_) => {
+                if depth == MAX_DEPTH {
+                    return Err(ReplyError::Values);
+                }
+                let values = (0..token.values()).map(|_| Self::read(bytes, at, depth + 1));
+                Self::List(values.collect::<Result<_, _>>()?)
+            }
+        })
+    }
+
+    /// As text; empty for what has none.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Text(text) => String::from_utf8_lossy(text).into_owned(),
+            Self::Integer(value) => value.to_string(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// A connection that asks and waits.
+#[derive(Debug)]
+pub struct Client {
+    connection: Connection,
+    address: Address,
+}
+
+impl Client {
+    /// Connects, authenticates, selects.
+    pub fn open(greeting: &Greeting) -> Result<Self, BenchError> {
+        let fail = |message: String| BenchError::Target { target: greeting.address.to_string(), message };
+        let connection =
+            Connection::open(&greeting.address).map_err(|error| fail(format!("{error}; is the server running?")))?;
+        let waits = connection.socket().set_waiting(Waits::AtMost(PATIENCE));
+        waits.map_err(|error| fail(error.to_string()))?;
+        let mut client = Self { connection, address: greeting.address.clone() };
+        let database = greeting.database.to_string();
+        let mut begin: Vec<Vec<&[u8]>> = Vec::new();
+        if let Some(password) = &greeting.password {
+            begin.push(vec![b"AUTH", password.as_bytes()]);
+        }
+        if greeting.is_resp3 {
+            begin.push(vec![b"HELLO", b"3"]);
+        }
+        if greeting.database != 0 {
+            begin.push(vec![b"SELECT", database.as_bytes()]);
+        }
+        for request in begin {
+            client.done(&request)?;
+        }
+        Ok(client)
+    }
+
+    /// The connection, for the generator: nothing is under way, and it waits for nothing.
+    pub fn into_connection(self) -> Result<Connection, BenchError> {
+        let set = self.connection.socket().set_waiting(Waits::Never);
+        set.map_err(|error| BenchError::Target { target: self.address.to_string(), message: error.to_string() })?;
+        Ok(self.connection)
+    }
+
+    /// Asks, and waits for the reply.
+    pub fn ask(&mut self, arguments: &[&[u8]]) -> Result<Answer, BenchError> {
+        let target = self.address.to_string();
+        let fail = |message: String| BenchError::Subject { subject: target.clone(), doing: "setup", message };
+        command(arguments, self.connection.out());
+        self.connection.send().map_err(|error| fail(error.to_string()))?;
+        loop {
+            let bytes = self.connection.input();
+            if let Some(len) = whole(bytes).map_err(|error| fail(error.to_string()))? {
+                let answer = Answer::read(bytes, &mut 0, 0).map_err(|error| fail(error.to_string()))?;
+                self.connection.consume(len);
+                return Ok(answer);
+            }
+            self.connection.receive().map_err(|error| {
+                let name = String::from_utf8_lossy(arguments[0]).into_owned();
+                fail(format!("{name} got no reply: {error}"))
+            })?;
+        }
+    }
+
+    /// Asks for something that must not fail.
+    pub fn done(&mut self, arguments: &[&[u8]]) -> Result<Answer, BenchError> {
+        match self.ask(arguments)? {
+            Answer::Error(message) => Err(BenchError::Subject {
+                subject: self.address.to_string(),
+                doing: "setup",
+                message: format!("{}: {message}", String::from_utf8_lossy(arguments[0])),
+            }),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Says goodbye without waiting.
+    pub fn leave(mut self) {
+        let _ = self.connection.socket_mut().write(b"*1\r\n$4\r\nQUIT\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Answer, ReplyError> {
+        Answer::read(bytes, &mut 0, 0)
+    }
+
+    #[test]
+    fn replies_become_values() {
+        let list = read(b"*3\r\n$1\r\na\r\n:7\r\n%1\r\n+k\r\n_\r\n").unwrap();
+        let inner = Answer::List(vec![Answer::Text(b"k".to_vec()), Answer::Null]);
+        assert_eq!(list, Answer::List(vec![Answer::Text(b"a".to_vec()), Answer::Integer(7), inner]));
+        assert_eq!(read(b"=5\r\ntxt:a\r\n").unwrap().text(), "a");
+        assert_eq!(read(b"-ERR no\r\n").unwrap(), Answer::Error("ERR no".to_owned()));
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let nested = |depth: usize| [b"*1\r\n".repeat(depth), b":1\r\n".to_vec()].concat();
+        assert!(read(&nested(MAX_DEPTH)).is_ok());
+        assert_eq!(read(&nested(MAX_DEPTH + 1)), Err(ReplyError::Values));
+    }
+}

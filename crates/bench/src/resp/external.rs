@@ -1,0 +1,171 @@
+//! redis-benchmark as the generator: one that we did not write.
+//!
+//! It counts to a number of requests rather than for a time, so a short run before each round finds out how many fill the
+//! duration. It compares no values; a reply that is an error ends it, and the round.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use super::{address::Address, client::Greeting};
+use crate::BenchError;
+
+/// What redis-benchmark is asked.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// How connections begin.
+    pub greeting: Greeting,
+    /// `-c`.
+    pub connections: usize,
+    /// `-P`.
+    pub pipeline: usize,
+    /// `-d`.
+    pub value_bytes: usize,
+    /// `-r`.
+    pub keys: u64,
+    /// What is sent.
+    pub what: What,
+}
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// One of its tests.
+    Test(&'static str),
+    /// A command with its arguments.
+    Command(Vec<String>),
+}
+
+/// What it printed. Its times begin when it sends and have a resolution of a microsecond.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// Requests per second.
+    pub rate: f64,
+    /// Median, in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// Requests of the run that finds out how many fill the duration.
+const PILOT: u64 = 2000;
+
+impl Request {
+    /// Runs it for about so long.
+    pub fn run(&self, binary: &Path, time: Duration) -> Result<Figures, BenchError> {
+        // The first is a cold start of everything, the second tells the rate.
+        let pilot = self.count(binary, PILOT)?;
+        let pilot = self.count(binary, requests(pilot.rate, time / 10))?;
+        self.count(binary, requests(pilot.rate, time))
+    }
+
+    /// Runs it for so many requests.
+    pub fn count(&self, binary: &Path, requests: u64) -> Result<Figures, BenchError> {
+        let fail = |message: String| BenchError::Subject {
+            subject: binary.display().to_string(),
+            doing: "measuring",
+            message,
+        };
+        let output = Command::new(binary)
+            .args(self.arguments(requests))
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| fail(format!("{error}; install redis-tools, or use --generator own")))?;
+        let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if !output.status.success() {
+            return Err(fail(format!("it ended with {}: {}", output.status, complained.trim())));
+        }
+        parse(&said).ok_or_else(|| fail(format!("its CSV was not understood: {said:?} {complained:?}")))
+    }
+
+    fn arguments(&self, requests: u64) -> Vec<String> {
+        let mut arguments: Vec<String> = match &self.greeting.address {
+            Address::Tcp(address) => {
+                vec!["-h".into(), address.ip().to_string(), "-p".into(), address.port().to_string()]
+            }
+            Address::Unix(path) => vec!["-s".into(), path.display().to_string()],
+        };
+        let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+        if let Some(password) = &self.greeting.password {
+            add("-a", password.clone());
+        }
+        if self.greeting.database != 0 {
+            add("--dbnum", self.greeting.database.to_string());
+        }
+        add("-n", requests.to_string());
+        add("-c", self.connections.to_string());
+        add("-P", self.pipeline.to_string());
+        add("-d", self.value_bytes.to_string());
+        add("-r", self.keys.to_string());
+        if self.greeting.is_resp3 {
+            arguments.push("-3".to_owned());
+        }
+        arguments.push("--csv".to_owned());
+        match &self.what {
+            What::Test(test) => arguments.extend(["-t".to_owned(), (*test).to_owned()]),
+            What::Command(words) => arguments.extend(words.iter().cloned()),
+        }
+        arguments
+    }
+}
+
+fn requests(rate: f64, time: Duration) -> u64 {
+    ((rate * time.as_secs_f64()) as u64).max(PILOT)
+}
+
+/// The first line of figures of its CSV.
+fn parse(csv: &str) -> Option<Figures> {
+    let mut lines = csv.lines().filter(|line| line.starts_with('"'));
+    let heads = cells(lines.next()?);
+    let row = cells(lines.next()?);
+    // The name of a command may hold what separates cells, so columns are counted from the end.
+    let of = |name: &str| {
+        let place = heads.iter().position(|head| *head == name)?;
+        row.get(row.len().checked_sub(heads.len() - place)?)?.parse::<f64>().ok()
+    };
+    Some(Figures {
+        rate: of("rps")?,
+        p50_us: of("p50_latency_ms")? * 1e3,
+        p99_us: of("p99_latency_ms")? * 1e3,
+        max_us: of("max_latency_ms")? * 1e3,
+    })
+}
+
+fn cells(line: &str) -> Vec<&str> {
+    line.trim_matches('"').split("\",\"").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = r#""test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms""#;
+
+    #[test]
+    fn its_csv_is_understood() {
+        let csv =
+            format!("{HEAD}\n\"SET\",\"714285.69\",\"0.952\",\"0.192\",\"0.751\",\"2.231\",\"2.711\",\"2.799\"\n");
+        let figures = parse(&csv).unwrap();
+        assert_eq!(figures.rate, 714_285.69);
+        assert!((figures.p50_us - 751.0).abs() < 1e-6 && (figures.p99_us - 2711.0).abs() < 1e-6);
+        let odd = format!("{HEAD}\n\"xadd s \",\" f\",\"10.5\",\"1\",\"1\",\"2\",\"3\",\"4\",\"5\"\n");
+        assert_eq!(parse(&odd).unwrap().rate, 10.5);
+        for wrong in ["", HEAD, &format!("{HEAD}\n\"SET\"\n"), "\"a\"\n\"b\"\n"] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_its_own() {
+        let greeting =
+            Greeting { address: "127.0.0.1:7".parse().unwrap(), password: None, database: 1, is_resp3: true };
+        let what = What::Command(vec!["XADD".to_owned(), "s".to_owned()]);
+        let request = Request { greeting, connections: 50, pipeline: 16, value_bytes: 3, keys: 9, what };
+        let wanted = "-h 127.0.0.1 -p 7 --dbnum 1 -n 2000 -c 50 -P 16 -d 3 -r 9 -3 --csv XADD s";
+        assert_eq!(request.arguments(2000).join(" "), wanted);
+    }
+}

@@ -1,0 +1,376 @@
+//! PUBLISH to subscribers: every delivery counted, in order, and compared.
+//!
+//! One thread publishes in a closed loop and reads all subscribers, or only reads, while redis-benchmark publishes. A
+//! message of our own carries its number and a content that follows from it ([`Payloads`]), so one that is lost, doubled, out
+//! of order or changed is noticed; redis-benchmark's are all the same, so there only their bytes and their number are.
+
+use std::{
+    io::ErrorKind,
+    num::NonZeroU64,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::epoll::{self, Event, EventData, EventFlags},
+    fd::OwnedFd,
+    thread::set_current_timer_slack,
+    time::Timespec,
+};
+use thalweg_redis::wire::reply_parser::{Token, token};
+
+use super::{
+    client::{Answer, Client, Greeting},
+    connection::{Connection, More},
+    external::Figures,
+    worker::nanos,
+};
+use crate::{
+    BenchError,
+    latency::Latencies,
+    load::validity::Validity,
+    native::{
+        crew::Effort,
+        payload::{Depth, Head, Payloads},
+    },
+    usage::{Cost, Usage, Whose},
+};
+
+/// What a run does.
+#[derive(Clone, Debug)]
+pub struct FanOut {
+    /// How connections begin.
+    pub greeting: Greeting,
+    /// Who receive.
+    pub subscribers: usize,
+    /// Messages under way.
+    pub pipeline: usize,
+    /// Bytes of each.
+    pub payload_bytes: usize,
+    /// Not counted.
+    pub warmup: Duration,
+    /// Counted.
+    pub duration: Duration,
+    /// Longest wait for what is missing.
+    pub give_up: Duration,
+    /// Feeds the content.
+    pub seed: u64,
+    /// The server's process.
+    pub process: Option<u32>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Delivered {
+    /// Deliveries per second of the counted time.
+    pub rate: f64,
+    /// All deliveries, those of the warm-up included: what the costs below were for.
+    pub deliveries: u64,
+    /// From the publish to each delivery; empty where others publish.
+    pub times: Latencies,
+    /// What the server used.
+    pub server: Option<Cost>,
+    /// CPU seconds of the generator.
+    pub generator_cpu: f64,
+    /// Share of its time that its thread was running.
+    pub busy: f64,
+    /// Whether to believe it.
+    pub validity: Validity,
+}
+
+/// What is published on.
+pub const CHANNEL: &str = "bench.fan-out";
+
+/// Who publishes.
+enum Publisher {
+    /// This thread.
+    Own(Connection),
+    /// redis-benchmark: these bytes, and how often in all is known when it has ended.
+    Other { payload: Vec<u8>, thread: Option<JoinHandle<Result<(Figures, u64), BenchError>>> },
+}
+
+/// With our own publisher.
+pub fn run(plan: &FanOut) -> Result<Delivered, BenchError> {
+    let publisher = Client::open(&plan.greeting)?.into_connection()?;
+    Stage::open(plan, Publisher::Own(publisher))?.play()
+}
+
+/// With somebody else's: `publish` is given the payload, and says how often it was published in all.
+pub fn run_beside(
+    plan: &FanOut,
+    publish: impl FnOnce(String) -> Result<(Figures, u64), BenchError> + Send + 'static,
+) -> Result<Delivered, BenchError> {
+    let payload = "x".repeat(plan.payload_bytes);
+    let publisher = Publisher::Other { payload: payload.clone().into_bytes(), thread: None };
+    let mut stage = Stage::open(plan, publisher)?;
+    let thread = std::thread::spawn(move || publish(payload));
+    if let Publisher::Other { thread: place, .. } = &mut stage.publisher {
+        *place = Some(thread);
+    }
+    stage.play()
+}
+
+struct Stage<'a> {
+    plan: &'a FanOut,
+    payloads: Payloads,
+    /// What a message to a subscriber begins with.
+    head: Vec<u8>,
+    /// What a request begins with.
+    request: Vec<u8>,
+    publisher: Publisher,
+    subscribers: Vec<Connection>,
+    /// Messages that each has got.
+    got: Vec<u64>,
+    epoll: OwnedFd,
+    start: Instant,
+    published: u64,
+    acked: u64,
+    /// How many there will be, once that is known.
+    total: Option<u64>,
+    counted: u64,
+    first: Option<u64>,
+    last: u64,
+    times: Latencies,
+    problem: Option<String>,
+}
+
+/// The publisher's mark among the events.
+const PUBLISHER: u64 = u64::MAX;
+
+impl<'a> Stage<'a> {
+    fn open(plan: &'a FanOut, publisher: Publisher) -> Result<Self, BenchError> {
+        // Without it the kernel may wake the thread 50 µs late.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+        let fail = |error: rustix::io::Errno| BenchError::Target {
+            target: plan.greeting.address.to_string(),
+            message: error.to_string(),
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
+        if let Publisher::Own(connection) = &publisher {
+            epoll::add(&epoll, connection.socket(), EventData::new_u64(PUBLISHER), EventFlags::IN).map_err(fail)?;
+        }
+        let mut subscribers = Vec::new();
+        for number in 0..plan.subscribers {
+            let mut client = Client::open(&plan.greeting)?;
+            match client.done(&[b"SUBSCRIBE", CHANNEL.as_bytes()])? {
+                Answer::List(parts) if parts.get(2) == Some(&Answer::Integer(1)) => {}
+                other => {
+                    let message = format!("SUBSCRIBE answered {other:?}");
+                    let subject = plan.greeting.address.to_string();
+                    return Err(BenchError::Subject { subject, doing: "setup", message });
+                }
+            }
+            let connection = client.into_connection()?;
+            let data = EventData::new_u64(number as u64);
+            epoll::add(&epoll, connection.socket(), data, EventFlags::IN).map_err(fail)?;
+            subscribers.push(connection);
+        }
+        let kind = if plan.greeting.is_resp3 { '>' } else { '*' };
+        let about = format!("${}\r\n{CHANNEL}\r\n${}\r\n", CHANNEL.len(), plan.payload_bytes);
+        Ok(Self {
+            plan,
+            payloads: Payloads::new(plan.payload_bytes, plan.seed, Depth::Full),
+            head: format!("{kind}3\r\n$7\r\nmessage\r\n{about}").into_bytes(),
+            request: format!("*3\r\n$7\r\nPUBLISH\r\n{about}").into_bytes(),
+            publisher,
+            got: vec![0; subscribers.len()],
+            subscribers,
+            epoll,
+            start: Instant::now(),
+            published: 0,
+            acked: 0,
+            total: None,
+            counted: 0,
+            first: None,
+            last: 0,
+            times: Latencies::default(),
+            problem: None,
+        })
+    }
+
+    fn play(mut self) -> Result<Delivered, BenchError> {
+        let before = self.plan.process.map(|id| Usage::read(Whose::Process(id)));
+        let effort = Effort::begin();
+        self.start = Instant::now();
+        let mut events: Vec<Event> = Vec::with_capacity(64);
+        let mut last_news = 0;
+        while self.problem.is_none() {
+            self.publish();
+            self.look_at_other()?;
+            if self.total.is_some_and(|total| self.got.iter().all(|got| *got >= total)) {
+                break;
+            }
+            let news = self.wait(&mut events);
+            let now = nanos(self.start.elapsed());
+            if news {
+                last_news = now;
+            } else if now - last_news > nanos(self.plan.give_up) {
+                self.problem = Some(format!("nothing came for {:?}: {}", self.plan.give_up, self.standing()));
+            }
+        }
+        let (cpu, busy) = effort.end();
+        let after = self.plan.process.map(|id| Usage::read(Whose::Process(id)));
+        let over = self.total.filter(|total| self.got.iter().any(|got| got != total));
+        if over.is_some() && self.problem.is_none() {
+            self.problem = Some(self.standing());
+        }
+        let seconds = match self.publisher {
+            Publisher::Own(_) => self.plan.duration.as_secs_f64(),
+            Publisher::Other { .. } => (self.last - self.first.unwrap_or(self.last)) as f64 / 1e9,
+        };
+        Ok(Delivered {
+            rate: if seconds > 0.0 { self.counted as f64 / seconds } else { 0.0 },
+            deliveries: self.got.iter().sum(),
+            times: self.times,
+            server: after.zip(before).map(|(after, before)| after.since(&before)),
+            generator_cpu: cpu.as_secs_f64(),
+            busy,
+            validity: self.problem.map_or(Validity::Good, Validity::Errors),
+        })
+    }
+
+    fn standing(&self) -> String {
+        let total = self.total.map_or_else(|| "an unknown number".to_owned(), |total| total.to_string());
+        let (least, most) = (self.got.iter().min().unwrap_or(&0), self.got.iter().max().unwrap_or(&0));
+        format!("{total} published, {} answered, subscribers got {least} to {most}", self.acked)
+    }
+
+    /// Publishes again when all was answered, until the time is over.
+    fn publish(&mut self) {
+        let Publisher::Own(connection) = &mut self.publisher else { return };
+        if self.acked < self.published || self.total.is_some() {
+            return;
+        }
+        let now = nanos(self.start.elapsed());
+        if now >= nanos(self.plan.warmup + self.plan.duration) {
+            self.total = Some(self.published);
+            return;
+        }
+        for sequence in self.published..self.published + self.plan.pipeline as u64 {
+            connection.out().extend_from_slice(&self.request);
+            self.payloads.put(Head { sequence, due: now, publisher: 0 }, connection.out());
+            connection.out().extend_from_slice(b"\r\n");
+        }
+        self.published += self.plan.pipeline as u64;
+        // A burst is far less than a socket's buffer, and nothing else is in it.
+        match connection.send() {
+            Ok(()) if !connection.is_blocked => {}
+            Ok(()) => self.problem = Some("the server does not take a burst of messages".to_owned()),
+            Err(error) => self.problem = Some(format!("publishing: {error}")),
+        }
+    }
+
+    /// Whether the other publisher has ended, and how much it published.
+    fn look_at_other(&mut self) -> Result<(), BenchError> {
+        if let Publisher::Other { thread, .. } = &mut self.publisher
+            && thread.as_ref().is_some_and(JoinHandle::is_finished)
+            && let Some(thread) = thread.take()
+        {
+            let (_, published) = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            (self.published, self.acked, self.total) = (published, published, Some(published));
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, events: &mut Vec<Event>) -> bool {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => self.problem = Some(format!("waiting: {error}")),
+        }
+        let news = !events.is_empty();
+        for event in events.drain(..) {
+            let taken = match event.data.u64() {
+                PUBLISHER => self.take_acks(),
+                number => self.take_messages(number as usize),
+            };
+            if let Err(problem) = taken {
+                self.problem.get_or_insert(problem);
+            }
+        }
+        news
+    }
+
+    fn take_acks(&mut self) -> Result<(), String> {
+        let Publisher::Own(connection) = &mut self.publisher else { return Ok(()) };
+        receive(connection)?;
+        let (mut at, wanted) = (0, self.plan.subscribers as i64);
+        while let Some((reply, len)) = token(&connection.input()[at..]).map_err(|error| error.to_string())? {
+            match reply {
+                Token::Integer(receivers) if receivers == wanted => {}
+                Token::Error(message) => return Err(format!("PUBLISH: {}", String::from_utf8_lossy(message))),
+                other => return Err(format!("PUBLISH to {wanted} subscribers answered {other:?}")),
+            }
+            (at, self.acked) = (at + len, self.acked + 1);
+        }
+        connection.consume(at);
+        Ok(())
+    }
+
+    fn take_messages(&mut self, number: usize) -> Result<(), String> {
+        let connection = &mut self.subscribers[number];
+        // What one read does not bring, epoll reports again: the others and the publisher have their turn.
+        receive(connection)?;
+        let now = nanos(self.start.elapsed());
+        let message_bytes = self.head.len() + self.plan.payload_bytes + 2;
+        let (mut at, mut run) = (0, Run::default());
+        let (from, to) = match self.publisher {
+            Publisher::Own(_) => (nanos(self.plan.warmup), nanos(self.plan.warmup + self.plan.duration)),
+            Publisher::Other { .. } => (0, u64::MAX),
+        };
+        while let Some(message) = connection.input().get(at..at + message_bytes) {
+            let payload = message.strip_prefix(&self.head[..]).and_then(|rest| rest.strip_suffix(b"\r\n"));
+            let payload = payload.ok_or_else(|| {
+                let shown = String::from_utf8_lossy(&message[..message_bytes.min(60)]).into_owned();
+                format!("subscriber {number} got something that is no message of this run: {shown:?}")
+            })?;
+            let due = match &self.publisher {
+                Publisher::Own(_) => match self.payloads.judge(payload) {
+                    Some(head) if head.sequence == self.got[number] => head.due,
+                    Some(head) => {
+                        let (got, wanted) = (head.sequence, self.got[number]);
+                        return Err(format!("subscriber {number} got message {got} where {wanted} was next"));
+                    }
+                    None => return Err(format!("subscriber {number} got a message that was never published")),
+                },
+                Publisher::Other { payload: wanted, .. } if payload == wanted => 0,
+                Publisher::Other { .. } => return Err(format!("subscriber {number} got another payload")),
+            };
+            if due != run.due {
+                run.end(now, &mut self.times);
+                run.due = due;
+            }
+            run.count += u64::from(due >= from && due > 0);
+            self.got[number] += 1;
+            self.counted += u64::from(now >= from && now < to);
+            at += message_bytes;
+        }
+        run.end(now, &mut self.times);
+        connection.consume(at);
+        self.first.get_or_insert(now);
+        self.last = now;
+        Ok(())
+    }
+}
+
+/// Messages that were due at once, and came at once: one record.
+#[derive(Default)]
+struct Run {
+    due: u64,
+    count: u64,
+}
+
+impl Run {
+    fn end(&mut self, now: u64, times: &mut Latencies) {
+        if self.count > 0 {
+            times.record_nanos_times(now.saturating_sub(self.due), std::mem::take(&mut self.count));
+        }
+    }
+}
+
+fn receive(connection: &mut Connection) -> Result<More, String> {
+    match connection.receive() {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(More::No),
+        other => other.map_err(|error| format!("receiving: {error}")),
+    }
+}

@@ -1,0 +1,191 @@
+//! What a round gave, whoever sent, and how rounds look in the report.
+
+use super::{external, fanout::Delivered, scenario::Scenario, worker::Outcome};
+use crate::{
+    latency::{Latencies, micros},
+    load::validity::{MAX_BUSY, Validity},
+    report::{Cell, Table, mebibytes},
+    stats::{Summary, median, ratio},
+    usage::Cost,
+};
+
+/// One round of one server. What is not known is NaN.
+#[derive(Clone, Debug)]
+pub(super) struct Round {
+    pub(super) rate: f64,
+    pub(super) p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    max_us: f64,
+    lag_p99_us: f64,
+    server_us: f64,
+    generator_us: f64,
+    busy: f64,
+    peak_rss_bytes: Option<u64>,
+    pub(super) validity: Validity,
+}
+
+impl Round {
+    fn new(rate: f64, times: &Latencies, validity: Validity) -> Self {
+        let at = |percentile| if times.count() == 0 { f64::NAN } else { micros(times.percentile(percentile)) };
+        Self {
+            rate,
+            p50_us: at(50.0),
+            p99_us: at(99.0),
+            p999_us: at(99.9),
+            max_us: at(100.0),
+            lag_p99_us: f64::NAN,
+            server_us: f64::NAN,
+            generator_us: f64::NAN,
+            busy: f64::NAN,
+            peak_rss_bytes: None,
+            validity,
+        }
+    }
+
+    fn with_cost(mut self, count: f64, server: Option<Cost>, generator_cpu: f64, busy: f64) -> Self {
+        self.server_us = server.map_or(f64::NAN, |cost| cost.cpu_seconds * 1e6 / count);
+        self.peak_rss_bytes = server.and_then(|cost| cost.peak_rss_bytes);
+        self.generator_us = generator_cpu * 1e6 / count;
+        self.busy = busy;
+        self
+    }
+}
+
+impl From<Outcome> for Round {
+    fn from(outcome: Outcome) -> Self {
+        let mut round = Self::new(outcome.rate, &outcome.times, outcome.validity);
+        if outcome.tally.lag.count() > 0 {
+            round.lag_p99_us = micros(outcome.tally.lag.percentile(99.0));
+        }
+        round.with_cost(outcome.replies as f64, outcome.server, outcome.generator_cpu, outcome.busy)
+    }
+}
+
+impl From<Delivered> for Round {
+    fn from(delivered: Delivered) -> Self {
+        Self::new(delivered.rate, &delivered.times, delivered.validity).with_cost(
+            delivered.deliveries as f64,
+            delivered.server,
+            delivered.generator_cpu,
+            delivered.busy,
+        )
+    }
+}
+
+impl From<external::Figures> for Round {
+    fn from(figures: external::Figures) -> Self {
+        let round = Self::new(figures.rate, &Latencies::default(), Validity::Good);
+        Self { p50_us: figures.p50_us, p99_us: figures.p99_us, max_us: figures.max_us, ..round }
+    }
+}
+
+/// The rounds of a server in a scenario.
+pub(super) struct Line<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) generator: &'static str,
+    pub(super) server: String,
+    pub(super) durability: String,
+    pub(super) rounds: Vec<Round>,
+}
+
+impl Line<'_> {
+    fn over(&self, figure: impl Fn(&Round) -> f64) -> Vec<f64> {
+        self.rounds.iter().map(figure).collect()
+    }
+
+    /// Of another's rates and medians, round by round.
+    pub(super) fn ratios(&self, other: &Self) -> (f64, f64) {
+        let of = |figure: fn(&Round) -> f64| ratio(&self.over(figure), &other.over(figure));
+        (of(|round| round.rate), of(|round| round.p50_us))
+    }
+
+    /// Whether the generator's thread had no time to spare: the server may be able to do more.
+    pub(super) fn is_generators(&self) -> bool {
+        median(&self.over(|round| round.busy)) > MAX_BUSY
+    }
+
+    fn row(&self) -> Vec<Cell> {
+        let scenario = self.scenario;
+        let rates = Summary::of(&self.over(|round| round.rate));
+        let middle = |figure: fn(&Round) -> f64| Cell::from(median(&self.over(figure)));
+        vec![
+            scenario.name.as_str().into(),
+            self.generator.into(),
+            self.server.as_str().into(),
+            self.durability.as_str().into(),
+            rates.median.into(),
+            rates.mad.into(),
+            middle(|round| round.p50_us),
+            middle(|round| round.p99_us),
+            middle(|round| round.p999_us),
+            middle(|round| round.max_us),
+            middle(|round| round.lag_p99_us),
+            middle(|round| round.server_us),
+            middle(|round| round.generator_us),
+            middle(|round| 100.0 * round.busy),
+            mebibytes(self.rounds.iter().filter_map(|round| round.peak_rss_bytes).max()),
+            Validity::worst(self.rounds.iter().map(|round| &round.validity)).name().into(),
+        ]
+    }
+}
+
+pub(super) fn conditions(scenarios: &[Scenario]) -> Table {
+    let columns = ["scenario", "pace", "connections", "pipeline", "value B", "keys", "spread"];
+    let mut table = Table::new("conditions", &columns);
+    for scenario in scenarios {
+        table.row(vec![
+            scenario.name.as_str().into(),
+            scenario.pace_name().into(),
+            scenario.connections.into(),
+            scenario.pipeline.into(),
+            scenario.value_bytes.into(),
+            scenario.keys.into(),
+            format!("{:?}", scenario.distribution).to_lowercase().into(),
+        ]);
+    }
+    table
+}
+
+pub(super) fn figures<'a>(lines: impl Iterator<Item = &'a Line<'a>>) -> Table {
+    let columns = [
+        "scenario",
+        "generator",
+        "server",
+        "durability",
+        "per second",
+        "± MAD",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "max µs",
+        "lag p99 µs",
+        "server CPU µs/1",
+        "generator CPU µs/1",
+        "generator busy %",
+        "server peak RSS MiB",
+        "verdict",
+    ];
+    let title = "figures: medians of the rounds; replies or deliveries per second; times from when a request was due \
+                 (closed loop: sent) to its reply or delivery";
+    let mut table = Table::new(title, &columns);
+    lines.for_each(|line| table.row(line.row()));
+    table
+}
+
+pub(super) fn ratios<'a>(pairs: impl Iterator<Item = (&'a Line<'a>, &'a Line<'a>)>) -> Table {
+    let columns = ["scenario", "generator", "server", "against", "rate ×", "median time ×"];
+    let mut table = Table::new("ratios: medians of the rounds' ratios", &columns);
+    for (line, other) in pairs {
+        let (rate, p50) = line.ratios(other);
+        table.row(vec![
+            line.scenario.name.as_str().into(),
+            line.generator.into(),
+            line.server.as_str().into(),
+            format!("{} ({})", other.server, other.durability).into(),
+            rate.into(),
+            p50.into(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,173 @@
+//! Options of the RESP suite.
+
+use std::{path::PathBuf, time::Duration};
+
+use super::{requests::Mix, server::Spec};
+use crate::{
+    BenchError,
+    http::Distribution,
+    load::{
+        schedule::Arrivals,
+        search::{Objective, parse_duration},
+    },
+    native::{options::within, payload::HEAD_BYTES},
+};
+
+/// Options of the RESP suite.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RespOptions {
+    /// Servers, measured in turns: thalweg, redis-none, redis-always (started for the run), host:port or unix:PATH, each with @N
+    /// for its database N. The first one's figures are divided by those of the others.
+    #[arg(long, value_delimiter = ',', default_value = "thalweg")]
+    pub server: Vec<Spec>,
+    /// Who sends; both where neither is named and a preset is.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub generator: Vec<Generator>,
+    /// What is asked, by weight, as in get:9,set:1. One of ping, get, set, incr, hget, hset, mget, mset, xadd.
+    #[arg(long, default_value = "set")]
+    pub mix: Mix,
+    /// Publish to so many subscribers instead; each delivery is counted and compared.
+    #[arg(long, conflicts_with_all = ["mix", "rate", "search"])]
+    pub subscribers: Option<usize>,
+    /// Connections.
+    #[arg(long, short = 'c', default_value_t = 50)]
+    pub connections: usize,
+    /// Requests that may be under way on each.
+    #[arg(long, short = 'P', default_value_t = 1)]
+    pub pipeline: usize,
+    /// Bytes of a value or a message [default: 100; as redis-benchmark's and the goals' where a preset is asked for]
+    #[arg(long, short = 'd')]
+    pub value_size: Option<usize>,
+    /// Number of different keys.
+    #[arg(long, default_value_t = 100_000)]
+    pub keys: u64,
+    /// How requests spread over the keys.
+    #[arg(long, value_enum, default_value_t)]
+    pub distribution: Distribution,
+    /// Database that is selected where a server's name has none.
+    #[arg(long, default_value_t = 0)]
+    pub database: u32,
+    /// Requests per second, whatever the server does; without it as fast as it answers.
+    #[arg(long)]
+    pub rate: Option<f64>,
+    /// How they spread over time.
+    #[arg(long, value_enum, default_value_t)]
+    pub arrivals: Arrivals,
+    /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
+    #[arg(long, conflicts_with = "preset")]
+    pub search: Option<Objective>,
+    /// Rate above which the search does not go.
+    #[arg(long, default_value_t = 2e6)]
+    pub max_rate: f64,
+    /// A fixed set of scenarios with their own servers instead.
+    #[arg(long, value_enum, conflicts_with_all = ["mix", "subscribers", "rate", "server"])]
+    pub preset: Option<Preset>,
+    /// Only scenarios whose name holds this, such as "SET durable".
+    #[arg(long, requires = "preset")]
+    pub only: Option<String>,
+    /// Counted time of each run.
+    #[arg(long, default_value = "2s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Time before it that is not counted.
+    #[arg(long, default_value = "500ms", value_parser = parse_duration)]
+    pub warmup: Duration,
+    /// Longest wait for a reply.
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    pub give_up: Duration,
+    /// Runs of each scenario on each server; medians are reported.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// The generator's own lateness (99th percentile) above which a scheduled run is void.
+    #[arg(long, default_value = "1ms", value_parser = parse_duration)]
+    pub max_lag: Duration,
+    /// Feeds keys, values, choices and arrivals.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Speak RESP3.
+    #[arg(long)]
+    pub resp3: bool,
+    /// For AUTH, at servers that run already.
+    #[arg(long)]
+    pub password: Option<String>,
+    /// Count wrong replies instead of ending the run with the first.
+    #[arg(long)]
+    pub keep_going: bool,
+    /// The command to start as `COMMAND serve`; this one by default.
+    #[arg(long)]
+    pub server_binary: Option<PathBuf>,
+    /// More arguments for it.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub server_arg: Vec<String>,
+    /// The redis-server to start.
+    #[arg(long, default_value = "redis-server")]
+    pub redis_server: PathBuf,
+    /// The redis-benchmark to run.
+    #[arg(long, default_value = "redis-benchmark")]
+    pub redis_benchmark: PathBuf,
+    /// Directory below which started servers keep their data; decides which disk is measured.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Generator {
+    /// This process: replies are compared.
+    Own,
+    /// redis-benchmark in a process of its own: only errors are noticed.
+    RedisBenchmark,
+}
+
+impl Generator {
+    /// As it is typed.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::RedisBenchmark => "redis-benchmark",
+        }
+    }
+}
+
+/// Sets of scenarios with fixed parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Preset {
+    /// What thalweg should reach of redis-server's figures.
+    Goals,
+}
+
+/// The largest value: the generator keeps whole replies.
+const MAX_VALUE_BYTES: usize = 1 << 20;
+
+impl RespOptions {
+    /// Whether they make sense.
+    pub fn check(&self) -> Result<(), BenchError> {
+        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
+        within("--connections", self.connections, 20_000)?;
+        within("--pipeline", self.pipeline, 10_000)?;
+        within("--subscribers", self.subscribers.unwrap_or(1), 10_000)?;
+        within("--keys", usize::try_from(self.keys).unwrap_or(usize::MAX), 100_000_000)?;
+        within("--rounds", self.rounds as usize, 100)?;
+        if self.value_size.is_some_and(|bytes| bytes > MAX_VALUE_BYTES) {
+            return wrong("--value-size", "must be at most 1 MiB");
+        }
+        if self.subscribers.is_some() && self.value_size.is_some_and(|bytes| bytes < HEAD_BYTES) {
+            return wrong("--value-size", "a message has a head of 24 bytes: it must be at least that");
+        }
+        if self.duration.is_zero() || self.duration > Duration::from_secs(3600) {
+            return wrong("--duration", "must be above 0 and at most an hour");
+        }
+        if !self.rate.is_none_or(|rate| rate > 0.0 && rate <= 1e8) {
+            return wrong("--rate", "must be above 0 and at most 100 million");
+        }
+        let is_scheduled = self.rate.is_some() || self.search.is_some();
+        let is_simple = self.mix.operations().count() == 1;
+        if self.generator.contains(&Generator::RedisBenchmark) && (is_scheduled || !is_simple) {
+            return wrong("--generator", "redis-benchmark has closed loops only, of one operation");
+        }
+        if self.server.is_empty() {
+            return wrong("--server", "name at least one");
+        }
+        Ok(())
+    }
+}

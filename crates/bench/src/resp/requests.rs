@@ -1,0 +1,430 @@
+//! What is asked, and which replies are right.
+//!
+//! Every value follows from its key's index ([`Values`]), whoever wrote it and how often, so what is read can be compared
+//! whole without knowing what other connections did meanwhile.
+
+use std::{fmt, str::FromStr};
+
+use serde::Serialize;
+use thalweg_redis::wire::reply_parser::{ReplyError, Token, token};
+
+use crate::{
+    data::{KEY_BYTES, Values, write_key},
+    random::Rng,
+};
+
+/// Keys of an MGET or an MSET.
+pub const MANY: u64 = 10;
+
+/// Fields of a hash.
+pub const FIELDS: u64 = 100;
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Operation {
+    /// Nothing.
+    Ping,
+    /// Reads a string that was set before the run.
+    Get,
+    /// Sets a string.
+    Set,
+    /// Adds 1 to a counter.
+    Incr,
+    /// Reads a field that was set before the run.
+    Hget,
+    /// Sets a field of one of the hashes, which have 100 each.
+    Hset,
+    /// Reads ten strings.
+    Mget,
+    /// Sets ten strings.
+    Mset,
+    /// Appends an entry with one field to one stream.
+    Xadd,
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; 9] =
+        [Self::Ping, Self::Get, Self::Set, Self::Incr, Self::Hget, Self::Hset, Self::Mget, Self::Mset, Self::Xadd];
+
+    /// As a client writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ping => "PING",
+            Self::Get => "GET",
+            Self::Set => "SET",
+            Self::Incr => "INCR",
+            Self::Hget => "HGET",
+            Self::Hset => "HSET",
+            Self::Mget => "MGET",
+            Self::Mset => "MSET",
+            Self::Xadd => "XADD",
+        }
+    }
+
+    /// What must be there before it is measured.
+    #[must_use]
+    pub fn needs(self) -> Option<Self> {
+        match self {
+            Self::Get | Self::Mget => Some(Self::Set),
+            Self::Hget => Some(Self::Hset),
+            _ => None,
+        }
+    }
+}
+
+/// Operations by weight, as in `get:9,set:1`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mix(Vec<(Operation, u32)>);
+
+impl Mix {
+    /// One operation.
+    #[must_use]
+    pub fn only(operation: Operation) -> Self {
+        Self(vec![(operation, 1)])
+    }
+
+    /// Its operations; a request's kind is the place in here.
+    pub fn operations(&self) -> impl Iterator<Item = Operation> + '_ {
+        self.0.iter().map(|(operation, _)| *operation)
+    }
+
+    /// The operation of a kind.
+    #[inline]
+    #[must_use]
+    pub fn operation(&self, kind: usize) -> Operation {
+        self.0[kind].0
+    }
+
+    /// The kind of the next request.
+    #[inline]
+    pub fn choose(&self, rng: &mut Rng) -> usize {
+        if self.0.len() == 1 {
+            return 0;
+        }
+        let total = self.0.iter().map(|(_, weight)| u64::from(*weight)).sum();
+        let mut at = rng.below(total);
+        for (kind, (_, weight)) in self.0.iter().enumerate() {
+            match at.checked_sub(u64::from(*weight)) {
+                Some(rest) => at = rest,
+                None => return kind,
+            }
+        }
+        self.0.len() - 1
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [(operation, _)] = self.0[..] {
+            return f.write_str(operation.name());
+        }
+        let parts: Vec<String> =
+            self.0.iter().map(|(operation, weight)| format!("{} {weight}", operation.name())).collect();
+        f.write_str(&parts.join(" : "))
+    }
+}
+
+impl FromStr for Mix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut mix: Vec<(Operation, u32)> = Vec::new();
+        for part in text.split(',') {
+            let (name, weight) = part.split_once(':').unwrap_or((part, "1"));
+            let operation =
+                Operation::ALL.into_iter().find(|operation| operation.name().eq_ignore_ascii_case(name.trim()));
+            let names: Vec<&str> = Operation::ALL.iter().map(|operation| operation.name()).collect();
+            let operation = operation.ok_or_else(|| format!("{name:?} is none of {}", names.join(", ")))?;
+            let weight = weight.trim().parse().ok().filter(|weight| (1..=1_000_000).contains(weight));
+            let weight = weight.ok_or_else(|| format!("{part:?}: a weight is a number from 1 to 1,000,000"))?;
+            if mix.iter().any(|(other, _)| *other == operation) {
+                return Err(format!("{name:?} is there twice"));
+            }
+            mix.push((operation, weight));
+        }
+        Ok(Self(mix))
+    }
+}
+
+/// Why a reply is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Wrong {
+    /// Not RESP.
+    #[error("{0}")]
+    Protocol(#[from] ReplyError),
+    /// An error of the server's.
+    #[error("{operation} of key {index} was refused: {message}")]
+    Refused {
+        /// What was asked.
+        operation: &'static str,
+        /// Of which key.
+        index: u64,
+        /// What it said.
+        message: String,
+    },
+    /// Something else than it must be.
+    #[error("{operation} of key {index} answered {got}")]
+    Answer {
+        /// What was asked.
+        operation: &'static str,
+        /// Of which key.
+        index: u64,
+        /// What came, and what is wrong with it.
+        got: String,
+    },
+}
+
+/// Makes requests and judges replies.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    values: Values,
+    keys: u64,
+    stream: Vec<u8>,
+    /// `\r\n$100\r\n`, for the values' length.
+    value_head: Vec<u8>,
+}
+
+impl Requests {
+    /// Of so many keys. `stream` is the key that XADD appends to.
+    #[must_use]
+    pub fn new(values: Values, keys: u64, stream: &str) -> Self {
+        let value_head = format!("\r\n${}\r\n", values.len()).into_bytes();
+        Self { values, keys, stream: stream.as_bytes().to_vec(), value_head }
+    }
+
+    /// Appends a request.
+    #[inline]
+    pub fn put(&self, operation: Operation, index: u64, out: &mut Vec<u8>) {
+        match operation {
+            Operation::Ping => out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n"),
+            Operation::Get => self.put_short(b"*2\r\n$3\r\nGET\r\n$14\r\n", b"key_", index, out),
+            Operation::Incr => self.put_short(b"*2\r\n$4\r\nINCR\r\n$14\r\n", b"ctr_", index, out),
+            Operation::Set => {
+                out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$14\r\n");
+                out.extend_from_slice(&name(b"key_", index));
+                self.put_value(index, out);
+            }
+            Operation::Hget | Operation::Hset => {
+                let head: &[u8] = match operation {
+                    Operation::Hget => b"*3\r\n$4\r\nHGET\r\n$14\r\n",
+                    _ => b"*4\r\n$4\r\nHSET\r\n$14\r\n",
+                };
+                out.extend_from_slice(head);
+                out.extend_from_slice(&name(b"map_", index / FIELDS));
+                out.extend_from_slice(b"\r\n$14\r\n");
+                out.extend_from_slice(&name(b"fld_", index % FIELDS));
+                match operation {
+                    Operation::Hget => out.extend_from_slice(b"\r\n"),
+                    _ => self.put_value(index, out),
+                }
+            }
+            Operation::Mget | Operation::Mset => {
+                let head: &[u8] = match operation {
+                    Operation::Mget => b"*11\r\n$4\r\nMGET",
+                    _ => b"*21\r\n$4\r\nMSET",
+                };
+                out.extend_from_slice(head);
+                for index in (0..MANY).map(|offset| self.nth(index, offset)) {
+                    out.extend_from_slice(b"\r\n$14\r\n");
+                    out.extend_from_slice(&name(b"key_", index));
+                    if operation == Operation::Mset {
+                        out.extend_from_slice(&self.value_head);
+                        out.extend_from_slice(self.values.of(index));
+                    }
+                }
+                out.extend_from_slice(b"\r\n");
+            }
+            Operation::Xadd => {
+                out.extend_from_slice(b"*5\r\n$4\r\nXADD\r\n$");
+                out.extend_from_slice(self.stream.len().to_string().as_bytes());
+                out.extend_from_slice(b"\r\n");
+                out.extend_from_slice(&self.stream);
+                out.extend_from_slice(b"\r\n$1\r\n*\r\n$5\r\nfield");
+                self.put_value(index, out);
+            }
+        }
+    }
+
+    /// How many bytes of `bytes` are the reply, if it is whole, and right. `last_entry` is the last that this connection
+    /// appended to the stream.
+    #[inline]
+    pub fn judge(
+        &self,
+        operation: Operation,
+        index: u64,
+        last_entry: &mut (u64, u64),
+        bytes: &[u8],
+    ) -> Result<Option<usize>, Wrong> {
+        if operation == Operation::Set && bytes.starts_with(b"+OK\r\n") {
+            return Ok(Some(5));
+        }
+        let Some((first, mut len)) = token(bytes)? else { return Ok(None) };
+        let is_right = match (operation, first) {
+            (Operation::Ping, Token::Simple(text)) => text == b"PONG",
+            (Operation::Set | Operation::Mset, Token::Simple(text)) => text == b"OK",
+            (Operation::Get | Operation::Hget, Token::Bulk(value)) => value == self.values.of(index),
+            (Operation::Incr, Token::Integer(value)) => value >= 1,
+            (Operation::Hset, Token::Integer(added)) => matches!(added, 0 | 1),
+            (Operation::Xadd, Token::Bulk(id)) => match entry_id(id) {
+                Some(id) if id > *last_entry => {
+                    *last_entry = id;
+                    true
+                }
+                _ => false,
+            },
+            (Operation::Mget, Token::Array(count)) if count as u64 == MANY => {
+                for index in (0..MANY).map(|offset| self.nth(index, offset)) {
+                    let Some((value, bytes)) = token(&bytes[len..])? else { return Ok(None) };
+                    if value != Token::Bulk(self.values.of(index)) {
+                        return Err(wrong(operation, index, value));
+                    }
+                    len += bytes;
+                }
+                true
+            }
+            _ => false,
+        };
+        if is_right { Ok(Some(len)) } else { Err(wrong(operation, index, first)) }
+    }
+
+    fn nth(&self, index: u64, offset: u64) -> u64 {
+        (index + offset) % self.keys
+    }
+
+    fn put_short(&self, head: &[u8], prefix: &[u8; 4], index: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(head);
+        out.extend_from_slice(&name(prefix, index));
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn put_value(&self, index: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.value_head);
+        out.extend_from_slice(self.values.of(index));
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// A request of any kind.
+pub fn command(arguments: &[&[u8]], out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
+    for argument in arguments {
+        out.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        out.extend_from_slice(argument);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn name(prefix: &[u8; 4], index: u64) -> [u8; KEY_BYTES] {
+    let mut key = [0; KEY_BYTES];
+    write_key(index, &mut key);
+    key[..4].copy_from_slice(prefix);
+    key
+}
+
+fn entry_id(text: &[u8]) -> Option<(u64, u64)> {
+    let (millis, sequence) = std::str::from_utf8(text).ok()?.split_once('-')?;
+    Some((millis.parse().ok()?, sequence.parse().ok()?))
+}
+
+#[cold]
+fn wrong(operation: Operation, index: u64, got: Token<'_>) -> Wrong {
+    let operation = operation.name();
+    match got {
+        Token::Error(message) => {
+            Wrong::Refused { operation, index, message: String::from_utf8_lossy(message).into_owned() }
+        }
+        Token::Bulk(value) | Token::Simple(value) => {
+            let shown = String::from_utf8_lossy(&value[..value.len().min(40)]).into_owned();
+            Wrong::Answer { operation, index, got: format!("{} bytes that it may not answer: {shown:?}", value.len()) }
+        }
+        other => Wrong::Answer { operation, index, got: format!("{other:?}, which it may not answer") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests() -> Requests {
+        Requests::new(Values::new(20, 1), 1000, "s")
+    }
+
+    fn judged(operation: Operation, reply: &[u8]) -> Result<Option<usize>, Wrong> {
+        requests().judge(operation, 5, &mut (7, 1), reply)
+    }
+
+    fn bulk(value: &[u8]) -> Vec<u8> {
+        [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
+    }
+
+    #[test]
+    fn requests_are_arrays_of_bulk_strings() {
+        for operation in Operation::ALL {
+            let mut out = Vec::new();
+            requests().put(operation, 995, &mut out);
+            let Some((Token::Array(count), mut at)) = token(&out).unwrap() else { panic!("{operation:?}") };
+            for argument in 0..count {
+                let Some((Token::Bulk(text), len)) = token(&out[at..]).unwrap() else { panic!("{operation:?}") };
+                assert!(argument > 0 || text == operation.name().as_bytes());
+                at += len;
+            }
+            assert_eq!(at, out.len(), "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn right_replies_are_measured() {
+        let values = Values::new(20, 1);
+        let many: Vec<u8> = (5..15).flat_map(|index| bulk(values.of(index))).collect();
+        for (operation, reply) in [
+            (Operation::Ping, b"+PONG\r\n".to_vec()),
+            (Operation::Set, b"+OK\r\n".to_vec()),
+            (Operation::Mset, b"+OK\r\n".to_vec()),
+            (Operation::Get, bulk(values.of(5))),
+            (Operation::Hget, bulk(values.of(5))),
+            (Operation::Incr, b":3\r\n".to_vec()),
+            (Operation::Hset, b":0\r\n".to_vec()),
+            (Operation::Xadd, bulk(b"7-2")),
+            (Operation::Mget, [b"*10\r\n", &many[..]].concat()),
+        ] {
+            assert_eq!(judged(operation, &reply), Ok(Some(reply.len())), "{operation:?}");
+            assert_eq!(judged(operation, &reply[..reply.len() - 1]), Ok(None), "{operation:?}");
+            assert!(judged(operation, b"-ERR no\r\n").unwrap_err().to_string().contains("ERR no"), "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn other_replies_are_wrong() {
+        let values = Values::new(20, 1);
+        for (operation, reply) in [
+            (Operation::Get, bulk(values.of(6))),
+            (Operation::Get, b"$-1\r\n".to_vec()),
+            (Operation::Hget, bulk(&values.of(5)[..19])),
+            (Operation::Incr, b":0\r\n".to_vec()),
+            (Operation::Hset, b":2\r\n".to_vec()),
+            (Operation::Xadd, bulk(b"7-1")),
+            (Operation::Xadd, bulk(b"x")),
+            (Operation::Ping, b"+OK\r\n".to_vec()),
+            (Operation::Mget, [b"*10\r\n", &bulk(values.of(6))[..]].concat()),
+            (Operation::Mget, b"*9\r\n".to_vec()),
+        ] {
+            let reply_text = String::from_utf8_lossy(&reply).into_owned();
+            assert!(judged(operation, &reply).is_err(), "{operation:?} {reply_text}");
+        }
+    }
+
+    #[test]
+    fn mixes_are_read_and_kept_to() {
+        let mix: Mix = "get:9, set:1".parse().unwrap();
+        let mut rng = Rng::new(1);
+        let sets = (0..10_000).filter(|_| mix.choose(&mut rng) == 1).count();
+        assert!((850..1150).contains(&sets), "{sets}");
+        assert_eq!(mix.to_string(), "GET 9 : SET 1");
+        for wrong in ["", "get:0", "get:x", "blpop", "get,get"] {
+            assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
+        }
+    }
+}

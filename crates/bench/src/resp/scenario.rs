@@ -1,0 +1,88 @@
+//! What is measured in one line of the report.
+
+use super::{
+    goals::Goal,
+    options::RespOptions,
+    requests::Mix,
+    server::{Choice, Spec},
+};
+use crate::{
+    http::{Distribution, run::Loop},
+    load::schedule::Arrivals,
+};
+
+/// Bytes of a value where nothing else is said.
+pub const DEFAULT_VALUE_BYTES: usize = 100;
+
+/// What is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Requests and replies.
+    Requests(Mix),
+    /// Messages to so many subscribers.
+    FanOut(usize),
+}
+
+/// A line.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What it is called.
+    pub name: String,
+    /// What is done.
+    pub work: Work,
+    /// Which servers, the first one being held against the others.
+    pub servers: Vec<(Choice, u32)>,
+    /// Connections; with subscribers the publisher's, which is one.
+    pub connections: usize,
+    /// Requests under way on each.
+    pub pipeline: usize,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Number of different keys.
+    pub keys: u64,
+    /// How requests spread over them.
+    pub distribution: Distribution,
+    /// What makes the generator send.
+    pub pace: Loop,
+    /// What the first server should reach.
+    pub goal: Option<Goal>,
+}
+
+impl Scenario {
+    /// The one that the options describe.
+    #[must_use]
+    pub fn from_options(options: &RespOptions) -> Self {
+        let pace = match options.rate {
+            Some(rate) => Loop::Open { rate, arrivals: options.arrivals },
+            None => Loop::Closed,
+        };
+        let (name, work, connections) = match options.subscribers {
+            Some(count) => (format!("PUBLISH to {count}"), Work::FanOut(count), 1),
+            None => (options.mix.to_string(), Work::Requests(options.mix.clone()), options.connections),
+        };
+        let database = |spec: &Spec| spec.database.unwrap_or(options.database);
+        Self {
+            name,
+            work,
+            servers: options.server.iter().map(|spec| (spec.choice.clone(), database(spec))).collect(),
+            connections,
+            pipeline: options.pipeline,
+            value_bytes: options.value_size.unwrap_or(DEFAULT_VALUE_BYTES),
+            keys: options.keys,
+            distribution: options.distribution,
+            pace,
+            goal: None,
+        }
+    }
+
+    /// How it is paced, in words.
+    #[must_use]
+    pub fn pace_name(&self) -> String {
+        match self.pace {
+            Loop::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0}/s constant"),
+            Loop::Open { rate, arrivals: Arrivals::Poisson } => format!("{rate:.0}/s Poisson"),
+            Loop::Closed => "closed loop".to_owned(),
+            Loop::Each { keys } => format!("closed loop, {keys} keys once"),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The servers of a run: our own, Debian's redis-server as it is asked for, or whatever listens somewhere.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::Path,
+    process::{Child, Command, Stdio},
+    str::FromStr,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{
+    address::Address,
+    client::{Answer, Client, Greeting},
+    options::RespOptions,
+};
+use crate::{BenchError, Progress, Scratch, load::target::Target};
+
+/// Which server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// One of our own: database 0 durable, database 1 a cache.
+    Thalweg,
+    /// redis-server, which keeps nothing.
+    RedisNone,
+    /// redis-server, which syncs each write before it answers.
+    RedisAlways,
+    /// One that runs already.
+    At(Address),
+}
+
+/// Which server, and which of its databases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Which.
+    pub choice: Choice,
+    /// What is selected; the scenario's without one.
+    pub database: Option<u32>,
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, database) = match text.rsplit_once('@') {
+            Some((name, database)) => {
+                let number = database.parse().map_err(|_| format!("{database:?} is no number of a database"))?;
+                (name, Some(number))
+            }
+            None => (text, None),
+        };
+        let choice = match name {
+            "thalweg" => Choice::Thalweg,
+            "redis-none" => Choice::RedisNone,
+            "redis-always" => Choice::RedisAlways,
+            address => Choice::At(address.parse()?),
+        };
+        Ok(Self { choice, database })
+    }
+}
+
+impl Spec {
+    /// As it was typed.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let name = match &self.choice {
+            Choice::Thalweg => "thalweg".to_owned(),
+            Choice::RedisNone => "redis-none".to_owned(),
+            Choice::RedisAlways => "redis-always".to_owned(),
+            Choice::At(address) => address.to_string(),
+        };
+        self.database.map_or(name.clone(), |database| format!("{name}@{database}"))
+    }
+}
+
+/// A server that answers.
+#[derive(Debug)]
+pub struct Server {
+    /// Which it is.
+    pub choice: Choice,
+    /// Where it listens.
+    pub address: Address,
+    /// Its process, where it is known and on this machine.
+    pub process: Option<u32>,
+    /// What it calls itself.
+    pub version: String,
+    _own: Option<Own>,
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "held for what dropping them does")]
+enum Own {
+    Thalweg(Target),
+    Redis(RedisChild),
+}
+
+impl Server {
+    /// Starts it, or looks for it where it should be.
+    pub fn reach(
+        choice: &Choice,
+        options: &RespOptions,
+        scratch: &Scratch,
+        progress: &mut dyn Progress,
+    ) -> Result<Self, BenchError> {
+        let (address, process, own) = match choice {
+            Choice::Thalweg => {
+                let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
+                let binary = match &options.server_binary {
+                    Some(binary) => binary.clone(),
+                    None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
+                };
+                let mut arguments = vec![format!("--resp={address}")];
+                arguments.extend(options.server_arg.iter().cloned());
+                progress.step(&format!("starting {} serve {}", binary.display(), arguments.join(" ")));
+                let target = Target::start(&binary, &scratch.fresh("thalweg")?.join("data"), &arguments)?;
+                (Address::Tcp(address), target.process(), Some(Own::Thalweg(target)))
+            }
+            Choice::RedisNone | Choice::RedisAlways => {
+                let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
+                let arguments: &[&str] = match choice {
+                    Choice::RedisNone => &["--appendonly", "no"],
+                    _ => &["--appendonly", "yes", "--appendfsync", "always"],
+                };
+                progress.step(&format!("starting {} {}", options.redis_server.display(), arguments.join(" ")));
+                let dir = scratch.fresh(if *choice == Choice::RedisNone { "redis-none" } else { "redis-always" })?;
+                let child = RedisChild::start(&options.redis_server, address, &dir, arguments)?;
+                (Address::Tcp(address), Some(child.0.id()), Some(Own::Redis(child)))
+            }
+            Choice::At(address) => (address.clone(), None, None),
+        };
+        let mut server = Self { choice: choice.clone(), address, process, version: String::new(), _own: own };
+        server.ask_version(options)?;
+        Ok(server)
+    }
+
+    /// How connections to one of its databases begin.
+    #[must_use]
+    pub fn greeting(&self, database: u32, options: &RespOptions) -> Greeting {
+        Greeting {
+            address: self.address.clone(),
+            // Those that we have started ask for none.
+            password: options.password.clone().filter(|_| matches!(self.choice, Choice::At(_))),
+            database,
+            is_resp3: options.resp3,
+        }
+    }
+
+    /// What it promises about writes to a database.
+    pub fn durability(&self, database: u32, options: &RespOptions) -> Result<String, BenchError> {
+        match (&self.choice, database) {
+            (Choice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
+            (Choice::Thalweg, 1) => Ok("none: a cache in memory".to_owned()),
+            _ => asked_durability(&mut Client::open(&self.greeting(database, options))?),
+        }
+    }
+
+    fn ask_version(&mut self, options: &RespOptions) -> Result<(), BenchError> {
+        let mut client = Client::open(&self.greeting(0, options))?;
+        client.done(&[b"PING"])?;
+        let info = match client.ask(&[b"INFO", b"server"])? {
+            Answer::Error(_) => String::new(),
+            answer => answer.text(),
+        };
+        let version = ["valkey_version", "redis_version", "thalweg_version"]
+            .iter()
+            .find_map(|name| Some(format!("{} {}", name.trim_end_matches("_version"), field(&info, name)?)));
+        self.version = match self.choice {
+            Choice::Thalweg => format!("thalweg {}", env!("CARGO_PKG_VERSION")),
+            _ => version.unwrap_or_else(|| "a server that does not say its version".to_owned()),
+        };
+        let is_here = match &self.address {
+            Address::Tcp(address) => address.ip().is_loopback(),
+            Address::Unix(_) => true,
+        };
+        if self.process.is_none() && is_here {
+            self.process = field(&info, "process_id").and_then(|id| id.parse().ok());
+        }
+        client.leave();
+        Ok(())
+    }
+}
+
+fn field(info: &str, name: &str) -> Option<String> {
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().to_owned())
+}
+
+/// From CONFIG, or where that is refused from INFO.
+fn asked_durability(client: &mut Client) -> Result<String, BenchError> {
+    let mut setting = |name: &str| -> Result<Option<String>, BenchError> {
+        Ok(match client.ask(&[b"CONFIG", b"GET", name.as_bytes()])? {
+            Answer::List(parts) => parts.get(1).map(Answer::text),
+            _ => None,
+        })
+    };
+    let (appendonly, appendfsync, save) = (setting("appendonly")?, setting("appendfsync")?, setting("save")?);
+    Ok(match (appendonly.as_deref(), appendfsync, save) {
+        (Some("yes"), Some(sync), _) => format!("appendonly yes, appendfsync {sync}"),
+        (Some("no"), _, Some(save)) if save.is_empty() => "none: appendonly no, save ''".to_owned(),
+        (Some("no"), _, save) => format!("snapshots only: appendonly no, save {:?}", save.unwrap_or_default()),
+        _ => match client.ask(&[b"INFO", b"persistence"])? {
+            Answer::Text(info) => field(&String::from_utf8_lossy(&info), "aof_enabled").map_or_else(
+                || "unknown: it does not say".to_owned(),
+                |on| format!("aof_enabled {on}, CONFIG refused"),
+            ),
+            _ => "unknown: it does not say".to_owned(),
+        },
+    })
+}
+
+/// A redis-server that ends with its handle.
+#[derive(Debug)]
+struct RedisChild(Child);
+
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between looks at another process: there is nothing to wait on.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl RedisChild {
+    fn start(binary: &Path, address: SocketAddr, dir: &Path, arguments: &[&str]) -> Result<Self, BenchError> {
+        let fail = |message: String| BenchError::Target { target: binary.display().to_string(), message };
+        let child = Command::new(binary)
+            .args(["--bind", &address.ip().to_string(), "--port", &address.port().to_string()])
+            .args(["--save", "", "--daemonize", "no", "--dir"])
+            .arg(dir)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| fail(format!("{error}; install redis-server, or leave that --server out")))?;
+        let mut child = Self(child);
+        let greeting = Greeting { address: Address::Tcp(address), password: None, database: 0, is_resp3: false };
+        let begun = Instant::now();
+        loop {
+            if let Ok(Some(status)) = child.0.try_wait() {
+                return Err(fail(format!("it ended with {status}")));
+            }
+            if Client::open(&greeting).and_then(|mut client| client.done(&[b"PING"])).is_ok() {
+                return Ok(child);
+            }
+            if begun.elapsed() > START_TIMEOUT {
+                return Err(fail(format!("it did not answer within {START_TIMEOUT:?}")));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for RedisChild {
+    fn drop(&mut self) {
+        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < STOP_TIMEOUT {
+            if !matches!(self.0.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A port that is free now; if it is taken before the server binds it, that fails to start and says so.
+fn free_port() -> std::io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_named_with_their_database() {
+        let spec: Spec = "thalweg@1".parse().unwrap();
+        assert_eq!(
+            (spec.choice.clone(), spec.database, spec.name()),
+            (Choice::Thalweg, Some(1), "thalweg@1".to_owned())
+        );
+        for text in ["redis-none", "redis-always@3", "127.0.0.1:6379", "unix:/run/redis.sock@2"] {
+            assert_eq!(text.parse::<Spec>().unwrap().name(), text);
+        }
+        assert!("redis@x".parse::<Spec>().is_err());
+        assert!("mongo".parse::<Spec>().is_err());
+    }
+
+    #[test]
+    fn fields_of_info_are_found_by_their_whole_name() {
+        let info = "# Server\r\nredis_version_x:1\r\nredis_version:7.0.15\r\nprocess_id:12\r\n";
+        assert_eq!(field(info, "redis_version").as_deref(), Some("7.0.15"));
+        assert_eq!(field(info, "process").as_deref(), None);
+    }
+}
