@@ -48,8 +48,7 @@ pub fn transactions(redis: Vec<Connection>, ours: Vec<Connection>, mix: &Mix, se
     for at in 0..steps {
         let number = rng.below(clients.len());
         let client = &mut clients[number];
-        let step =
-            if rng.one_in(3) { about_transactions(&mut rng, mix, client.queued.is_some()) } else { mix.step(&mut rng) };
+        let step = if rng.one_in(3) { client.about_transactions(&mut rng, mix) } else { mix.step(&mut rng) };
         client.step(&step, &mut seen, &format!("seed {seed} step {at} client {number}"));
     }
     for client in &mut clients {
@@ -67,30 +66,36 @@ pub struct Transactions {
     pub spoilt: usize,
 }
 
-fn about_transactions(rng: &mut Rng, mix: &Mix, within: bool) -> Step {
-    let name = match rng.below(16) {
-        0..=3 if !within => "multi",
-        0..=5 if within => "exec",
-        4..=9 if !within => "watch",
-        6 => "discard",
-        7 => "exec",
-        8 => "multi",
-        9 => "unwatch",
-        10 => "watch",
-        11 if within => "nope",
-        _ => return mix.step(rng),
-    };
-    let mut args = args![cased(rng, name)];
-    if name == "watch" {
-        args.extend((0..1 + rng.below(2)).map(|_| mix.pool.key(rng)));
-    }
-    if rng.one_in(30) {
-        args.push(b"more".to_vec());
-    }
-    exact(args)
-}
-
 impl Client {
+    fn about_transactions(&mut self, rng: &mut Rng, mix: &Mix) -> Step {
+        let within = self.queued.is_some();
+        let name = match rng.below(16) {
+            0..=3 if !within => "multi",
+            0..=5 if within => "exec",
+            4..=9 if !within => "watch",
+            6 => "discard",
+            7 => "exec",
+            8 => "multi",
+            9 => "unwatch",
+            10 => "watch",
+            11 if within => "nope",
+            _ => return mix.step(rng),
+        };
+        let mut args = args![cased(rng, name)];
+        if name == "watch" {
+            args.extend((0..1 + rng.below(2)).map(|_| mix.pool.key(rng)));
+            // One that is not there, is set, and is deleted again, has changed to Redis, and not to us.
+            let there = |key: &Vec<u8>| self.redis.ask(&args!["exists", key]).integer() == Some(1);
+            if !within && !args[1..].iter().all(there) {
+                return mix.step(rng);
+            }
+        }
+        if rng.one_in(30) {
+            args.push(b"more".to_vec());
+        }
+        exact(args)
+    }
+
     fn step(&mut self, step: &Step, seen: &mut Transactions, place: &str) {
         let (theirs, mine) = (self.redis.ask(&step.args), self.ours.ask(&step.args));
         let name = step.args[0].to_ascii_lowercase();

@@ -1,10 +1,8 @@
 //! Hashes.
 
+use super::super::{Rng, compare::Compare};
 use super::{Generator, Pool, Step, cased, exact, keys::page_options};
-use crate::{
-    args,
-    support::{Rng, compare::Compare},
-};
+use crate::args;
 
 pub const ALL: &[Generator] = &[
     hset,

@@ -1,13 +1,11 @@
 //! Keys of any kind.
 
+use super::super::{Rng, compare::Compare};
 use super::{
     Generator, Pool, Step, cased, exact, options,
     strings::{deadline, time_to_live},
 };
-use crate::{
-    args,
-    support::{Rng, compare::Compare},
-};
+use crate::args;
 
 pub const ALL: &[Generator] = &[
     del, unlink, exists, touch, kind, left, ended, expire, expire, persist, rename, renamenx, copy, scan, keys,

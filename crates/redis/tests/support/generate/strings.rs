@@ -1,10 +1,8 @@
 //! Strings.
 
+use super::super::{Rng, connection::Args};
 use super::{Generator, Pool, Step, cased, exact, now_millis, options};
-use crate::{
-    args,
-    support::{Rng, connection::Args},
-};
+use crate::args;
 
 pub const ALL: &[Generator] = &[
     set,
