@@ -1,6 +1,9 @@
 //! What is published and delivered: messages of one subject, encoded once.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::Bytes;
 use thalweg_types::{
@@ -56,7 +59,11 @@ struct Inner {
     subject: Subject,
     encoded: Bytes,
     messages: u32,
+    forms: [OnceLock<Bytes>; FORMS],
 }
+
+/// Other forms that a batch may be kept in: one for each version of a protocol that is not the codec's.
+pub const FORMS: usize = 2;
 
 impl Batch {
     /// A batch of so many messages.
@@ -73,13 +80,13 @@ impl Batch {
         if encoded.len() > MAX_PUBLISH_BYTES {
             return Err(BatchError::TooLarge { bytes: encoded.len() });
         }
-        Ok(Self(Arc::new(Inner { subject, encoded, messages })))
+        Ok(Self(Arc::new(Inner { subject, encoded, messages, forms: Default::default() })))
     }
 
     /// As [`new`](Self::new) of what a coalescer made, whose bounds are tighter.
     pub(crate) fn coalesced(subject: Subject, encoded: Bytes, messages: u32) -> Self {
         debug_assert!(messages > 0);
-        Self(Arc::new(Inner { subject, encoded, messages }))
+        Self(Arc::new(Inner { subject, encoded, messages, forms: Default::default() }))
     }
 
     /// Where it was published.
@@ -98,6 +105,16 @@ impl Batch {
     #[must_use]
     pub fn messages(&self) -> u32 {
         self.0.messages
+    }
+
+    /// The messages in another form, below [`FORMS`]: made by whoever asks first, and kept for all who hold the batch, so what many
+    /// subscribers are sent is encoded once. Bounds don't count it: it is made when a batch is sent, and by then it has left
+    /// its maker's queue; others that still have it queued keep at most this much more for each form.
+    ///
+    /// # Panics
+    /// There is no such form.
+    pub fn form(&self, form: usize, make: impl FnOnce() -> Bytes) -> &Bytes {
+        self.0.forms[form].get_or_init(make)
     }
 
     /// Whether both are one batch, not only equal.
@@ -144,6 +161,15 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_form_is_made_once_for_all_who_hold_the_batch() {
+        let batch = Batch::new(Subject::parse(b"a").unwrap(), Bytes::from_static(b"x"), 1).unwrap();
+        let other = batch.clone();
+        assert_eq!(batch.form(0, || Bytes::from_static(b"first")), "first");
+        assert_eq!(other.form(0, || unreachable!("it is there")), "first");
+        assert_eq!(other.form(1, || Bytes::from_static(b"second")), "second");
+    }
 
     #[test]
     fn bounds() {

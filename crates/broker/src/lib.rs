@@ -108,7 +108,7 @@ mod wild;
 use std::sync::{LockResult, PoisonError};
 
 pub use self::{
-    batch::{Batch, BatchError},
+    batch::{Batch, BatchError, FORMS},
     batching::{BatchEncoder, Batching, Coalescer, WhenIdle},
     broker::{Broker, BrokerConfig, BrokerStats, TooManyLinks},
     cache::{

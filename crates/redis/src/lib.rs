@@ -10,6 +10,7 @@
 //! * What a client did wrong is a [`Reply::Error`] and changes nothing; only a failing store is an `Err`.
 //! * Bytes of a client never panic, and announce no memory that they have not sent.
 
+pub mod channels;
 pub mod command;
 pub mod connection;
 pub mod errors;
