@@ -313,6 +313,7 @@ impl Classified for WriteError {
             Self::LeaseExists(_) => "lease_exists",
             Self::TooMany { .. } => "too_many",
             Self::OperationFailed { error: OperationError::NotANumber, .. } => "not_a_number",
+            Self::OperationFailed { error: OperationError::HoldsCollection, .. } => "wrong_kind",
             Self::OperationFailed { error: OperationError::Overflow { .. }, .. } => "overflow",
             Self::OperationFailed { error: OperationError::ResultTooLarge { .. }, .. } => "result_too_large",
             Self::CannotConfigure { .. } => "cannot_configure",

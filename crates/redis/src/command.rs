@@ -27,7 +27,10 @@ impl Stop {
 
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Self {
-        Self::Failed(error)
+        match error {
+            StoreError::Refused(reply) => Self::Refused(reply),
+            error @ StoreError::Failed(_) => Self::Failed(error),
+        }
     }
 }
 

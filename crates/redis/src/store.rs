@@ -11,6 +11,8 @@
 //!   time: whoever overwrites, deletes, or lets end the key that held it does nothing else.
 //! * The version of a key changes with every write that changes it, or its deadline, or is made through [`Store::put`].
 //!   Commands that change a part of a collection put the key's meta, too, even if it says the same as before.
+//! * A command that is refused changes nothing: commands check, and only then write. The state machine takes back what
+//!   such a command has done; other stores can't.
 
 use std::{
     borrow::Cow,
@@ -19,15 +21,23 @@ use std::{
 };
 
 use bytes::Bytes;
+use thalweg_types::reply::Reply;
 
 /// The last deadline there is, in milliseconds since the Unix epoch: as microseconds it is still an `i64`. In the year
 /// 294,247. Commands put this one for what would be later.
 pub const MAX_DEADLINE_MILLIS: u64 = i64::MAX as u64 / 1000;
 
-/// A store that failed: nothing of the command may be believed to have happened.
+/// Why a store did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct StoreError(pub Box<dyn Error + Send + Sync>);
+pub enum StoreError {
+    /// It can't take or give this: a bound, or something that this store has not. The reply says so, and the command
+    /// ends with it.
+    #[error("refused: {0:?}")]
+    Refused(Reply),
+    /// It failed: nothing of the command may be believed to have happened.
+    #[error(transparent)]
+    Failed(Box<dyn Error + Send + Sync>),
+}
 
 /// Of a collection; from 1, never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

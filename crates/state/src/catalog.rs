@@ -5,7 +5,7 @@
 //! swept.
 //!
 //! ```text
-//! meta         := format u32 | next keyspace u32 | next stream u32          little-endian
+//! meta         := format u32 | next keyspace u32 | next stream u32 | next collection u64    little-endian
 //! keyspace row := revision u64 | time u64 | dropped u8 | settings | name    when it was created
 //! ```
 //! `revision` is that of the last commit before.
@@ -15,6 +15,7 @@ use std::{
     sync::Arc,
 };
 
+use thalweg_redis::CollectionId;
 use thalweg_types::{
     KeyspaceId, Revision, SpaceTime, StreamId,
     command::{KeyspaceConfig, check_name},
@@ -30,18 +31,19 @@ use crate::{
 /// The format of everything that the state machine keeps in the map.
 pub const STATE_FORMAT: u32 = 1;
 
-const META_LEN: usize = 12;
+const META_LEN: usize = 20;
 
 /// The next ids. Ids begin at 1, so that an id of 0 is always a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) next_keyspace: KeyspaceId,
     pub(crate) next_stream: StreamId,
+    pub(crate) next_collection: CollectionId,
 }
 
 impl Default for Meta {
     fn default() -> Self {
-        Self { next_keyspace: KeyspaceId(1), next_stream: StreamId(1) }
+        Self { next_keyspace: KeyspaceId(1), next_stream: StreamId(1), next_collection: CollectionId(1) }
     }
 }
 
@@ -53,7 +55,8 @@ impl Meta {
 
     pub(crate) fn write(&self, batch: &mut WriteBatch) {
         let fields = [STATE_FORMAT, self.next_keyspace.0, self.next_stream.0].map(u32::to_le_bytes);
-        batch.put(&[&keys::META], &[&fields[0], &fields[1], &fields[2]]);
+        let collection = self.next_collection.0.to_le_bytes();
+        batch.put(&[&keys::META], &[&fields[0], &fields[1], &fields[2], &collection]);
     }
 
     fn decode(row: &[u8]) -> Result<Self, MachineError> {
@@ -64,9 +67,16 @@ impl Meta {
         if found != STATE_FORMAT {
             return Err(MachineError::Format { found, supported: STATE_FORMAT });
         }
-        match (field(4), field(8), row.len()) {
-            (Some(keyspace), Some(stream), META_LEN) if keyspace > 0 && stream > 0 => {
-                Ok(Self { next_keyspace: KeyspaceId(keyspace), next_stream: StreamId(stream) })
+        let collection = row.get(12..).and_then(|rest| rest.try_into().ok()).map(u64::from_le_bytes);
+        match (field(4), field(8), collection, row.len()) {
+            (Some(keyspace), Some(stream), Some(collection), META_LEN)
+                if keyspace > 0 && stream > 0 && collection > 0 =>
+            {
+                Ok(Self {
+                    next_keyspace: KeyspaceId(keyspace),
+                    next_stream: StreamId(stream),
+                    next_collection: CollectionId(collection),
+                })
             }
             _ => Err(corrupt("row of a wrong length, or an id of 0")),
         }

@@ -98,6 +98,11 @@ impl Prefixes {
         clears.flat_map(Clear::revisions).filter(|&clear| revision < clear).min()
     }
 
+    /// When all keys were deleted the last time, if that waits to be swept.
+    pub(crate) fn emptied_at(&self) -> Option<Revision> {
+        self.clears.get(b"".as_slice()).map(|clear| clear.revision)
+    }
+
     fn note_lengths(&mut self) {
         self.lengths = self.clears.keys().map(Vec::len).collect();
         self.lengths.sort_unstable();

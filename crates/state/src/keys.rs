@@ -26,6 +26,8 @@
 //! 10 | keyspace u32 BE | user key          a key's value
 //! 11 | stream u32 BE | first offset u64 BE a batch's index entry
 //! 14 | group u32 BE | attempt u64 BE       pending records of a consumer group
+//! 13 | keyspace u32 BE | collection u64 BE | name   a part of a hash or a stream of Redis clients
+//! 15 | keyspace u32 BE | collection u64 BE a collection that no key holds any more, with parts that are still there
 //! 12 | 0, 1 or 2 | keyspace u32 BE ...     what keys were: see `versions`
 //! f0 - ff                                  backends' own keys
 //! ```
@@ -33,6 +35,7 @@
 
 use std::ops::Bound;
 
+use thalweg_redis::CollectionId;
 use thalweg_types::{
     Attempt, Generation, GroupId, Index, KeyspaceId, Offset, Revision, StreamId, limits::MAX_KEY_BYTES,
 };
@@ -56,13 +59,19 @@ pub(crate) const TAG_DATA: u8 = 0x10;
 pub(crate) const TAG_INDEX: u8 = 0x11;
 pub(crate) const TAG_VERSIONS: u8 = 0x12;
 pub(crate) const TAG_PARCEL: u8 = 0x14;
+pub(crate) const TAG_PART: u8 = 0x13;
+pub(crate) const TAG_TRASH: u8 = 0x15;
 
 /// Longest key that a backend takes.
 const MAX_BACKEND_KEY_BYTES: usize = 65_535;
 /// Bytes before the user key.
 pub(crate) const DATA_PREFIX_LEN: usize = 5;
 
-const _: () = assert!(DATA_PREFIX_LEN + MAX_KEY_BYTES <= MAX_BACKEND_KEY_BYTES);
+const _: () = assert!(PART_PREFIX_LEN + MAX_KEY_BYTES <= MAX_BACKEND_KEY_BYTES);
+const _: () = assert!(DATA_PREFIX_LEN <= PART_PREFIX_LEN);
+
+/// Bytes before the name of a part.
+pub(crate) const PART_PREFIX_LEN: usize = 13;
 
 /// The only meta key.
 pub(crate) const META: [u8; 1] = [TAG_META];
@@ -120,6 +129,31 @@ pub(crate) fn index_entry(stream: StreamId, first: Offset) -> [u8; 13] {
     let mut key = [TAG_INDEX; 13];
     key[1..5].copy_from_slice(&stream.0.to_be_bytes());
     key[5..].copy_from_slice(&first.0.to_be_bytes());
+    key
+}
+
+/// What comes before the names of a collection's parts.
+#[inline]
+pub(crate) fn part_prefix(keyspace: KeyspaceId, collection: CollectionId) -> [u8; PART_PREFIX_LEN] {
+    of_collection(TAG_PART, keyspace, collection)
+}
+
+/// The row of a collection whose parts are to be removed.
+pub(crate) fn trash_row(keyspace: KeyspaceId, collection: CollectionId) -> [u8; PART_PREFIX_LEN] {
+    of_collection(TAG_TRASH, keyspace, collection)
+}
+
+/// The collection of a trash row.
+pub(crate) fn collection_of_trash(key: &[u8]) -> Option<(KeyspaceId, CollectionId)> {
+    let (keyspace, collection) = key.get(1..)?.split_first_chunk()?;
+    let collection = u64::from_be_bytes(collection.try_into().ok()?);
+    Some((KeyspaceId(u32::from_be_bytes(*keyspace)), CollectionId(collection)))
+}
+
+fn of_collection(tag: u8, keyspace: KeyspaceId, collection: CollectionId) -> [u8; PART_PREFIX_LEN] {
+    let mut key = [tag; PART_PREFIX_LEN];
+    key[1..5].copy_from_slice(&keyspace.0.to_be_bytes());
+    key[5..].copy_from_slice(&collection.0.to_be_bytes());
     key
 }
 
@@ -344,6 +378,12 @@ mod tests {
         assert_eq!(group_head(GroupId(7)), [0x0e, 0, 0, 0, 7]);
         assert_eq!(group_member(GroupId(7), 258), [0x0f, 0, 0, 0, 7, 0, 0, 1, 2]);
         assert_eq!(group_parcel(GroupId(7), Attempt(258)), [0x14, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 1, 2]);
+        let (keyspace, collection) = (KeyspaceId(7), CollectionId(258));
+        assert_eq!(part_prefix(keyspace, collection), [0x13, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 1, 2]);
+        let trash = trash_row(keyspace, collection);
+        assert_eq!(trash, [0x15, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(collection_of_trash(&trash), Some((keyspace, collection)));
+        assert_eq!((collection_of_trash(&trash[..12]), collection_of_trash(b"")), (None, None));
         with_data_key(KeyspaceId(9), b"key", |key| assert_eq!(key, b"\x10\0\0\0\x09key"));
         with_data_key(KeyspaceId(9), b"", |key| assert_eq!(key, b"\x10\0\0\0\x09"));
         let long = vec![b'x'; 500];

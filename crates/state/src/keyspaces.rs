@@ -4,12 +4,15 @@
 //! the bytes of a value that stayed in the log: for those it answers with where they are.
 //!
 //! ```text
-//! value := 0 | revision u64 LE | bytes              inline
-//!        | 1 | revision u64 LE | BlobRef            in the log; 29 bytes in all
-//!        | 2 | revision u64 LE | expiry | bytes     inline, and it ends
-//!        | 3 | revision u64 LE | expiry | BlobRef   in the log, and it ends; 45 bytes in all
+//! value      := 0 | revision u64 LE | bytes              inline
+//!             | 1 | revision u64 LE | BlobRef            in the log; 29 bytes in all
+//!             | 2 | revision u64 LE | expiry | bytes     inline, and it ends
+//!             | 3 | revision u64 LE | expiry | BlobRef   in the log, and it ends; 45 bytes in all
+//!             | 4 | revision u64 LE | collection       a hash or a stream of Redis clients
+//!             | 5 | revision u64 LE | expiry | collection   it ends
+//! collection := kind u8 | id u64 LE | meta           kind 1: hash, 2: stream; what meta is, is for its commands to say
 //! ```
-//! `expiry` is in `expiry.rs`; forms 2 and 3 never hold one that says never.
+//! `expiry` is in `expiry.rs`; forms 2, 3 and 5 never hold one that says never.
 
 use std::{
     collections::HashMap,
@@ -18,6 +21,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
+use thalweg_redis::{Collection, CollectionId, Kind};
 use thalweg_types::{BlobRef, KeyspaceId, LeaseId, Revision, SpaceTime};
 
 use crate::{
@@ -32,6 +36,8 @@ pub(crate) const FORM_INLINE: u8 = 0;
 pub(crate) const FORM_BLOB: u8 = 1;
 pub(crate) const FORM_INLINE_ENDING: u8 = 2;
 pub(crate) const FORM_BLOB_ENDING: u8 = 3;
+pub(crate) const FORM_COLLECTION: u8 = 4;
+pub(crate) const FORM_COLLECTION_ENDING: u8 = 5;
 /// Form and revision.
 const HEAD_LEN: usize = 9;
 
@@ -53,6 +59,22 @@ pub enum StoredValue {
     Inline(Bytes),
     /// Where the bytes lie in the node's log.
     Blob(BlobRef),
+    /// No bytes: a hash or a stream.
+    Collection(Collection),
+}
+
+impl StoredValue {
+    /// The same, borrowed.
+    #[must_use]
+    pub fn as_ref(&self) -> StoredRef<'_> {
+        match self {
+            Self::Inline(bytes) => StoredRef::Inline(bytes),
+            Self::Blob(blob) => StoredRef::Blob(*blob),
+            Self::Collection(Collection { id, kind, meta }) => {
+                StoredRef::Collection(CollectionRef { id: *id, kind: *kind, meta })
+            }
+        }
+    }
 }
 
 /// As [`StoredValue`], borrowed from a scan.
@@ -62,6 +84,87 @@ pub enum StoredRef<'a> {
     Inline(&'a [u8]),
     /// Where the bytes lie in the node's log.
     Blob(BlobRef),
+    /// No bytes: a hash or a stream.
+    Collection(CollectionRef<'a>),
+}
+
+impl StoredRef<'_> {
+    /// Its length: what exact counts count of it. Of a collection, its meta; its parts are not counted.
+    #[must_use]
+    pub fn value_len(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::Blob(blob) => blob.len as usize,
+            Self::Collection(collection) => collection.meta.len(),
+        }
+    }
+
+    /// Where in the log it lies, if it does.
+    #[must_use]
+    pub fn blob(&self) -> Option<BlobRef> {
+        match self {
+            Self::Blob(blob) => Some(*blob),
+            Self::Inline(_) | Self::Collection(_) => None,
+        }
+    }
+
+    /// Which collection it is, if it is one.
+    #[must_use]
+    pub fn collection(&self) -> Option<CollectionId> {
+        match self {
+            Self::Collection(collection) => Some(collection.id),
+            Self::Inline(_) | Self::Blob(_) => None,
+        }
+    }
+
+    /// The same, owned.
+    #[must_use]
+    pub fn to_owned(&self) -> StoredValue {
+        match self {
+            Self::Inline(bytes) => StoredValue::Inline(Bytes::copy_from_slice(bytes)),
+            Self::Blob(blob) => StoredValue::Blob(*blob),
+            Self::Collection(CollectionRef { id, kind, meta }) => {
+                StoredValue::Collection(Collection { id: *id, kind: *kind, meta: Bytes::copy_from_slice(meta) })
+            }
+        }
+    }
+}
+
+/// A collection as its key's row holds it, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectionRef<'a> {
+    /// Where its parts are.
+    pub id: CollectionId,
+    /// Never [`Kind::String`].
+    pub kind: Kind,
+    /// What its commands keep with the key.
+    pub meta: &'a [u8],
+}
+
+impl<'a> CollectionRef<'a> {
+    const HEAD_LEN: usize = 9;
+
+    fn head(&self) -> [u8; Self::HEAD_LEN] {
+        let mut head = [match self.kind {
+            Kind::Hash => 1,
+            Kind::Stream => 2,
+            Kind::String => unreachable!("a string is no collection"),
+        }; Self::HEAD_LEN];
+        head[1..].copy_from_slice(&self.id.0.to_le_bytes());
+        head
+    }
+
+    fn decode(row: &'a [u8]) -> Option<Self> {
+        let (head, meta) = row.split_first_chunk::<{ Self::HEAD_LEN }>()?;
+        let kind = match head[0] {
+            1 => Kind::Hash,
+            2 => Kind::Stream,
+            _ => return None,
+        };
+        let mut id = [0; 8];
+        id.copy_from_slice(&head[1..]);
+        Some(Self { id: CollectionId(u64::from_le_bytes(id)), kind, meta })
+    }
 }
 
 /// One pair of a scan, borrowed for the call only.
@@ -87,6 +190,16 @@ pub enum Fetch {
     KeysOnly,
 }
 
+/// What a scan does about keys that hold a hash or a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Collections {
+    /// It passes over them: they have no bytes to be shown.
+    #[default]
+    Skip,
+    /// It visits them like others.
+    Visit,
+}
+
 /// Which pairs of a keyspace a scan visits; the default is all, ascending.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanRange<'a> {
@@ -102,6 +215,8 @@ pub struct ScanRange<'a> {
     pub limit: usize,
     /// What of each pair.
     pub fetch: Fetch,
+    /// Whether keys that hold no bytes are visited, too.
+    pub collections: Collections,
 }
 
 impl Default for ScanRange<'_> {
@@ -113,6 +228,7 @@ impl Default for ScanRange<'_> {
             direction: Direction::Forward,
             limit: usize::MAX,
             fetch: Fetch::Values,
+            collections: Collections::Skip,
         }
     }
 }
@@ -217,6 +333,9 @@ impl Snapshot {
         loop {
             let mut stopped_by = None;
             self.view.scan(full.lower(), full.upper(), range.direction, &mut |key, value| {
+                if range.collections == Collections::Skip && is_collection(value) {
+                    return ControlFlow::Continue(());
+                }
                 let item = match decode_item(key, value, range.fetch) {
                     Ok(item) => item,
                     Err(error) => {
@@ -283,6 +402,8 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
         (StoredRef::Blob(_), false) => FORM_BLOB,
         (StoredRef::Inline(_), true) => FORM_INLINE_ENDING,
         (StoredRef::Blob(_), true) => FORM_BLOB_ENDING,
+        (StoredRef::Collection(_), false) => FORM_COLLECTION,
+        (StoredRef::Collection(_), true) => FORM_COLLECTION_ENDING,
     };
     let mut row = value_head(form, revision).to_vec();
     if ends {
@@ -291,8 +412,18 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
     match value {
         StoredRef::Inline(bytes) => row.extend_from_slice(bytes),
         StoredRef::Blob(blob) => row.extend_from_slice(&blob.encode()),
+        StoredRef::Collection(collection) => {
+            row.extend_from_slice(&collection.head());
+            row.extend_from_slice(collection.meta);
+        }
     }
     row
+}
+
+/// Whether a key's row holds a collection; does not decode it.
+#[inline]
+pub(crate) fn is_collection(row: &[u8]) -> bool {
+    matches!(row.first(), Some(&(FORM_COLLECTION | FORM_COLLECTION_ENDING)))
 }
 
 #[inline]
@@ -321,6 +452,9 @@ pub(crate) fn decode_value<'a>(key: &[u8], value: &'a [u8]) -> Result<Decoded<'a
     revision.copy_from_slice(&head[1..]);
     let revision = Revision(u64::from_le_bytes(revision));
     let blob = |bytes| BlobRef::decode(bytes).map(StoredRef::Blob).ok_or_else(|| corrupt("pointer of a wrong length"));
+    let collection = |bytes: &'a [u8]| {
+        CollectionRef::decode(bytes).map(StoredRef::Collection).ok_or_else(|| corrupt("collection does not decode"))
+    };
     match head[0] {
         FORM_INLINE => Ok(Decoded { revision, value: StoredRef::Inline(rest), expiry: Expiry::NEVER }),
         FORM_BLOB => Ok(Decoded { revision, value: blob(rest)?, expiry: Expiry::NEVER }),
@@ -328,6 +462,11 @@ pub(crate) fn decode_value<'a>(key: &[u8], value: &'a [u8]) -> Result<Decoded<'a
             let (expiry, rest) = rest.split_first_chunk().ok_or_else(|| corrupt("shorter than its expiry"))?;
             let value = if form == FORM_INLINE_ENDING { StoredRef::Inline(rest) } else { blob(rest)? };
             Ok(Decoded { revision, value, expiry: Expiry::decode(*expiry) })
+        }
+        FORM_COLLECTION => Ok(Decoded { revision, value: collection(rest)?, expiry: Expiry::NEVER }),
+        FORM_COLLECTION_ENDING => {
+            let (expiry, rest) = rest.split_first_chunk().ok_or_else(|| corrupt("shorter than its expiry"))?;
+            Ok(Decoded { revision, value: collection(rest)?, expiry: Expiry::decode(*expiry) })
         }
         _ => Err(corrupt("unknown form")),
     }
@@ -342,6 +481,10 @@ pub(crate) fn decode_owned(key: &[u8], value: Option<Bytes>) -> Result<Option<St
         StoredRef::Inline(value) => {
             bytes.advance(bytes.len() - value.len());
             StoredValue::Inline(bytes)
+        }
+        StoredRef::Collection(CollectionRef { id, kind, meta }) => {
+            bytes.advance(bytes.len() - meta.len());
+            StoredValue::Collection(Collection { id, kind, meta: bytes })
         }
     };
     Ok(Some(Stored { revision, value, expiry }))
@@ -376,8 +519,32 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_collections_are_pinned() {
+        let collection = CollectionRef { id: CollectionId(0x0102), kind: Kind::Stream, meta: b"meta" };
+        for (expiry, row) in [
+            (Expiry::NEVER, b"\x04\x07\0\0\0\0\0\0\0\x02\x02\x01\0\0\0\0\0\0meta".as_slice()),
+            (
+                Expiry { deadline: Some(SpaceTime(8)), lease: Some(LeaseId(9)) },
+                b"\x05\x07\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x02\x02\x01\0\0\0\0\0\0meta",
+            ),
+        ] {
+            assert_eq!(encode_value(Revision(7), &expiry, StoredRef::Collection(collection)), row);
+            let found = decode_value(b"k", row).unwrap();
+            assert_eq!(found, Decoded { revision: Revision(7), value: StoredRef::Collection(collection), expiry });
+            let owned = decode_owned(b"k", Some(Bytes::copy_from_slice(row))).unwrap().unwrap();
+            assert_eq!((owned.value.as_ref(), owned.expiry), (found.value, expiry));
+            assert_eq!(found.value.to_owned(), owned.value);
+            assert!(is_collection(row));
+            let last_but_meta = row.len() - b"meta".len() - 1;
+            assert!(decode_value(b"k", &row[..last_but_meta]).is_err());
+        }
+        assert!(decode_value(b"k", b"\x04\x07\0\0\0\0\0\0\0\x03\x02\x01\0\0\0\0\0\0meta").is_err());
+        assert!(!is_collection(b"") && !is_collection(b"\x03"));
+    }
+
+    #[test]
     fn bad_values_are_errors() {
-        for bad in [b"".as_slice(), b"\0\0\0\0\0\0\0\0", b"\x02\0\0\0\0\0\0\0\0", b"\x04\0\0\0\0\0\0\0\0"] {
+        for bad in [b"".as_slice(), b"\0\0\0\0\0\0\0\0", b"\x02\0\0\0\0\0\0\0\0", b"\x06\0\0\0\0\0\0\0\0"] {
             assert!(matches!(decode_value(b"k", bad), Err(MachineError::Corrupt { .. })), "{bad:?}");
         }
         for form in [FORM_BLOB, FORM_BLOB_ENDING] {

@@ -29,6 +29,7 @@ pub mod past;
 pub mod portable;
 #[cfg(feature = "redb")]
 pub mod redb;
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod streams;

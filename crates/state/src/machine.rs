@@ -5,7 +5,7 @@
 //! sweep (`clearing`), moves of bytes (`moves`),
 //! what the space's group must find again when the log has been freed (`group`), what readers of the log
 //! need to tell what its entries changed (`history`), versions of keys of keyspaces with history (`versions`,
-//! `prune`), and reads of what is applied (`reads`). Does not own the
+//! `prune`), Redis commands and the parts of hashes and streams (`redis`, `parts`), and reads of what is applied (`reads`). Does not own the
 //! log, the order of entries, time, or the bytes of streams and large values.
 //!
 //! Time: what ends (`timed`, `leases`, `expire`) does so by the time of entries; reads hide it by a time of their
@@ -37,9 +37,11 @@ mod leases;
 mod live;
 mod moves;
 mod overlay;
+mod parts;
 mod producers;
 mod prune;
 mod reads;
+mod redis;
 mod time;
 mod timed;
 mod transaction;
@@ -65,6 +67,7 @@ pub use error::{MachineError, StreamReadError};
 pub use expire::StaleCursor;
 pub use group::{AppliedMembership, LogId};
 pub use history::Verdicts;
+pub(crate) use parts::{name_of as name_of_part, parts_range as range_of_parts};
 pub use time::{AttachedKey, LeaseInfo, ReadTime};
 
 use crate::{
@@ -160,6 +163,8 @@ pub(crate) struct Published {
     /// Whether there are some: a get mostly finds none, without the lock.
     has_clears: AtomicBool,
     counts: RwLock<BTreeMap<KeyspaceId, Counts>>,
+    /// Whether parts of collections may wait to be removed.
+    has_trash: AtomicBool,
 }
 
 impl Published {
@@ -190,6 +195,7 @@ impl Machine {
             has_clears: AtomicBool::new(!clears.is_empty()),
             clears: RwLock::new(clears.clone()),
             counts: RwLock::new(counts.clone()),
+            has_trash: AtomicBool::new(parts::has_trash(&*view)?),
         };
         if stored.is_none() && (backend.applied().is_some() || read(&published.streams).len() > 0) {
             return Err(MachineError::corrupt("meta row", &crate::keys::META, "missing"));

@@ -280,16 +280,9 @@ fn version(full: &[u8], row: &[u8]) -> Result<(Version, Until), MachineError> {
     let row = VersionRow::decode(full, row)?;
     let value = row.decoded(full)?;
     let Until { revision, time } = row.until;
-    let stored = Stored { revision: value.revision, value: owned(value.value), expiry: value.expiry };
+    let stored = Stored { revision: value.revision, value: value.value.to_owned(), expiry: value.expiry };
     let lasting = Lasting::Until { revision, time: Some(time), ending: row.ending };
     Ok((Version { stored, lasting }, row.until))
-}
-
-fn owned(value: StoredRef<'_>) -> StoredValue {
-    match value {
-        StoredRef::Inline(bytes) => StoredValue::Inline(Bytes::copy_from_slice(bytes)),
-        StoredRef::Blob(blob) => StoredValue::Blob(blob),
-    }
 }
 
 impl<'s> Past<'s> {

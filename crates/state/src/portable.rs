@@ -93,7 +93,9 @@ pub fn sort<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
         | keys::TAG_PRODUCER
         | keys::TAG_CONSUMERS
         | keys::TAG_MEMBER
-        | keys::TAG_PARCEL => Ok(Row::Plain),
+        | keys::TAG_PARCEL
+        | keys::TAG_PART
+        | keys::TAG_TRASH => Ok(Row::Plain),
         keys::TAG_DATA => sort_value(key, value),
         keys::TAG_VERSIONS => sort_version(key, value),
         keys::TAG_INDEX => sort_index(key, value),
@@ -179,9 +181,14 @@ pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use thalweg_redis::{CollectionId, Kind};
     use thalweg_types::{Revision, SpaceTime, Term};
 
     use super::*;
+    use crate::{
+        expiry::Expiry,
+        keyspaces::{CollectionRef, StoredRef, encode_value},
+    };
 
     const BLOB: BlobRef = BlobRef { generation: Generation(7), offset: 8192, len: 5, crc: 9 };
 
@@ -196,6 +203,15 @@ mod tests {
         for plain in [versions::history_row(KeyspaceId(3)).to_vec(), versions::forgotten_row(KeyspaceId(3), b"key")] {
             assert_eq!(sort(&plain, b"").unwrap(), Row::Plain, "{plain:?}");
         }
+        for plain in [keys::part_prefix(KeyspaceId(3), CollectionId(4)), keys::trash_row(KeyspaceId(3), CollectionId(4))] {
+            assert_eq!(sort(&plain, b"").unwrap(), Row::Plain, "{plain:?}");
+        }
+        let row = encode_value(
+            Revision(1),
+            &Expiry::NEVER,
+            StoredRef::Collection(CollectionRef { id: CollectionId(4), kind: Kind::Hash, meta: b"" }),
+        );
+        assert_eq!(sort(&[&keys::data_prefix(KeyspaceId(3))[..], b"key"].concat(), &row).unwrap(), Row::Plain);
         for unknown in [&b"\x7f"[..], b"\0", b"\xf0", b""] {
             assert!(sort(unknown, b"").is_err(), "{unknown:?}");
         }

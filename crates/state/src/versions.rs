@@ -286,10 +286,7 @@ impl<'a> VersionRow<'a> {
 
     /// Where in the log the value lies, if it does.
     pub(crate) fn blob(&self, key: &[u8]) -> Result<Option<BlobRef>, MachineError> {
-        Ok(match self.decoded(key)?.value {
-            StoredRef::Blob(blob) => Some(blob),
-            StoredRef::Inline(_) => None,
-        })
+        Ok(self.decoded(key)?.value.blob())
     }
 }
 

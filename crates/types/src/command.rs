@@ -21,6 +21,7 @@
 //!            | 32 | stream u32 | producer id                                open a producer
 //!            | 48 to 63                                                     consumer groups, see `groups`
 //!            | 16 to 20 | ...                                               about time, see `time.rs`
+//!            | 64 | ...                                                     Redis commands, see `redis.rs`
 //! condition := keyspace u32 | key_len u32 | key | 0                         key is absent
 //!            | keyspace u32 | key_len u32 | key | 1                         key is present
 //!            | keyspace u32 | key_len u32 | key | 2 | revision u64          key is at the revision
@@ -56,6 +57,7 @@ mod keyspace_config;
 mod moves;
 mod operations;
 mod outcome;
+mod redis;
 mod stream_config;
 mod time;
 mod transaction;
@@ -73,6 +75,7 @@ pub use keyspace_config::{KeyspaceConfig, KeyspaceHistory};
 pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::{Operations, ScanOperation};
 pub use outcome::{AppendedAt, Outcome};
+pub use redis::{RedisBatch, RedisBuilder, RedisCommands, offset_within};
 pub use stream_config::{Compaction, StreamConfig, StreamLimit};
 pub use time::{
     Deadline, StaleRows, TimeCommand, encode_expire, encode_forget_rows, encode_grant_lease, encode_keep_lease,
@@ -106,6 +109,7 @@ const SWEEP: u8 = 11;
 const RAISE_HISTORY_FLOOR: u8 = 24;
 const PRUNE_VERSIONS: u8 = 25;
 const OPEN_PRODUCER: u8 = 32;
+const REDIS: u8 = 64;
 
 /// A command that breaks a limit; nothing was proposed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -393,6 +397,8 @@ pub enum Command<'a> {
     Group(GroupCommand<'a>),
     /// Something about leases or expiry.
     Time(TimeCommand<'a>),
+    /// Redis commands.
+    Redis(RedisBatch<'a>),
 }
 
 impl<'a> Command<'a> {
@@ -453,6 +459,7 @@ impl<'a> Command<'a> {
                 id: append::decode_producer_id(reader)?,
             }),
             kind @ groups::FIRST_KIND..=groups::LAST_KIND => Ok(Self::Group(GroupCommand::decode(kind, reader)?)),
+            REDIS => Ok(Self::Redis(RedisBatch::decode(bytes, reader)?)),
             kind @ 16..=23 => Ok(Self::Time(TimeCommand::decode(kind, reader)?)),
             _ => Err(Malformed { at: 0, expected: "known command kind" }),
         }
@@ -465,14 +472,14 @@ impl<'a> Command<'a> {
     pub fn reads_keys(bytes: &[u8]) -> bool {
         match bytes {
             [COMMIT, count @ ..] => count.first_chunk::<4>().is_some_and(|count| *count != [0; 4]),
-            [TRANSACTION | DROP_KEYSPACE | SWEEP, ..] => true,
+            [TRANSACTION | DROP_KEYSPACE | SWEEP | REDIS, ..] => true,
             [kind, ..] => TimeCommand::REMOVING.contains(kind),
             _ => false,
         }
     }
 
     /// The puts and appends that a command carries, of all its branches, whether carried out or not. What
-    /// does not decode is passed over.
+    /// does not decode is passed over. Of Redis commands, puts that may have been (see [`RedisBatch::values`]).
     pub fn writes(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
         let lists = match self {
             Self::Commit(commit) => [commit.writes().ok(), None],
@@ -482,7 +489,11 @@ impl<'a> Command<'a> {
             },
             _ => [None, None],
         };
-        lists.into_iter().flatten().flatten().flatten()
+        let redis = match self {
+            Self::Redis(batch) => Some(batch.values()),
+            _ => None,
+        };
+        lists.into_iter().flatten().flatten().flatten().chain(redis.into_iter().flatten())
     }
 }
 

@@ -221,6 +221,16 @@ pub const MAX_REDIS_PATTERN_BYTES: usize = 4096;
 pub const MAX_REDIS_COPY_PARTS: usize = 100_000;
 /// Bytes that one COPY of a Redis hash or stream copies. More: as above.
 pub const MAX_REDIS_COPY_BYTES: usize = 64 * 1024 * 1024;
+/// Redis commands in one command of the log; a longer burst is split, a longer `MULTI` refused.
+pub const MAX_REDIS_COMMANDS: usize = 16_384;
+/// Keys that one of them may depend on.
+pub const MAX_REDIS_WATCHED_KEYS: usize = 16_384;
+/// Bytes that the Redis commands of one command of the log, or of one view, read together: those above it are refused.
+/// Replies are held in memory until the client has taken them.
+pub const MAX_REDIS_READ_BYTES: usize = 2 * MAX_REDIS_REPLY_BYTES;
+/// Bytes that the Redis commands of one command of the log compute and write together, beside those that came with it:
+/// commands above it are refused.
+pub const MAX_REDIS_WRITTEN_BYTES: usize = 128 * 1024 * 1024;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);

@@ -18,14 +18,15 @@ use crate::{
     backend::Direction,
     catalog::{KeyspaceLife, KeyspaceRow},
     clears::Clear,
-    counts::CountChange,
+    counts::{CountChange, Held},
     history::KeyChange,
     keys::{self, DATA_PREFIX_LEN, KeyRange},
-    keyspaces::{StoredRef, decode_value},
+    keyspaces::decode_value,
     liveness::BlobKind,
     machine::{
         MachineError,
         entry::{Applying, MAX_RECLAIM_ENTRIES, Refused},
+        live::LiveKey,
         overlay::Overlay,
     },
     versions::Ending,
@@ -39,7 +40,7 @@ const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
 pub(super) struct Row {
     pub(super) key: Vec<u8>,
     pub(super) revision: Revision,
-    value_bytes: usize,
+    held: Held,
     blob: Option<BlobRef>,
     /// Whether it becomes a version, which the bytes belong to then.
     pub(super) is_kept: bool,
@@ -48,17 +49,15 @@ pub(super) struct Row {
 impl Row {
     fn decode(full: &[u8], value: &[u8]) -> Result<Self, MachineError> {
         let decoded = decode_value(full, value)?;
-        let (value_bytes, blob) = match decoded.value {
-            StoredRef::Inline(bytes) => (bytes.len(), None),
-            StoredRef::Blob(blob) => (blob.len as usize, Some(blob)),
-        };
         let key = full.get(DATA_PREFIX_LEN..).unwrap_or_default().to_vec();
-        Ok(Self { key, revision: decoded.revision, value_bytes, blob, is_kept: false })
+        let (held, blob) = (decoded.value.into(), decoded.value.blob());
+        Ok(Self { key, revision: decoded.revision, held, blob, is_kept: false })
     }
 
-    /// What removing it makes of exact counts.
-    pub(super) fn count_change(&self) -> CountChange {
-        CountChange::of(&self.key, Some(self.value_bytes), None)
+    /// What removing it makes of exact counts; `counts` says whether it still did.
+    pub(super) fn count_change(&self, counts: bool) -> CountChange {
+        let change = CountChange::of(&self.key, counts.then_some(self.held), None);
+        CountChange { trash: self.held.collection, ..change }
     }
 }
 
@@ -138,6 +137,9 @@ impl Applying<'_> {
                 for row in rows {
                     self.applier.batch.delete(&[&data, &row.key]);
                     self.forget_blob(row);
+                    if let Some(collection) = row.held.collection {
+                        self.discard(keyspace, collection);
+                    }
                 }
             }
             Emptying::Later => self.add_clear(keyspace, prefix, revision),
@@ -203,6 +205,11 @@ pub(crate) fn drop_keyspace(
     let written = overlay.written_under(id, b"");
     let revision = applying.use_revision();
     applying.tell_changes();
+    for key in &written {
+        if let Some(Some(collection)) = overlay.get(id, key).map(|live| live.as_ref().and_then(LiveKey::collection)) {
+            applying.discard(id, collection);
+        }
+    }
     // From here on it keeps no versions.
     applying.set_keyspace(id, KeyspaceRow { life: KeyspaceLife::Dropped, ..row });
     applying.drop_history(id);
@@ -247,6 +254,7 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32, overlay: &mut Overlay
             }
         }
     }
+    let parts_left = applying.remove_parts(&mut sweep.left)?;
     let entries = max - sweep.left;
     for (keyspace, change) in sweep.counted {
         applying.count(keyspace, change);
@@ -255,7 +263,7 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32, overlay: &mut Overlay
     let pending = &applying.applier.pending.clears;
     let is_left = |(keyspace, prefix, _): (_, &[u8], _)| pending.get(&(keyspace, prefix.to_vec())) != Some(&None);
     let more = clears.iter().any(is_left) || pending.values().any(Option::is_some);
-    Ok(Outcome::Reclaimed { entries, more })
+    Ok(Outcome::Reclaimed { entries, more: more || parts_left })
 }
 
 /// One sweep under way.
@@ -312,7 +320,11 @@ impl Sweep {
                 applying.applier.batch.delete(&[&keys::data_prefix(keyspace), &row.key]);
                 applying.forget_blob(&row);
                 if counts {
-                    self.counted.entry(keyspace).or_default().add(row.count_change());
+                    let is_counted = applying.counts_row(overlay, keyspace, row.revision);
+                    self.counted.entry(keyspace).or_default().add(row.count_change(is_counted));
+                }
+                if let Some(collection) = row.held.collection {
+                    applying.discard(keyspace, collection);
                 }
                 overlay.set(keyspace, row.key, None);
             }

@@ -32,8 +32,9 @@ use crate::{
         leases::{self, PendingLeases},
         lock,
         overlay::Overlay,
+        parts::PendingParts,
         producers::{self, PendingProducers},
-        prune, read, transaction,
+        prune, read, redis, transaction,
         versions::PendingVersions,
         write,
     },
@@ -118,6 +119,9 @@ pub(crate) struct Pending {
     pub(crate) counted: BTreeSet<KeyspaceId>,
     pub(crate) leases: PendingLeases,
     pub(crate) versions: PendingVersions,
+    pub(crate) parts: PendingParts,
+    /// How often commands of the record asked for something to choose by.
+    pub(crate) seeds: u64,
     /// Rows of what has ended that the record has looked at.
     pub(crate) expired_rows: u32,
 }
@@ -185,6 +189,7 @@ impl<'m> Applying<'m> {
         applier.batch.clear();
         applier.pending.reclaimed = 0;
         applier.pending.expired_rows = 0;
+        applier.pending.seeds = 0;
         for generation in machine.take_forgotten() {
             applier.liveness.forget(generation);
         }
@@ -247,7 +252,7 @@ impl<'m> Applying<'m> {
     pub(crate) fn finish(mut self) -> Result<(), MachineError> {
         let Applier { batch, pending, liveness, meta, meta_is_stored, applied, scratch, clears, counts, .. } =
             self.applier;
-        if !*meta_is_stored || !pending.keyspaces.is_empty() || !pending.stream_names.is_empty() {
+        if !*meta_is_stored || !pending.keyspaces.is_empty() || !pending.stream_names.is_empty() || pending.parts.gave_ids {
             meta.write(batch);
         }
         for (&id, head) in &pending.heads {
@@ -298,6 +303,7 @@ impl<'m> Applying<'m> {
         pending.producers.clear();
         pending.leases.clear();
         pending.versions.clear();
+        pending.parts.clear();
         *write(&published.applied) = self.applied;
         if let Some(mut groups) = self.groups {
             groups.applying = false;
@@ -364,6 +370,7 @@ fn run<'a>(
         Ok(Command::PruneVersions { from, max }) => prune::prune(applying, from, max),
         Ok(Command::OpenProducer { stream, id }) => producers::open(applying, stream, id),
         Ok(Command::Group(command)) => consumers::apply(applying, command),
+        Ok(Command::Redis(commands)) => redis::apply(applying, commands, at, overlay),
         Ok(Command::Time(command)) => run_about_time(applying, &command, overlay),
         Err(malformed) => Ok(Outcome::Malformed(malformed)),
     };

@@ -165,11 +165,7 @@ impl Removal<'_, '_> {
             let revision = self.revision.expect("set above");
             let kept = applying.supersede(self.overlay, keyspace, key, revision, versions::Ending::Expired)?;
             if applying.counts_exactly(keyspace) {
-                let value_bytes = match found.value {
-                    StoredRef::Inline(bytes) => bytes.len(),
-                    StoredRef::Blob(blob) => blob.len as usize,
-                };
-                applying.count(keyspace, CountChange::of(key, Some(value_bytes), None));
+                applying.count(keyspace, CountChange::of(key, Some(found.value.into()), None));
                 self.overlay.set(keyspace, key.to_vec(), None);
             } else if applying.keeps_history(keyspace) {
                 self.overlay.set(keyspace, key.to_vec(), None);
@@ -212,15 +208,11 @@ impl Removal<'_, '_> {
         }
         let now = applying.applied.revision;
         let kept = applying.supersede(self.overlay, keyspace, key, now, versions::Ending::Deleted)?;
-        let (value_bytes, blob) = match found.value {
-            StoredRef::Inline(bytes) => (bytes.len(), None),
-            StoredRef::Blob(blob) => (blob.len as usize, Some(blob)),
-        };
-        if let Some(blob) = blob.filter(|_| !kept) {
+        if let Some(blob) = found.value.blob().filter(|_| !kept) {
             applying.lower(BlobKind::Value, &blob);
         }
-        if applying.counts_exactly(keyspace) {
-            applying.count(keyspace, CountChange::of(key, Some(value_bytes), None));
+        if applying.counts_exactly(keyspace) && applying.counts_row(self.overlay, keyspace, found.revision) {
+            applying.count(keyspace, CountChange::of(key, Some(found.value.into()), None));
         }
         applying.applier.batch.delete(&[full]);
         self.overlay.set(keyspace, key.to_vec(), None);

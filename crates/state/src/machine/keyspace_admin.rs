@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use thalweg_types::{
-    KeyspaceId,
+    KeyspaceId, Revision,
     command::{KeyspaceConfig, KeyspaceHistory, Outcome},
     limits::MAX_KEYSPACES,
 };
 
 use crate::{
     catalog::{KeyspaceKind, KeyspaceLife, KeyspaceRow},
-    counts::CountChange,
+    clears::Prefixes,
+    counts::{CountChange, Counts},
     keys,
     machine::{
         entry::{Applying, Refused},
+        overlay::Overlay,
         read,
     },
 };
@@ -70,9 +72,24 @@ impl Applying<'_> {
     /// Takes over what a write makes of exact counts.
     pub(crate) fn count(&mut self, id: KeyspaceId, change: CountChange) {
         if change != CountChange::default() {
+            if let Some(collection) = change.trash {
+                self.discard(id, collection);
+            }
             self.applier.counts.entry(id).or_default().change(change);
             self.applier.pending.counted.insert(id);
         }
+    }
+
+    /// Whether a row of the backend counts: not if all keys of its keyspace have been deleted since it was written.
+    #[inline]
+    pub(crate) fn counts_row(&self, overlay: &Overlay<'_>, id: KeyspaceId, revision: Revision) -> bool {
+        let emptied = self.applier.clears.of(id).and_then(Prefixes::emptied_at);
+        emptied.is_none_or(|emptied| revision >= emptied) && !overlay.is_emptied(id)
+    }
+
+    /// What a keyspace holds, if it counts exactly, as the commands so far left it.
+    pub(crate) fn counts_of(&self, id: KeyspaceId) -> Counts {
+        self.applier.counts.get(&id).copied().unwrap_or_default()
     }
 
     pub(super) fn set_keyspace(&mut self, id: KeyspaceId, row: KeyspaceRow) {
@@ -109,6 +126,12 @@ pub(crate) fn configure(
     };
     if config.exact_counts && !row.config.exact_counts {
         return Ok(Outcome::CannotConfigure { what: "exact counts can only be asked for when a keyspace is created" });
+    }
+    let holds_collections = applying.counts_of(id).collections > 0;
+    if holds_collections && (!config.exact_counts || config.history != KeyspaceHistory::default()) {
+        let what = "a keyspace that holds hashes or streams of Redis clients counts exactly and keeps no history: \
+                    delete those keys first";
+        return Ok(Outcome::CannotConfigure { what });
     }
     if !config.exact_counts && applying.applier.counts.remove(&id).is_some() {
         applying.applier.pending.counted.insert(id);

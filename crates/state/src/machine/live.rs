@@ -8,10 +8,11 @@
 //! [`Sight`]: crate::keyspaces::Sight
 
 use bytes::Bytes;
+use thalweg_redis::CollectionId;
 use thalweg_types::{KeyspaceId, LogPosition, Revision};
 
 use crate::{
-    counts::CountChange,
+    counts::{CountChange, Held},
     expiry::Expiry,
     keys,
     keyspaces::{Stored, StoredValue, decode_owned},
@@ -47,6 +48,7 @@ impl LiveKey<'_> {
             LiveValue::Number(number) => number.to_string().as_bytes() == bytes,
             LiveValue::Written(value, _) => *value == bytes,
             LiveValue::Stored(StoredValue::Inline(value)) => value == bytes,
+            LiveValue::Stored(StoredValue::Collection(_)) => false,
             LiveValue::Stored(StoredValue::Blob(blob)) => {
                 blob.len as usize == bytes.len()
                     && blob.crc == crc_fast::crc32_iscsi(bytes)
@@ -60,17 +62,30 @@ impl LiveKey<'_> {
         match &self.value {
             LiveValue::Written(value, _) => value.len(),
             LiveValue::Number(number) => number.to_string().len(),
-            LiveValue::Stored(StoredValue::Inline(value)) => value.len(),
-            LiveValue::Stored(StoredValue::Blob(blob)) => blob.len as usize,
+            LiveValue::Stored(value) => value.as_ref().value_len(),
         }
     }
 
-    /// The value; read from the log if it stays there.
+    /// Its collection, if it holds one.
+    pub(crate) fn collection(&self) -> Option<CollectionId> {
+        match &self.value {
+            LiveValue::Stored(value) => value.as_ref().collection(),
+            LiveValue::Written(..) | LiveValue::Number(_) => None,
+        }
+    }
+
+    /// What counts of it.
+    pub(crate) fn held(&self) -> Held {
+        Held { value_bytes: self.value_len(), collection: self.collection() }
+    }
+
+    /// The value; read from the log if it stays there. Of a collection, which callers look out for, its meta.
     pub(crate) fn bytes(&self, applying: &Applying<'_>) -> Result<Bytes, MachineError> {
         Ok(match &self.value {
             LiveValue::Written(value, _) => Bytes::copy_from_slice(value),
             LiveValue::Number(number) => number.to_string().into(),
             LiveValue::Stored(StoredValue::Inline(value)) => value.clone(),
+            LiveValue::Stored(StoredValue::Collection(collection)) => collection.meta.clone(),
             LiveValue::Stored(StoredValue::Blob(blob)) => applying.machine.blobs.read(blob)?,
         })
     }
@@ -119,9 +134,38 @@ pub(crate) fn count_change(
     key: &[u8],
     after: Option<usize>,
 ) -> Result<CountChange, MachineError> {
-    let before = match overlay.get(keyspace, key) {
-        Some(written) => written.as_ref().map(LiveKey::value_len),
-        None => stored_row(applying, keyspace, key)?.map(|stored| live(stored).value_len()),
-    };
-    Ok(CountChange::of(key, before, after))
+    let before = row_before(applying, overlay, keyspace, key)?;
+    Ok(change_of_row(applying, overlay, keyspace, key, before.as_ref(), after.map(Held::bytes)))
+}
+
+/// A key's row as everything before left it, be it hidden or ended.
+#[inline]
+pub(crate) fn row_before<'a>(
+    applying: &Applying<'_>,
+    overlay: &Overlay<'a>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+) -> Result<Option<LiveKey<'a>>, MachineError> {
+    match overlay.get(keyspace, key) {
+        Some(written) => Ok(written.clone()),
+        None => Ok(stored_row(applying, keyspace, key)?.map(live)),
+    }
+}
+
+/// As [`count_change`], of a row that is known already.
+pub(crate) fn change_of_row(
+    applying: &Applying<'_>,
+    overlay: &Overlay<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    before: Option<&LiveKey<'_>>,
+    after: Option<Held>,
+) -> CountChange {
+    let is_written = || overlay.get(keyspace, key).is_some();
+    let counts = |before: &&LiveKey<'_>| applying.counts_row(overlay, keyspace, before.revision) || is_written();
+    let counted = before.filter(counts).map(LiveKey::held);
+    let change = CountChange::of(key, counted, after);
+    // A row that does not count any more, and waits to be swept, is not found by the sweep when it is replaced.
+    let held = before.and_then(LiveKey::collection);
+    CountChange { trash: held.filter(|held| after.and_then(|after| after.collection) != Some(*held)), ..change }
 }

@@ -120,6 +120,11 @@ impl<'a> Overlay<'a> {
         self.clears.iter().any(|(cleared, prefix)| *cleared == keyspace && key.starts_with(prefix))
     }
 
+    /// Whether all of the backend's rows of a keyspace are hidden.
+    pub(crate) fn is_emptied(&self, keyspace: KeyspaceId) -> bool {
+        self.clears.iter().any(|(cleared, prefix)| *cleared == keyspace && prefix.is_empty())
+    }
+
     /// From here on changes can be taken back.
     pub(crate) fn try_out(&mut self) {
         self.tried = Some(Tried { before: Vec::new(), clears: self.clears.len() });

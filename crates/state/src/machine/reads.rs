@@ -60,7 +60,7 @@ impl Machine {
     /// Whether a sweep would find something to do.
     #[must_use]
     pub fn sweep_due(&self) -> bool {
-        self.published.has_clears.load(Ordering::Acquire)
+        self.published.has_clears.load(Ordering::Acquire) || self.published.has_trash.load(Ordering::Acquire)
     }
 
     /// The stream of that name.

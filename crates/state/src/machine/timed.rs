@@ -10,7 +10,7 @@ use crate::{
     expiry::{Expiry, deadline_prefix},
     history::KeyChange,
     keys,
-    keyspaces::{StoredRef, StoredValue, decode_value, encode_value},
+    keyspaces::{StoredRef, decode_value, encode_value},
     liveness::BlobKind,
     machine::{
         MachineError,
@@ -188,8 +188,7 @@ pub(crate) fn store_touched(
             number = value.to_string();
             StoredRef::Inline(number.as_bytes())
         }
-        LiveValue::Stored(StoredValue::Inline(bytes)) => StoredRef::Inline(bytes),
-        LiveValue::Stored(StoredValue::Blob(blob)) => StoredRef::Blob(*blob),
+        LiveValue::Stored(value) => value.as_ref(),
         LiveValue::Written(bytes, _) if bytes.len() <= applying.machine.options.inline_value_bytes => {
             StoredRef::Inline(bytes)
         }

@@ -184,6 +184,7 @@ impl<'a> Plan<'a> {
             Write::Add { keyspace, key, delta } => {
                 check_key(applying, keyspace, key)?;
                 let live = live_key(applying, overlay, keyspace, key)?;
+                check_holds_bytes(live.as_ref()).map_err(failed)?;
                 let value = sum(applying, live.as_ref(), delta)?.map_err(failed)?;
                 let expiry = match &live {
                     Some(live) => Some(live.expiry),
@@ -210,6 +211,7 @@ impl<'a> Plan<'a> {
             Write::Get { keyspace, key } => {
                 check_key(applying, keyspace, key)?;
                 let live = live_key(applying, overlay, keyspace, key)?;
+                check_holds_bytes(live.as_ref()).map_err(failed)?;
                 let bytes = live.as_ref().map_or(0, LiveKey::value_len);
                 let too_large = OperationError::ResultTooLarge { limit: MAX_TRANSACTION_RESULT_BYTES };
                 self.room = self.room.checked_sub(bytes).ok_or(failed(too_large))?;
@@ -280,6 +282,14 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
+    /// What makes nothing of a keyspace's counts, as the transaction's operations so far left them.
+    fn emptying_of(&self, applying: &Applying<'_>, keyspace: KeyspaceId) -> CountChange {
+        let mut counts = applying.counts_of(keyspace);
+        let own = self.counted.iter().filter(|(counted, _)| *counted == keyspace);
+        own.for_each(|(_, change)| counts.change(*change));
+        CountChange::of_emptying(counts)
+    }
+
     fn delete_prefix(
         &mut self,
         applying: &Applying<'_>,
@@ -312,7 +322,8 @@ impl<'a> Plan<'a> {
                 let keys = shown.count() + written.len();
                 for row in rows {
                     if counts {
-                        self.counted.push((keyspace, row.count_change()));
+                        let is_counted = applying.counts_row(overlay, keyspace, row.revision);
+                        self.counted.push((keyspace, row.count_change(is_counted)));
                     }
                     let superseded =
                         applying.superseded(overlay, keyspace, &row.key, self.revision, Ending::Deleted)?;
@@ -323,8 +334,15 @@ impl<'a> Plan<'a> {
                 Some(keys as u64)
             }
         };
+        let leaves_nothing = counts && prefix.is_empty() && matches!(emptying, Emptying::Later);
+        if leaves_nothing {
+            self.counted.push((keyspace, self.emptying_of(applying, keyspace)));
+        }
         for key in &written {
-            if counts {
+            if leaves_nothing {
+                let held = overlay.get(keyspace, key).and_then(|live| live.as_ref()?.collection());
+                self.counted.push((keyspace, CountChange { trash: held, ..CountChange::default() }));
+            } else if counts {
                 self.counted.push((keyspace, count_change(applying, overlay, keyspace, key, None)?));
             }
             self.superseded.extend(applying.superseded(overlay, keyspace, key, self.revision, Ending::Deleted)?);
@@ -333,6 +351,13 @@ impl<'a> Plan<'a> {
         self.emptied.push_back((emptying, written));
         self.writes = true;
         Ok(OperationResult::PrefixDeleted { keys })
+    }
+}
+
+fn check_holds_bytes(live: Option<&LiveKey<'_>>) -> Result<(), OperationError> {
+    match live.and_then(LiveKey::collection) {
+        Some(_) => Err(OperationError::HoldsCollection),
+        None => Ok(()),
     }
 }
 

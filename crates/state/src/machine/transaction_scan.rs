@@ -13,7 +13,7 @@ use thalweg_types::{
 use crate::{
     backend::Direction,
     keys::{self, DATA_PREFIX_LEN, KeyRange},
-    keyspaces::{Decoded, StoredRef, StoredValue, decode_value},
+    keyspaces::{Decoded, decode_value},
     machine::{
         MachineError,
         entry::{Applying, Refused},
@@ -136,10 +136,7 @@ fn merge(
             }
             let Decoded { revision, value, expiry } = decode_value(full, value)?;
             let shown = !overlay.is_cleared(keyspace, key) && sight.shows(key, revision) && is_live(applying, &expiry)?;
-            let value = LiveValue::Stored(match value {
-                StoredRef::Inline(bytes) => StoredValue::Inline(Bytes::copy_from_slice(bytes)),
-                StoredRef::Blob(blob) => StoredValue::Blob(blob),
-            });
+            let value = LiveValue::Stored(value.to_owned());
             page.look_at(key, shown.then_some(&LiveKey { revision, value, expiry }))
         };
         visit().unwrap_or_else(|error| {
@@ -227,7 +224,8 @@ impl Page<'_, '_> {
             return Ok(self.end(End::Full));
         }
         self.looked_at += 1;
-        if let Some(live) = live {
+        // A hash or a stream has no bytes to be shown.
+        if let Some(live) = live.filter(|live| live.collection().is_none()) {
             let value_bytes = if self.keys_only { 0 } else { live.value_len() };
             if self.items.len() == self.limit {
                 return Ok(self.end(End::Full));

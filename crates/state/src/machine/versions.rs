@@ -230,10 +230,7 @@ impl Applying<'_> {
         if found.revision >= until || until <= self.floor_of(keyspace) {
             return Ok(None);
         }
-        let blob = match found.value {
-            StoredRef::Blob(blob) => Some(blob),
-            StoredRef::Inline(_) => None,
-        };
+        let blob = found.value.blob();
         let end = self.end_of(&found.expiry)?;
         let time = self.applied.time;
         let ending = if ending == Ending::Overwritten && end <= time { Ending::Expired } else { ending };
@@ -260,8 +257,7 @@ impl Applying<'_> {
                 number = value.to_string();
                 StoredRef::Inline(number.as_bytes())
             }
-            LiveValue::Stored(StoredValue::Inline(bytes)) => StoredRef::Inline(bytes),
-            LiveValue::Stored(StoredValue::Blob(blob)) => StoredRef::Blob(*blob),
+            LiveValue::Stored(value) => value.as_ref(),
             LiveValue::Written(bytes, _) if bytes.len() <= self.machine.options.inline_value_bytes => {
                 StoredRef::Inline(bytes)
             }

@@ -7,6 +7,7 @@ use crate::{
     command::{OperationError, ProducerRefusal, StreamLimit, Transacted, groups::GroupOutcome},
     ids::{KeyspaceId, LeaseId, Offset, Revision, StreamId},
     record::Malformed,
+    reply::Reply,
 };
 
 /// What came of a command. A failed condition is an outcome, not an error.
@@ -140,6 +141,8 @@ pub enum Outcome {
     },
     /// What came of a command about a consumer group, or of a commit's acks.
     Group(GroupOutcome),
+    /// What Redis commands answered, in order; `None`: a watched key had changed, and nothing happened.
+    Redis(Option<Vec<Reply>>),
     /// The command did not decode; nothing happened. Only a foreign or newer writer makes such.
     Malformed(Malformed),
 }

@@ -216,6 +216,9 @@ pub enum OperationError {
     /// The counter's key has a value that is no number.
     #[error("the value is not a whole number in decimal digits between -2^63 and 2^63-1")]
     NotANumber,
+    /// The key holds a hash or a stream of Redis clients.
+    #[error("the key holds a hash or a stream: read it with a Redis client")]
+    HoldsCollection,
     /// The sum is beyond 64 bits.
     #[error("the sum {value} + {delta} is beyond 64 bits")]
     Overflow {

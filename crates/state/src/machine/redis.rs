@@ -1,0 +1,111 @@
+//! Redis commands: executed when their entry is applied, in order, all with one revision.
+//!
+//! Owns: running the commands of one command of the log over the keys as everything before left them ([`store`]), and
+//! turning what they changed into rows. Does not own what a command does: that is `thalweg-redis`.
+//!
+//! Each command is carried out whole or not at all: what it writes is tried out, as a transaction's operations are, and
+//! becomes rows when it has ended well. One that is refused leaves nothing behind, and those after it go on.
+//!
+//! All that the commands change is one change of each key, with the revision that they share: that is what watches and
+//! histories see, and the version by which `WATCH` tells whether a key has changed. Another deadline is a change for
+//! `WATCH` and none for watches, as with touches; where versions are kept it leaves the revision, so that a value never
+//! is a version of itself.
+
+mod perform;
+mod store;
+
+use thalweg_redis::{StoreError, execute};
+use thalweg_types::{
+    KeyspaceId, LogPosition,
+    command::{Outcome, RedisBatch},
+    limits::MAX_KEY_BYTES,
+    record::Malformed,
+    reply::Reply,
+};
+
+use crate::{
+    catalog::KeyspaceKind,
+    machine::{
+        MachineError,
+        entry::{Applying, Refused},
+        live::live_key,
+        overlay::Overlay,
+        redis::store::RedisStore,
+    },
+};
+
+/// Runs commands whose bytes begin at `at` in the log.
+pub(crate) fn apply<'a>(
+    applying: &mut Applying<'_>,
+    batch: RedisBatch<'a>,
+    at: LogPosition,
+    overlay: &mut Overlay<'a>,
+) -> Result<Outcome, Refused> {
+    let keyspace = batch.keyspace;
+    if applying.applier.kinds.of(keyspace) == KeyspaceKind::Missing {
+        return Err(Refused::Outcome(Outcome::NoSuchKeyspace(keyspace)));
+    }
+    if has_changed(applying, overlay, &batch)? {
+        return Ok(Outcome::Redis(None));
+    }
+    let mut store = RedisStore::new(applying, overlay, batch, at);
+    let mut replies = Vec::with_capacity(batch.len());
+    let (mut commands, mut args) = (batch.commands(), Vec::new());
+    while commands.next_into(&mut args) {
+        store.begin(&args);
+        let reply = execute(&mut store, &args).map_err(failure)?;
+        match reply {
+            Reply::Error(_) => store.undo(),
+            _ => store.keep()?,
+        }
+        replies.push(store.within_bounds(reply));
+    }
+    store.end();
+    Ok(Outcome::Redis(Some(replies)))
+}
+
+/// Whether a watched key has another version than it had.
+fn has_changed(
+    applying: &Applying<'_>,
+    overlay: &Overlay<'_>,
+    batch: &RedisBatch<'_>,
+) -> Result<bool, Refused> {
+    for (key, version) in batch.watched() {
+        if key.len() > MAX_KEY_BYTES {
+            return Err(Malformed { at: 0, expected: "key within the limit" }.into());
+        }
+        if version_of(applying, overlay, batch.keyspace, key)? != version {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn version_of(
+    applying: &Applying<'_>,
+    overlay: &Overlay<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+) -> Result<u64, MachineError> {
+    Ok(live_key(applying, overlay, keyspace, key)?.map_or(0, |live| live.revision.0))
+}
+
+/// What stopped a command, as it was before it went through the trait.
+fn failure(error: StoreError) -> MachineError {
+    match error {
+        StoreError::Failed(error) => match error.downcast::<MachineError>() {
+            Ok(error) => *error,
+            Err(_) => MachineError::Stopped,
+        },
+        StoreError::Refused(_) => MachineError::Stopped,
+    }
+}
+
+/// A failure of the machine on its way through the traits.
+fn failed(error: MachineError) -> StoreError {
+    StoreError::Failed(Box::new(error))
+}
+
+fn refused(text: &'static str) -> StoreError {
+    StoreError::Refused(Reply::error(text))
+}

@@ -1,0 +1,146 @@
+//! What commands changed becomes rows.
+
+use thalweg_types::{KeyspaceId, LogPosition};
+
+use crate::{
+    expiry::{Expiry, deadline_prefix},
+    history::KeyChange,
+    keys::data_prefix,
+    keyspaces::{FORM_INLINE, StoredRef, value_head},
+    liveness::BlobKind,
+    machine::{
+        MachineError,
+        clearing::Emptying,
+        commit::blob_at,
+        entry::Applying,
+        live::{LiveKey, LiveValue},
+        redis::store::{Effect, RedisStore, Shows},
+        timed::write_value,
+    },
+};
+
+impl RedisStore<'_, '_, '_> {
+    /// What the command did stays.
+    pub(super) fn keep(&mut self) -> Result<(), MachineError> {
+        self.overlay.keep();
+        if !self.effects.is_empty() {
+            self.use_revision();
+            for superseded in self.superseded.drain(..) {
+                self.applying.keep_version(superseded)?;
+            }
+            let mut effects = std::mem::take(&mut self.effects);
+            for effect in effects.drain(..) {
+                self.perform(effect)?;
+            }
+            self.effects = effects;
+            for change in self.counted.drain(..) {
+                self.applying.count(self.keyspace, change);
+            }
+        }
+        self.applying.keep_parts(self.keyspace);
+        Ok(())
+    }
+
+    fn use_revision(&mut self) {
+        if !self.wrote {
+            self.wrote = true;
+            let revision = self.applying.use_revision();
+            debug_assert_eq!(revision, self.revision);
+            self.applying.tell_changes();
+        }
+    }
+
+    fn perform(&mut self, effect: Effect<'_>) -> Result<(), MachineError> {
+        let keyspace = self.keyspace;
+        match effect {
+            Effect::Put { key, live, before, shows } => {
+                replace_ends(self.applying, keyspace, key, &before, &live.expiry)?;
+                put(self.applying, keyspace, key, &live, shows);
+            }
+            Effect::Delete { key, before, has_ended } => {
+                let change =
+                    if has_ended { KeyChange::Expire { keyspace, key } } else { KeyChange::Delete { keyspace, key } };
+                self.applying.changed(&change, None);
+                replace_ends(self.applying, keyspace, key, &before, &Expiry::NEVER)?;
+                self.applying.applier.batch.delete(&[&data_prefix(keyspace), key]);
+            }
+            Effect::Clear { mut emptying, written } => {
+                if let Emptying::Now(rows) = &mut emptying {
+                    rows.iter_mut().for_each(|row| row.is_kept = self.keeps);
+                }
+                self.applying.empty(keyspace, b"", &emptying, &written, self.revision);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8], live: &LiveKey<'_>, shows: Shows) {
+    let (number, at): (_, Option<LogPosition>);
+    let value = match &live.value {
+        LiveValue::Written(bytes, written_at) => {
+            at = Some(*written_at);
+            if bytes.len() > applying.machine.options.inline_value_bytes {
+                if shows == Shows::Value {
+                    applying.changed(&KeyChange::Put { keyspace, key, value: bytes }, at);
+                }
+                let blob = blob_at(*written_at, bytes);
+                applying.raise(BlobKind::Value, &blob);
+                return write_value(applying, keyspace, key, live.revision, &live.expiry, StoredRef::Blob(blob));
+            }
+            StoredRef::Inline(bytes)
+        }
+        LiveValue::Stored(value) => {
+            at = None;
+            value.as_ref()
+        }
+        LiveValue::Number(value) => {
+            at = None;
+            number = value.to_string();
+            StoredRef::Inline(number.as_bytes())
+        }
+    };
+    match (shows, value) {
+        (Shows::Value, StoredRef::Inline(value)) => applying.changed(&KeyChange::Put { keyspace, key, value }, at),
+        (Shows::Gone, _) => applying.changed(&KeyChange::Delete { keyspace, key }, None),
+        _ => {}
+    }
+    match value {
+        StoredRef::Inline(bytes) if live.expiry == Expiry::NEVER => {
+            let head = value_head(FORM_INLINE, live.revision);
+            applying.applier.batch.put(&[&data_prefix(keyspace), key], &[&head, bytes]);
+        }
+        value => write_value(applying, keyspace, key, live.revision, &live.expiry, value),
+    }
+}
+
+/// Writes the rows of what a key will end by, and removes those by which it ended before.
+fn replace_ends(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    before: &Expiry,
+    after: &Expiry,
+) -> Result<(), MachineError> {
+    if before == after {
+        return Ok(());
+    }
+    if before.deadline != after.deadline {
+        if let Some(old) = before.deadline {
+            applying.applier.batch.delete(&[&deadline_prefix(old, keyspace), key]);
+        }
+        if let Some(new) = after.deadline {
+            applying.applier.batch.put(&[&deadline_prefix(new, keyspace), key], &[]);
+            applying.machine.note_deadline();
+        }
+    }
+    if before.lease != after.lease {
+        if let Some(old) = before.lease {
+            applying.detach(old, keyspace, key)?;
+        }
+        if let Some(new) = after.lease {
+            applying.attach(new, keyspace, key)?;
+        }
+    }
+    Ok(())
+}

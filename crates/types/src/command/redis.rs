@@ -1,0 +1,340 @@
+//! Redis commands as one command of the log: all of them happen, in order and with nothing in between, or none.
+//!
+//! Owns the bytes: arguments as the client sent them, and which keys must not have changed. Does not own what commands
+//! do; that is `thalweg-redis`, which the state machine calls when the entry is applied.
+//!
+//! ```text
+//! redis   := 64 | keyspace u32 | watched u32 | commands u32 | watch* | request*
+//! watch   := len u32 | key | version u64               the key's version must be this; 0: it must not be there
+//! request := arguments u32, at least 1 | (len u32 | argument)*
+//! ```
+//! A value that stays in the log is the argument of a command of which the first argument behind the name, or the one
+//! just before it, is the key: so whoever has the entry finds the values that may be needed still (see
+//! [`RedisBatch::values`]).
+
+use crate::{
+    command::{CommandError, REDIS, Write},
+    ids::KeyspaceId,
+    limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS},
+    record::{Malformed, Reader, put_u32},
+};
+
+const HEAD_BYTES: usize = 13;
+
+/// Builds the command, as its parts come in.
+#[derive(Clone, Debug)]
+pub struct RedisBuilder {
+    keyspace: KeyspaceId,
+    watched: Vec<u8>,
+    watched_count: u32,
+    commands: Vec<u8>,
+    count: u32,
+}
+
+impl RedisBuilder {
+    /// Without commands.
+    #[must_use]
+    pub fn new(keyspace: KeyspaceId) -> Self {
+        Self { keyspace, watched: Vec::new(), watched_count: 0, commands: Vec::new(), count: 0 }
+    }
+
+    /// Nothing happens unless the key has this version, or, if that is 0, is not there.
+    ///
+    /// # Errors
+    /// Too many keys, or bytes; the builder is as it was.
+    pub fn watch(&mut self, key: &[u8], version: u64) -> Result<&mut Self, CommandError> {
+        if self.watched_count as usize >= MAX_REDIS_WATCHED_KEYS || !self.has_room(key.len() + 12) {
+            return Err(CommandError::CommitTooLarge);
+        }
+        put_u32(&mut self.watched, key.len());
+        self.watched.extend_from_slice(key);
+        self.watched.extend_from_slice(&version.to_le_bytes());
+        self.watched_count += 1;
+        Ok(self)
+    }
+
+    /// Adds a command: its name and its arguments.
+    ///
+    /// # Errors
+    /// Too many commands, or bytes: what is there already goes first, as a command of its own. The builder is as it was.
+    pub fn push(&mut self, args: &[&[u8]]) -> Result<&mut Self, CommandError> {
+        let bytes = 4 + args.iter().map(|arg| 4 + arg.len()).sum::<usize>();
+        if args.is_empty() || self.count as usize >= MAX_REDIS_COMMANDS || !self.has_room(bytes) {
+            return Err(CommandError::CommitTooLarge);
+        }
+        put_u32(&mut self.commands, args.len());
+        for arg in args {
+            put_u32(&mut self.commands, arg.len());
+            self.commands.extend_from_slice(arg);
+        }
+        self.count += 1;
+        Ok(self)
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        HEAD_BYTES + self.watched.len() + self.commands.len() + bytes <= MAX_COMMAND_BYTES
+    }
+
+    /// How many commands.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes of the encoded command.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        HEAD_BYTES + self.watched.len() + self.commands.len()
+    }
+
+    /// Appends the encoded command.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.reserve(self.bytes());
+        out.push(REDIS);
+        for number in [self.keyspace.0, self.watched_count, self.count] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&self.watched);
+        out.extend_from_slice(&self.commands);
+    }
+
+    /// The encoded command.
+    #[must_use]
+    pub fn finish(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.encode(&mut out);
+        out
+    }
+}
+
+/// Commands and watched keys, borrowed from the entry. All of it decodes.
+#[derive(Clone, Copy, Debug)]
+pub struct RedisBatch<'a> {
+    /// Where the keys are.
+    pub keyspace: KeyspaceId,
+    /// The whole command: [`value_at`](Write::Put::value_at) counts from its begin.
+    pub bytes: &'a [u8],
+    watched: u32,
+    watched_at: usize,
+    commands: u32,
+    commands_at: usize,
+}
+
+impl<'a> RedisBatch<'a> {
+    pub(super) fn decode(bytes: &'a [u8], reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let keyspace = KeyspaceId(reader.u32("keyspace id")?);
+        let at = reader.position();
+        let (watched, commands) = (reader.u32("watched key count")?, reader.u32("command count")?);
+        if watched as usize > MAX_REDIS_WATCHED_KEYS || commands as usize > MAX_REDIS_COMMANDS {
+            return Err(Malformed { at, expected: "counts of keys and commands within the limits" });
+        }
+        let watched_at = reader.position();
+        for _ in 0..watched {
+            argument(reader)?;
+            reader.u64("version")?;
+        }
+        let commands_at = reader.position();
+        for _ in 0..commands {
+            let at = reader.position();
+            let arguments = reader.u32("argument count")?;
+            if arguments == 0 {
+                return Err(Malformed { at, expected: "at least one argument" });
+            }
+            for _ in 0..arguments {
+                argument(reader)?;
+            }
+        }
+        Ok(Self { keyspace, bytes, watched, watched_at, commands, commands_at })
+    }
+
+    /// The watched keys and the versions that they must have.
+    pub fn watched(&self) -> impl Iterator<Item = (&'a [u8], u64)> + use<'a> {
+        let mut reader = Reader::at(self.bytes, self.watched_at);
+        (0..self.watched).map_while(move |_| Some((argument(&mut reader).ok()?, reader.u64("version").ok()?)))
+    }
+
+    /// How many commands.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.commands as usize
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.commands == 0
+    }
+
+    /// The commands in order.
+    #[must_use]
+    pub fn commands(&self) -> RedisCommands<'a> {
+        RedisCommands { reader: Reader::at(self.bytes, self.commands_at), left: self.commands }
+    }
+
+    /// Which arguments may have become values of which keys: more pairs than there were values, but all of those that
+    /// stay in the log.
+    pub fn values(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
+        let RedisBatch { keyspace, bytes, .. } = *self;
+        let mut commands = self.commands();
+        let per_command = std::iter::from_fn(move || {
+            let mut args = Vec::new();
+            commands.next_into(&mut args).then_some(args)
+        });
+        per_command.flat_map(move |args| {
+            (2..args.len()).flat_map(move |number| {
+                let value = args[number];
+                let first = Some(args[1]);
+                let before = (number > 2).then(|| args[number - 1]);
+                let value_at = offset_within(bytes, value).unwrap_or_default();
+                let put = move |key| Write::Put { keyspace, key, value, value_at };
+                first.into_iter().chain(before).map(put)
+            })
+        })
+    }
+}
+
+/// Where in `whole` a part of it begins; `None` if it is no part of it.
+#[must_use]
+pub fn offset_within(whole: &[u8], part: &[u8]) -> Option<usize> {
+    let offset = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
+    (offset + part.len() <= whole.len()).then_some(offset)
+}
+
+fn argument<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+    let len = reader.u32("argument length")? as usize;
+    reader.take(len, "argument")
+}
+
+/// Goes through the commands of a [`RedisBatch`].
+#[derive(Clone, Debug)]
+pub struct RedisCommands<'a> {
+    reader: Reader<'a>,
+    left: u32,
+}
+
+impl<'a> RedisCommands<'a> {
+    /// Replaces `args` by the next command's; says whether there was one. The name is the first of them.
+    pub fn next_into(&mut self, args: &mut Vec<&'a [u8]>) -> bool {
+        args.clear();
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        // Checked when it was decoded.
+        let Ok(count) = self.reader.u32("argument count") else { return false };
+        for _ in 0..count {
+            let Ok(arg) = argument(&mut self.reader) else { return false };
+            args.push(arg);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Command;
+
+    const KS: KeyspaceId = KeyspaceId(0x0102);
+
+    fn built() -> RedisBuilder {
+        let mut builder = RedisBuilder::new(KS);
+        builder.watch(b"w", 7).unwrap().watch(b"", 0).unwrap();
+        builder.push(&[b"SET", b"k", b"value"]).unwrap().push(&[b"PING"]).unwrap();
+        builder
+    }
+
+    fn batch(bytes: &[u8]) -> Result<RedisBatch<'_>, Malformed> {
+        match Command::decode(bytes)? {
+            Command::Redis(batch) => Ok(batch),
+            other => panic!("not Redis commands: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn layout_is_pinned() {
+        let builder = built();
+        let bytes = builder.bytes();
+        let encoded = builder.finish();
+        let expected: &[&[u8]] = &[
+            b"\x40\x02\x01\0\0\x02\0\0\0\x02\0\0\0",
+            b"\x01\0\0\0w\x07\0\0\0\0\0\0\0",
+            b"\0\0\0\0\0\0\0\0\0\0\0\0",
+            b"\x03\0\0\0\x03\0\0\0SET\x01\0\0\0k\x05\0\0\0value",
+            b"\x01\0\0\0\x04\0\0\0PING",
+        ];
+        assert_eq!((&encoded, bytes), (&expected.concat(), encoded.len()));
+        let batch = batch(&encoded).unwrap();
+        assert_eq!((batch.keyspace, batch.len()), (KS, 2));
+        assert_eq!(batch.watched().collect::<Vec<_>>(), [(b"w".as_slice(), 7), (b"", 0)]);
+        let (mut commands, mut args) = (batch.commands(), Vec::new());
+        assert!(commands.next_into(&mut args));
+        assert_eq!(args, [b"SET".as_slice(), b"k", b"value"]);
+        assert!(commands.next_into(&mut args));
+        assert_eq!(args, [b"PING".as_slice()]);
+        assert!(!commands.next_into(&mut args));
+        assert!(Command::reads_keys(&encoded), "so that it sees what the entry wrote before");
+    }
+
+    #[test]
+    fn whatever_is_cut_or_left_over_is_malformed() {
+        let encoded = built().finish();
+        for len in 1..encoded.len() {
+            assert!(batch(&encoded[..len]).is_err(), "{len}");
+        }
+        assert!(batch(&[&encoded[..], b"x"].concat()).is_err());
+        let mut builder = RedisBuilder::new(KS);
+        builder.push(&[b"A"]).unwrap();
+        let mut none = builder.clone().finish();
+        none[13] = 0;
+        assert!(batch(&none).is_err(), "a command without a name");
+        let mut many = builder.finish();
+        many[5..9].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(batch(&many).is_err());
+    }
+
+    #[test]
+    fn values_are_found_with_the_keys_that_may_have_them() {
+        let mut builder = RedisBuilder::new(KS);
+        builder.push(&[b"MSET", b"a", b"1", b"b", b"2"]).unwrap().push(&[b"GET", b"c"]).unwrap();
+        let encoded = builder.finish();
+        let found: Vec<_> = batch(&encoded).unwrap().values().collect();
+        assert_eq!(Command::decode(&encoded).unwrap().writes().collect::<Vec<_>>(), found);
+        let mut pairs = Vec::new();
+        for write in &found {
+            let Write::Put { key, value, value_at, .. } = *write else { panic!("{write:?}") };
+            assert_eq!(&encoded[value_at..value_at + value.len()], value);
+            pairs.push((key, value));
+        }
+        let expected: [(&[u8], &[u8]); 5] = [(b"a", b"1"), (b"a", b"b"), (b"1", b"b"), (b"a", b"2"), (b"b", b"2")];
+        assert_eq!(pairs, expected);
+    }
+
+    #[test]
+    fn bounds_hold_and_leave_the_builder_as_it_was() {
+        let mut builder = RedisBuilder::new(KS);
+        assert!(builder.push(&[]).is_err());
+        for _ in 0..MAX_REDIS_COMMANDS {
+            builder.push(&[b"A"]).unwrap();
+        }
+        assert!(builder.push(&[b"A"]).is_err());
+        assert_eq!(builder.len(), MAX_REDIS_COMMANDS);
+        for _ in 0..MAX_REDIS_WATCHED_KEYS {
+            builder.watch(b"", 1).unwrap();
+        }
+        assert!(builder.watch(b"", 1).is_err());
+        assert!(batch(&builder.finish()).is_ok());
+        let mut builder = RedisBuilder::new(KS);
+        let room = MAX_COMMAND_BYTES - HEAD_BYTES - 8;
+        assert!(builder.push(&[&vec![0; room + 1]]).is_err() && builder.is_empty());
+        builder.push(&[&vec![0; room]]).unwrap();
+        assert!(builder.push(&[b""]).is_err() && builder.watch(b"", 1).is_err());
+        assert_eq!(builder.finish().len(), MAX_COMMAND_BYTES);
+    }
+}
