@@ -10,7 +10,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
 };
@@ -31,7 +31,7 @@ use thalweg_types::{
 use crate::{
     async_database::AsyncDatabase,
     error::{OpenError, ReadError, WriteError, refusal},
-    keyspace::{Keyspace, KeyspaceInfo},
+    keyspace::{Keyspace, KeyspaceInfo, holds},
     maintenance::{Background, Maintenance, Rounds},
     open::{self, OpenReport, Opened},
     options::Options,
@@ -104,6 +104,8 @@ pub(crate) struct Inner {
     /// Keep segments of the log from being freed.
     pub(crate) snapshots: Arc<Pins>,
     pub(crate) snapshot_counters: Arc<Counters>,
+    /// How many views Redis commands have read.
+    pub(crate) redis_views: AtomicU64,
     /// Why the last round of maintenance failed, if it did.
     complaint: Mutex<Option<String>>,
     closed: AtomicBool,
@@ -133,6 +135,7 @@ impl Database {
             totals: Mutex::default(),
             snapshots: Arc::default(),
             snapshot_counters: Arc::default(),
+            redis_views: AtomicU64::new(0),
             complaint: Mutex::default(),
             closed: AtomicBool::new(false),
         });
@@ -426,6 +429,7 @@ impl Inner {
                         return Err(ReadError::Corrupt(format!("the log has lost segment {}", blob.generation)));
                     }
                     StoredValue::Inline(bytes) => return Ok(bytes),
+                    StoredValue::Collection(collection) => return Err(holds(&collection)),
                 },
                 // Superseded, if the keyspace keeps what is; else gone.
                 _ => match self.open.machine.snapshot().version(keyspace, key, revision)? {
@@ -434,6 +438,7 @@ impl Inner {
                         return Err(ReadError::Corrupt(format!("the log has lost segment {}", blob.generation)));
                     }
                     Some(StoredValue::Inline(bytes)) => return Ok(bytes),
+                    Some(StoredValue::Collection(collection)) => return Err(holds(&collection)),
                     None => return Err(ReadError::ViewExpired),
                 },
             }

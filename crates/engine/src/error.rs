@@ -417,6 +417,7 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         | Outcome::Duplicate { .. }
         | Outcome::Producer { .. }
         | Outcome::Transacted(_)
+        | Outcome::Redis(_)
         | Outcome::Dropped { .. }
         | Outcome::Keyspace { .. }
         | Outcome::Stream { .. }
@@ -475,6 +476,12 @@ pub enum ReadError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// The key holds no bytes, but a hash or a stream of Redis clients.
+    #[error("the key holds a {kind}: read it with a Redis client")]
+    HoldsCollection {
+        /// What it holds.
+        kind: &'static str,
+    },
     /// The view shows a value that has been overwritten since and whose bytes are freed.
     #[error(
         "the view is too old: a value it shows has been overwritten and its bytes freed; scan again from the last key"
@@ -498,6 +505,7 @@ impl Classified for ReadError {
             Self::Compacted { .. } => "compacted",
             Self::FutureRevision { .. } => "future_revision",
             Self::BadCursor { .. } => "bad_cursor",
+            Self::HoldsCollection { .. } => "wrong_kind",
             Self::ViewExpired => "view_expired",
             Self::Corrupt(_) => "corrupt",
             Self::Io(_) => "io",
@@ -507,9 +515,11 @@ impl Classified for ReadError {
     fn action(&self) -> Action {
         match self {
             Self::Trimmed { .. } | Self::BeyondEnd { .. } | Self::NoSuchStream(_) => Action::Fix,
-            Self::NoHistory | Self::Compacted { .. } | Self::FutureRevision { .. } | Self::BadCursor { .. } => {
-                Action::Fix
-            }
+            Self::NoHistory
+            | Self::Compacted { .. }
+            | Self::FutureRevision { .. }
+            | Self::BadCursor { .. }
+            | Self::HoldsCollection { .. } => Action::Fix,
             Self::ViewExpired => Action::Retry,
             Self::Corrupt(_) | Self::Io(_) => Action::Stop,
         }

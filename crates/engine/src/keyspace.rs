@@ -4,11 +4,12 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 
 use bytes::Bytes;
 use thalweg_log::Purpose;
+use thalweg_redis::Collection;
 use thalweg_state::{
     backend::Direction,
     catalog::KeyspaceRow,
     expiry::Expiry,
-    keyspaces::{Fetch, ScanRange as StoredRange, Snapshot, StoredValue},
+    keyspaces::{Collections, Fetch, ScanRange as StoredRange, Snapshot, StoredValue},
     past::PastError,
 };
 use thalweg_types::{
@@ -146,6 +147,7 @@ impl ScanRange {
                 Values::Include => Fetch::Values,
                 Values::Omit => Fetch::KeysOnly,
             },
+            collections: Collections::Skip,
         }
     }
 }
@@ -235,6 +237,7 @@ impl Keyspace {
             let (revision, expiry) = (stored.revision, stored.expiry);
             let value = match stored.value {
                 StoredValue::Inline(value) => value,
+                StoredValue::Collection(collection) => return Err(holds(&collection)),
                 StoredValue::Blob(blob) => match inner.resolve(self.id, key, revision, blob) {
                     // Overwritten between the lookup and the read: look at what is there now.
                     Err(ReadError::ViewExpired) => continue,
@@ -248,14 +251,12 @@ impl Keyspace {
     /// A key's revision and the length of its value, without reading a value that stays in the log.
     pub fn head(&self, key: &[u8]) -> Result<Option<Head>, ReadError> {
         let stored = self.db.inner.open.machine.get(self.id, key)?;
-        Ok(stored.map(|stored| Head {
-            revision: stored.revision,
-            expiry: stored.expiry,
-            value_bytes: match stored.value {
-                StoredValue::Inline(value) => value.len() as u64,
-                StoredValue::Blob(blob) => u64::from(blob.len),
-            },
-        }))
+        let Some(stored) = stored else { return Ok(None) };
+        if let StoredValue::Collection(collection) = &stored.value {
+            return Err(holds(collection));
+        }
+        let value_bytes = stored.value.as_ref().value_len() as u64;
+        Ok(Some(Head { revision: stored.revision, expiry: stored.expiry, value_bytes }))
     }
 
     /// Watches keys: every change from the revision `from` on, or from now on, in order and without a gap.
@@ -264,7 +265,8 @@ impl Keyspace {
         Watch::new(&self.db, self.id, keys, from)
     }
 
-    /// Visits pairs in order from one consistent view, borrowed for the call, until `visit` breaks.
+    /// Visits pairs in order from one consistent view, borrowed for the call, until `visit` breaks. Keys that hold a
+    /// hash or a stream of Redis clients have no bytes to be shown, and are passed over.
     pub fn scan(
         &self,
         range: &ScanRange,
@@ -311,6 +313,11 @@ impl Keyspace {
         }
         Ok(KeyspaceIter::new(self, snapshot, range, rest, cursor.at))
     }
+}
+
+/// A key holds no bytes.
+pub(crate) fn holds(collection: &Collection) -> ReadError {
+    ReadError::HoldsCollection { kind: collection.kind.name() }
 }
 
 /// Iterates over the pairs of a keyspace; see [`Keyspace::iter`].

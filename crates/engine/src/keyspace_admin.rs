@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use thalweg_log::Purpose;
 use thalweg_state::{
     backend::Direction,
-    keyspaces::{Fetch, Item, ScanRange, Snapshot, StoredRef},
+    keyspaces::{Fetch, Item, ScanRange, Snapshot},
 };
 use thalweg_types::{
     Durability, KeyspaceId,
@@ -173,11 +173,7 @@ impl Seen {
         self.last.clear();
         self.last.extend_from_slice(item.key);
         self.keys += 1;
-        let value = match item.value {
-            Some(StoredRef::Inline(bytes)) => bytes.len() as u64,
-            Some(StoredRef::Blob(blob)) => u64::from(blob.len),
-            None => 0,
-        };
+        let value = item.value.map_or(0, |value| value.value_len() as u64);
         self.bytes += item.key.len() as u64 + value;
     }
 }

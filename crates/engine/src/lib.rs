@@ -44,6 +44,7 @@ mod options;
 mod past;
 mod priority;
 mod producer;
+mod redis;
 mod runs;
 pub mod snapshot;
 mod stats;

@@ -26,7 +26,7 @@ use crate::{
     async_database::AsyncDatabase,
     database::{Ack, Database},
     error::{ReadError, WriteError},
-    keyspace::{Entry, Keyspace, ScanRange},
+    keyspace::{Entry, Keyspace, ScanRange, holds},
     optimistic::scan::ReadRange,
     stream::Stream,
 };
@@ -146,6 +146,7 @@ impl Transaction {
         let Some(stored) = found else { return Ok(None) };
         let value = match stored.value {
             StoredValue::Inline(value) => value,
+            StoredValue::Collection(collection) => return Err(holds(&collection)),
             StoredValue::Blob(blob) => self.db.inner.resolve(id, key, stored.revision, blob)?,
         };
         Ok(Some(Entry { value, revision: stored.revision, expiry: stored.expiry }))

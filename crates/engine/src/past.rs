@@ -19,7 +19,7 @@ pub use past::Lasting;
 use crate::{
     cursor::At,
     error::ReadError,
-    keyspace::{Entry, Keyspace, ScanItem, ScanRange},
+    keyspace::{Entry, Keyspace, ScanItem, ScanRange, holds},
 };
 
 /// What a key was for some time.
@@ -138,6 +138,8 @@ impl Keyspace {
         match value {
             None => visit(ScanItem { key, value: b"", revision, expiry }),
             Some(StoredRef::Inline(value)) => visit(ScanItem { key, value, revision, expiry }),
+            // Scans pass over them.
+            Some(StoredRef::Collection(_)) => ControlFlow::Continue(()),
             Some(StoredRef::Blob(blob)) => match self.database().inner.resolve(self.id(), key, revision, blob) {
                 Ok(value) => visit(ScanItem { key, value: &value, revision, expiry }),
                 Err(error) => {
@@ -152,6 +154,7 @@ impl Keyspace {
         let Stored { revision, value, expiry } = stored;
         let value = match value {
             StoredValue::Inline(value) => value,
+            StoredValue::Collection(collection) => return Err(holds(&collection)),
             StoredValue::Blob(blob) => self.database().inner.resolve(self.id(), key, revision, blob)?,
         };
         Ok(Entry { value, revision, expiry })

@@ -67,7 +67,8 @@ impl Hash {
         let Some(found) = read.get(key)? else { return Ok(None) };
         match found.value {
             Value::Collection(Collection { id, kind: Kind::Hash, meta }) => {
-                let count = <[u8; 8]>::try_from(&meta[..]).map_err(|_| StoreError(Box::new(BadMeta(meta.len()))))?;
+                let count =
+                    <[u8; 8]>::try_from(&meta[..]).map_err(|_| StoreError::Failed(Box::new(BadMeta(meta.len()))))?;
                 Ok(Some(Self { id, fields: u64::from_le_bytes(count), deadline: found.deadline }))
             }
             Value::Collection(_) | Value::String(_) => Err(refused(WRONG_TYPE)),

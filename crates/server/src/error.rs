@@ -241,7 +241,7 @@ impl From<ReadError> for ApiError {
             ReadError::Trimmed { .. } => StatusCode::GONE,
             ReadError::BeyondEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
             ReadError::NoSuchStream(_) => StatusCode::NOT_FOUND,
-            ReadError::NoHistory => StatusCode::CONFLICT,
+            ReadError::NoHistory | ReadError::HoldsCollection { .. } => StatusCode::CONFLICT,
             ReadError::Compacted { .. } => StatusCode::GONE,
             ReadError::FutureRevision { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
             ReadError::BadCursor { .. } => StatusCode::BAD_REQUEST,

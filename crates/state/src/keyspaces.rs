@@ -141,21 +141,22 @@ pub struct CollectionRef<'a> {
     pub meta: &'a [u8],
 }
 
-impl<'a> CollectionRef<'a> {
-    const HEAD_LEN: usize = 9;
+/// Kind and id.
+const COLLECTION_HEAD_LEN: usize = 9;
 
-    fn head(&self) -> [u8; Self::HEAD_LEN] {
+impl<'a> CollectionRef<'a> {
+    fn head(&self) -> [u8; COLLECTION_HEAD_LEN] {
         let mut head = [match self.kind {
             Kind::Hash => 1,
             Kind::Stream => 2,
             Kind::String => unreachable!("a string is no collection"),
-        }; Self::HEAD_LEN];
+        }; COLLECTION_HEAD_LEN];
         head[1..].copy_from_slice(&self.id.0.to_le_bytes());
         head
     }
 
     fn decode(row: &'a [u8]) -> Option<Self> {
-        let (head, meta) = row.split_first_chunk::<{ Self::HEAD_LEN }>()?;
+        let (head, meta) = row.split_first_chunk::<COLLECTION_HEAD_LEN>()?;
         let kind = match head[0] {
             1 => Kind::Hash,
             2 => Kind::Stream,

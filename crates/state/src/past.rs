@@ -18,7 +18,6 @@ mod scan;
 
 use std::ops::{Bound, ControlFlow};
 
-use bytes::Bytes;
 use thalweg_types::{Action, BlobRef, Classified, KeyspaceId, Revision, SpaceTime};
 
 pub use crate::versions::Ending;
@@ -26,7 +25,7 @@ use crate::{
     backend::{BackendError, Direction},
     expiry::Lease,
     keys::{KeyRange, with_data_key},
-    keyspaces::{Snapshot, Stored, StoredRef, StoredValue, decode_owned},
+    keyspaces::{Snapshot, Stored, StoredValue, decode_owned},
     machine::MachineError,
     versions::{HistoryRow, PastKey, Until, VersionRow, Work, forgotten_row, key_prefix, version_row},
 };
@@ -173,7 +172,7 @@ impl Snapshot {
         }
         let full = version_row(keyspace, key, revision);
         let Some(row) = self.view().get(&full)? else { return Ok(None) };
-        Ok(Some(owned(VersionRow::decode(&full, &row)?.decoded(&full)?.value)))
+        Ok(Some(VersionRow::decode(&full, &row)?.decoded(&full)?.value.to_owned()))
     }
 
     /// The keyspace as it was at a revision that its history reaches back to. What had ended at `time` is
@@ -336,5 +335,5 @@ impl<'s> Past<'s> {
 
 fn owned_row(full: &[u8], row: &VersionRow<'_>) -> Result<Stored, MachineError> {
     let value = row.decoded(full)?;
-    Ok(Stored { revision: value.revision, value: owned(value.value), expiry: value.expiry })
+    Ok(Stored { revision: value.revision, value: value.value.to_owned(), expiry: value.expiry })
 }

@@ -203,7 +203,9 @@ mod tests {
         for plain in [versions::history_row(KeyspaceId(3)).to_vec(), versions::forgotten_row(KeyspaceId(3), b"key")] {
             assert_eq!(sort(&plain, b"").unwrap(), Row::Plain, "{plain:?}");
         }
-        for plain in [keys::part_prefix(KeyspaceId(3), CollectionId(4)), keys::trash_row(KeyspaceId(3), CollectionId(4))] {
+        for plain in
+            [keys::part_prefix(KeyspaceId(3), CollectionId(4)), keys::trash_row(KeyspaceId(3), CollectionId(4))]
+        {
             assert_eq!(sort(&plain, b"").unwrap(), Row::Plain, "{plain:?}");
         }
         let row = encode_value(

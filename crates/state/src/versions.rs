@@ -39,7 +39,7 @@ use thalweg_types::{
 use crate::{
     backend::View,
     keys::{KeyRange, TAG_VERSIONS},
-    keyspaces::{Decoded, StoredRef, decode_value},
+    keyspaces::{Decoded, decode_value},
     machine::MachineError,
 };
 

@@ -143,6 +143,7 @@ impl<'a> ClientCommand<'a> {
             | Command::ReclaimStream { .. }
             | Command::RaiseHistoryFloor { .. }
             | Command::PruneVersions { .. }
+            | Command::Redis(_)
             | Command::Time(TimeCommand::Expire { .. } | TimeCommand::Forget { .. })
             | Command::Group(GroupCommand::Fetch(_)) => {
                 return Err(CommandRefused::NotForClients { kind: bytes.first().copied().unwrap_or_default() });

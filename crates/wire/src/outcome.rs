@@ -54,6 +54,7 @@ pub fn put_outcome(
             | Outcome::TooMany { .. }
             | Outcome::CannotConfigure { .. }
             | Outcome::Malformed(_)
+            | Outcome::Redis(_)
             | Outcome::Reclaimed { .. }
             | Outcome::Expired { .. },
         ) => return Ok(false),

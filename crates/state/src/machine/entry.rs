@@ -252,7 +252,11 @@ impl<'m> Applying<'m> {
     pub(crate) fn finish(mut self) -> Result<(), MachineError> {
         let Applier { batch, pending, liveness, meta, meta_is_stored, applied, scratch, clears, counts, .. } =
             self.applier;
-        if !*meta_is_stored || !pending.keyspaces.is_empty() || !pending.stream_names.is_empty() || pending.parts.gave_ids {
+        if !*meta_is_stored
+            || !pending.keyspaces.is_empty()
+            || !pending.stream_names.is_empty()
+            || pending.parts.gave_ids
+        {
             meta.write(batch);
         }
         for (&id, head) in &pending.heads {

@@ -53,7 +53,9 @@ impl PendingParts {
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
     ) -> impl DoubleEndedIterator<Item = (&[u8], Option<&Bytes>)> {
         let rows = self.rows.get(&id);
-        rows.into_iter().flat_map(move |rows| rows.range::<[u8], _>(bounds)).map(|(name, value)| (&**name, value.as_ref()))
+        rows.into_iter()
+            .flat_map(move |rows| rows.range::<[u8], _>(bounds))
+            .map(|(name, value)| (&**name, value.as_ref()))
     }
 
     /// Takes back what the current command did.

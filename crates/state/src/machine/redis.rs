@@ -65,11 +65,7 @@ pub(crate) fn apply<'a>(
 }
 
 /// Whether a watched key has another version than it had.
-fn has_changed(
-    applying: &Applying<'_>,
-    overlay: &Overlay<'_>,
-    batch: &RedisBatch<'_>,
-) -> Result<bool, Refused> {
+fn has_changed(applying: &Applying<'_>, overlay: &Overlay<'_>, batch: &RedisBatch<'_>) -> Result<bool, Refused> {
     for (key, version) in batch.watched() {
         if key.len() > MAX_KEY_BYTES {
             return Err(Malformed { at: 0, expected: "key within the limit" }.into());

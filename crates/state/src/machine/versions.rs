@@ -24,7 +24,7 @@ use crate::{
     catalog::KeyspaceKind,
     expiry::Expiry,
     keys::{self, KeyRange},
-    keyspaces::{StoredRef, StoredValue, decode_value, encode_value},
+    keyspaces::{StoredRef, decode_value, encode_value},
     liveness::BlobKind,
     machine::{
         MachineError,

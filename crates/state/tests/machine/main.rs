@@ -16,6 +16,8 @@ mod history;
 mod model;
 mod producers;
 mod ranges;
+mod redis;
+mod redis_model;
 mod replay;
 mod support;
 mod time;

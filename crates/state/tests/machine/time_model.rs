@@ -365,6 +365,7 @@ fn shown(bench: &Bench, view: &Snapshot, direction: Direction) -> BTreeMap<Key, 
             let bytes = match item.value.unwrap() {
                 StoredRef::Inline(bytes) => bytes.to_vec(),
                 StoredRef::Blob(blob) => bench.log.read(&blob).to_vec(),
+                StoredRef::Collection(_) => panic!("no Redis client was here"),
             };
             assert!(found.insert((keyspace, item.key.to_vec()), (item.revision.0, bytes)).is_none());
             ControlFlow::Continue(())

@@ -354,23 +354,23 @@ fn exact_counts_follow_every_write() {
     let counts = |bench: &Bench| bench.machine.keyspace_counts(EXACT).unwrap();
     let put = |key: &[u8], value: &[u8]| command(|out| command::encode_put(out, EXACT, key, value).unwrap());
     bench.run(2, &[put(b"k", b"123"), put(b"k", b"1"), put(b"l", &[0; 10_000])]);
-    assert_eq!(counts(&bench), Counts { keys: 2, bytes: 1 + 1 + 1 + 10_000 });
+    assert_eq!(counts(&bench), Counts { keys: 2, bytes: 1 + 1 + 1 + 10_000, collections: 0 });
     let delete = command(|out| command::encode_delete(out, EXACT, b"l").unwrap());
     bench.run(2, &[delete.clone(), delete, put(b"", b"")]);
-    assert_eq!(counts(&bench), Counts { keys: 2, bytes: 2 });
+    assert_eq!(counts(&bench), Counts { keys: 2, bytes: 2, collections: 0 });
     run(
         &mut bench,
         then(|list| {
             _ = list.add(EXACT, b"n", 10).unwrap().delete(EXACT, b"k").unwrap().put(EXACT, b"k", b"12").unwrap();
         }),
     );
-    assert_eq!(counts(&bench), Counts { keys: 3, bytes: 3 + 3 });
+    assert_eq!(counts(&bench), Counts { keys: 3, bytes: 3 + 3, collections: 0 });
     fill(&mut bench, EXACT, "p", MANY);
     run(&mut bench, then(|list| _ = list.delete_prefix(EXACT, b"p").unwrap().put(EXACT, b"p000", b"").unwrap()));
     assert!(bench.machine.has_clears_of(EXACT) && counts(&bench).keys >= 4);
     bench.reopen();
     sweep(&mut bench, 1000);
-    assert_eq!(counts(&bench), Counts { keys: 4, bytes: 6 + 4 });
+    assert_eq!(counts(&bench), Counts { keys: 4, bytes: 6 + 4, collections: 0 });
     run(&mut bench, then(|list| _ = list.delete_prefix(EXACT, b"").unwrap()));
     assert_eq!(counts(&bench), Counts::default());
     assert_eq!(bench.machine.keyspace_counts(KS), None);

@@ -275,6 +275,9 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
             Command::ReclaimStream { stream, max } => others.push(format!("reclaim {max} entries of stream {stream}")),
             Command::OpenProducer { stream, id } => others.push(format!("open producer {id} of stream {stream}")),
             Command::Group(command) => others.push(group_summary(&command)),
+            Command::Redis(batch) => {
+                others.push(format!("{} Redis commands in keyspace {}", batch.len(), batch.keyspace));
+            }
             Command::PruneVersions { max, from } => {
                 others.push(format!("prune {max} rows of versions, from keyspace {from} on"));
             }

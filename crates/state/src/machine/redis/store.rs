@@ -17,7 +17,7 @@ use thalweg_redis::{
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
     command::{RedisBatch, offset_within},
-    limits::{MAX_PENDING_CLEARS, MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES},
+    limits::{MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES},
 };
 
 use crate::{
@@ -99,7 +99,8 @@ pub(super) struct RedisStore<'s, 'm, 'a> {
     seeds: Cell<u64>,
 }
 
-const TOO_MUCH_READ: &str = "ERR the replies of these commands would be too large together: send fewer of them at a time";
+const TOO_MUCH_READ: &str =
+    "ERR the replies of these commands would be too large together: send fewer of them at a time";
 const TOO_MUCH_WRITTEN: &str = "ERR these commands write too much at once: send fewer of them at a time";
 const TOO_MANY_CLEARS: &str = "ERR too many deleted prefixes wait to be swept: try again later";
 const NO_COLLECTIONS: &str =
@@ -192,8 +193,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     fn shows(&self, key: &[u8], row: &LiveKey<'_>) -> Result<bool, MachineError> {
         let is_written = || self.overlay.get(self.keyspace, key).is_some();
         let is_hidden = || {
-            self.overlay.is_cleared(self.keyspace, key)
-                || !self.applying.sight(self.keyspace).shows(key, row.revision)
+            self.overlay.is_cleared(self.keyspace, key) || !self.applying.sight(self.keyspace).shows(key, row.revision)
         };
         if !is_live(self.applying, &row.expiry)? {
             return Ok(false);
@@ -465,7 +465,9 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
         let value = self.value(key, value)?;
         let live = LiveKey { revision: self.revision, value, expiry };
         let shows = match (&live.value, &before) {
-            (LiveValue::Stored(StoredValue::Collection(_)), Some(before)) if before.collection().is_none() => Shows::Gone,
+            (LiveValue::Stored(StoredValue::Collection(_)), Some(before)) if before.collection().is_none() => {
+                Shows::Gone
+            }
             (LiveValue::Stored(StoredValue::Collection(_)), _) => Shows::Nothing,
             _ => Shows::Value,
         };
@@ -590,8 +592,7 @@ impl RedisStore<'_, '_, '_> {
             Emptying::Later => &[],
         };
         for key in rows.iter().map(|row| &row.key).chain(written) {
-            let superseded =
-                self.applying.superseded(self.overlay, self.keyspace, key, self.revision, Ending::Deleted);
+            let superseded = self.applying.superseded(self.overlay, self.keyspace, key, self.revision, Ending::Deleted);
             self.superseded.extend(superseded.map_err(failed)?);
         }
         Ok(())

@@ -1,0 +1,85 @@
+//! Redis commands over the database: reads of one consistent view. Writes are commands of the log, built with
+//! [`RedisBuilder`](thalweg_types::command::RedisBuilder) and proposed like any other.
+
+use std::{cell::RefCell, sync::atomic::Ordering};
+
+use thalweg_redis::{Read, StoreError};
+use thalweg_state::{machine::MachineError, redis::RedisView};
+use thalweg_types::{
+    KeyspaceId,
+    command::{KeyspaceConfig, KeyspaceHistory},
+};
+
+use crate::{
+    database::Database,
+    error::{ReadError, WriteError},
+    keyspace::Keyspace,
+};
+
+/// How often a value may be freed just before it is read. Each time the view is newer.
+const VIEWS: usize = 16;
+
+impl Database {
+    /// Reads a keyspace as Redis commands see it: what `read` does through one call is of one consistent view. It is
+    /// called again, with a newer view, if the bytes of a value in the log went in the meantime.
+    ///
+    /// # Errors
+    /// The state or the log can't be read.
+    pub fn redis_read<T>(
+        &self,
+        keyspace: KeyspaceId,
+        mut read: impl FnMut(&dyn Read) -> Result<T, StoreError>,
+    ) -> Result<T, ReadError> {
+        let inner = &self.inner;
+        let config = inner.open.machine.keyspace(keyspace).map(|row| row.config).unwrap_or_default();
+        let kind = (config.exact_counts, config.history != KeyspaceHistory::default());
+        let failure = RefCell::new(None);
+        for _ in 0..VIEWS {
+            let snapshot = inner.open.machine.snapshot();
+            let resolve = |key: &[u8], revision, blob| {
+                inner.resolve(keyspace, key, revision, blob).map_err(|error| {
+                    let said = error.to_string();
+                    *failure.borrow_mut() = Some(error);
+                    StoreError::Failed(said.into())
+                })
+            };
+            let seed = inner.redis_views.fetch_add(1, Ordering::Relaxed);
+            let view = RedisView::new(&snapshot, keyspace, kind, seed, &resolve);
+            let error = match read(&view) {
+                Ok(read) => return Ok(read),
+                Err(error) => error,
+            };
+            match failure.borrow_mut().take() {
+                Some(ReadError::ViewExpired) => {}
+                Some(error) => return Err(error),
+                None => return Err(read_error(error)),
+            }
+        }
+        Err(ReadError::ViewExpired)
+    }
+
+    /// The keyspace of that name for Redis clients, created if missing: one that can hold hashes and streams. One that
+    /// exists is given as it is.
+    ///
+    /// # Errors
+    /// The keyspace can't be created.
+    pub fn redis_keyspace(&self, name: &str) -> Result<Keyspace, WriteError> {
+        match self.find_keyspace(name) {
+            Some(found) => Ok(found),
+            None => {
+                let config = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
+                self.create_keyspace(name, &config).map(|(keyspace, _)| keyspace)
+            }
+        }
+    }
+}
+
+fn read_error(error: StoreError) -> ReadError {
+    match error {
+        StoreError::Failed(error) => match error.downcast::<MachineError>() {
+            Ok(error) => (*error).into(),
+            Err(error) => ReadError::Io(error.to_string()),
+        },
+        refused @ StoreError::Refused(_) => ReadError::Io(refused.to_string()),
+    }
+}

@@ -1,0 +1,510 @@
+//! Redis commands in the log: what they do to the map beside what they answer, and what others do to hashes.
+
+use std::{ops::ControlFlow, time::Duration};
+
+use thalweg_redis::{Collection, Kind, Reply, StoreError};
+use thalweg_state::{
+    counts::Counts,
+    keyspaces::{ScanRange, StoredValue},
+    machine::{Machine, MachineOptions},
+    redis::RedisView,
+};
+use thalweg_types::{
+    KeyspaceId, Revision,
+    command::{
+        self, CommitBuilder, Deadline, Expect, KeyspaceConfig, KeyspaceHistory, OperationError, Operations, Outcome,
+        RedisBuilder, TransactionBuilder,
+    },
+    limits::{MAX_EAGER_PREFIX_ROWS, MAX_REDIS_COMMANDS},
+};
+
+use crate::support::{Bench, Map, command};
+
+/// Counts exactly.
+pub const KS: KeyspaceId = KeyspaceId(1);
+const PLAIN: KeyspaceId = KeyspaceId(2);
+const HISTORY: KeyspaceId = KeyspaceId(3);
+
+pub fn bench(options: MachineOptions) -> Bench {
+    let mut bench = Bench::new(options);
+    bench.run(1, &keyspaces());
+    bench
+}
+
+pub fn keyspaces() -> Vec<Vec<u8>> {
+    let exact = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
+    let history = KeyspaceHistory { revisions: Some(8), age: None };
+    let create = |name, config| command(|out| command::encode_create_keyspace(out, name, &config).unwrap());
+    vec![
+        create("exact", exact),
+        create("plain", KeyspaceConfig::default()),
+        create("history", KeyspaceConfig { history, ..exact }),
+    ]
+}
+
+fn batch(keyspace: KeyspaceId, commands: &[&[&[u8]]]) -> Vec<u8> {
+    let mut builder = RedisBuilder::new(keyspace);
+    commands.iter().for_each(|args| {
+        builder.push(args).unwrap();
+    });
+    builder.finish()
+}
+
+fn replies(outcome: Outcome) -> Vec<Reply> {
+    match outcome {
+        Outcome::Redis(Some(replies)) => replies,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs a command given as words; the reply.
+fn run_in(bench: &mut Bench, keyspace: KeyspaceId, time: u64, words: &str) -> Reply {
+    let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+    replies(bench.run(time, &[batch(keyspace, &[&args])]).remove(0)).remove(0)
+}
+
+fn run(bench: &mut Bench, words: &str) -> Reply {
+    run_in(bench, KS, 2, words)
+}
+
+fn counts(bench: &Bench) -> Counts {
+    bench.machine.keyspace_counts(KS).unwrap()
+}
+
+/// Rows of parts and of trash.
+fn leftovers(map: &Map) -> (usize, usize) {
+    let count = |tag| map.keys().filter(|key| key[0] == tag).count();
+    (count(0x13), count(0x15))
+}
+
+/// Sweeps, a few rows at a time, until nothing is left to be swept.
+pub fn sweep(bench: &mut Bench) -> Vec<Vec<u8>> {
+    let mut entries = Vec::new();
+    while bench.machine.sweep_due() {
+        let sweep = command(|out| command::encode_sweep(out, 3));
+        assert!(matches!(bench.run(3, &[sweep.clone()])[..], [Outcome::Reclaimed { .. }]));
+        entries.push(sweep);
+        assert!(entries.len() < 100_000, "it ends");
+    }
+    entries
+}
+
+/// Reads as a Redis client does that does not write.
+pub fn view<T>(machine: &Machine, bench: &Bench, read: impl FnOnce(&RedisView<'_>) -> T) -> T {
+    let snapshot = machine.snapshot();
+    let resolve = |_: &[u8], _: Revision, blob| Ok::<_, StoreError>(bench.log.read(&blob));
+    read(&RedisView::new(&snapshot, KS, (true, false), 7, &resolve))
+}
+
+fn ok(reply: &Reply) -> bool {
+    !matches!(reply, Reply::Error(_))
+}
+
+#[test]
+fn strings_are_plain_values_wherever_they_lie() {
+    let mut bench = bench(MachineOptions { inline_value_bytes: 16 });
+    assert_eq!(run(&mut bench, "SET k short"), Reply::Ok);
+    let stored = bench.machine.get(KS, b"k").unwrap().unwrap();
+    assert_eq!(stored.value, StoredValue::Inline("short".into()));
+    assert_eq!(run(&mut bench, "SET k a-value-that-stays-in-the-log"), Reply::Ok);
+    let StoredValue::Blob(blob) = bench.machine.get(KS, b"k").unwrap().unwrap().value else { panic!("inline") };
+    assert_eq!(bench.log.read(&blob), "a-value-that-stays-in-the-log");
+    assert_eq!(run(&mut bench, "GET k"), Reply::bulk(b"a-value-that-stays-in-the-log"));
+    assert_eq!(run(&mut bench, "RENAME k other"), Reply::Ok);
+    let moved = bench.machine.get(KS, b"other").unwrap().unwrap().value;
+    assert_eq!(moved, StoredValue::Inline("a-value-that-stays-in-the-log".into()), "found under its key only");
+    assert_eq!(run(&mut bench, "MSET a 1 b another-value-that-is-rather-long"), Reply::Ok);
+    assert!(matches!(bench.machine.get(KS, b"b").unwrap().unwrap().value, StoredValue::Blob(_)));
+    assert_eq!(counts(&bench), Counts { keys: 3, bytes: 5 + 29 + 2 + 1 + 33, collections: 0 });
+}
+
+#[test]
+fn values_in_the_log_are_found_by_what_their_command_says() {
+    let mut bench = bench(MachineOptions { inline_value_bytes: 4 });
+    for words in [
+        "SET one value-of-set",
+        "SETEX two 100 value-of-setex",
+        "MSET three value-of-mset four another-of-mset",
+        "GETSET five value-of-getset",
+        "APPEND six value-of-append",
+        "SETRANGE seven 0 value-of-setrange",
+        "COPY one eight",
+        "RENAME two nine",
+        "HSET ten field value-of-hset",
+        "MSETNX eleven value-of-msetnx twelve twelfth-value",
+        "PSETEX thirteen 100000 one",
+        "SET fourteen value-of-set KEEPTTL",
+    ] {
+        assert!(ok(&run(&mut bench, words)), "{words}");
+    }
+    let mut found = 0;
+    bench
+        .machine
+        .snapshot()
+        .scan(KS, &ScanRange::default(), |item| {
+            if let Some(blob) = item.value.and_then(|value| value.blob()) {
+                found += 1;
+                let lies_there = |record: &crate::support::LogRecord| {
+                    command::Commands::new(&record.payload).flatten().any(|(command_at, bytes)| {
+                        let writes = command::Command::decode(bytes).unwrap();
+                        writes.writes().any(|write| match write {
+                            command::Write::Put { keyspace, key, value_at, .. } => {
+                                let offset = record.at.offset as usize + command_at + value_at;
+                                keyspace == KS && key == item.key && offset == blob.offset as usize
+                            }
+                            _ => false,
+                        })
+                    })
+                };
+                assert!(bench.log.records.iter().any(lies_there), "{:?}", item.key);
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert!(found >= 6, "{found}");
+}
+
+#[test]
+fn all_of_a_batch_has_one_revision_and_what_only_reads_has_none() {
+    let mut bench = bench(MachineOptions::default());
+    let before = bench.machine.applied().revision;
+    let outcome =
+        bench.run(2, &[batch(KS, &[&[b"GET", b"a"], &[b"SET", b"a", b"1"], &[b"INCR", b"a"], &[b"INCR", b"b"]])]);
+    let expected = vec![Reply::Null, Reply::Ok, Reply::Integer(2), Reply::Integer(1)];
+    assert_eq!(replies(outcome.into_iter().next().unwrap()), expected);
+    let revision = |bench: &Bench, key: &[u8]| bench.machine.get(KS, key).unwrap().unwrap().revision;
+    assert_eq!([b"a", b"b"].map(|key| revision(&bench, key)), [before.next(); 2]);
+    run(&mut bench, "GET a");
+    run(&mut bench, "SET a 3 NX");
+    assert_eq!(bench.machine.applied().revision, before.next());
+    run(&mut bench, "EXPIRE a 100");
+    assert_eq!(revision(&bench, b"a"), before.next().next(), "a watched key has changed");
+}
+
+#[test]
+fn a_command_that_is_refused_leaves_nothing_and_the_others_go_on() {
+    let mut bench = bench(MachineOptions::default());
+    let outcome = bench.run(
+        2,
+        &[batch(
+            KS,
+            &[&[b"SET", b"a", b"x"], &[b"INCR", b"a"], &[b"HSET", b"a", b"f", b"v"], &[b"NOPE"], &[b"SET", b"b", b"y"]],
+        )],
+    );
+    let got = replies(outcome.into_iter().next().unwrap());
+    assert_eq!(got.iter().map(ok).collect::<Vec<_>>(), [true, false, false, false, true]);
+    assert_eq!(counts(&bench), Counts { keys: 2, bytes: 4, collections: 0 });
+    assert_eq!(leftovers(&bench.backend.dump()), (0, 0));
+}
+
+#[test]
+fn nothing_happens_when_a_watched_key_has_changed() {
+    let mut bench = bench(MachineOptions::default());
+    run(&mut bench, "SET a 1");
+    let version = bench.machine.get(KS, b"a").unwrap().unwrap().revision.0;
+    let watching = |version, absent: &[u8]| {
+        let mut builder = RedisBuilder::new(KS);
+        builder.watch(b"a", version).unwrap().watch(absent, 0).unwrap();
+        builder.push(&[b"INCR", b"a"]).unwrap();
+        builder.finish()
+    };
+    // The second one comes in the same entry, and sees what the first one did.
+    let outcomes = bench.run(2, &[watching(version, b"none"), watching(version, b"none")]);
+    assert_eq!(outcomes, [Outcome::Redis(Some(vec![Reply::Integer(2)])), Outcome::Redis(None)]);
+    let version = bench.machine.get(KS, b"a").unwrap().unwrap().revision.0;
+    run(&mut bench, "SET none is-there");
+    assert_eq!(bench.run(2, &[watching(version, b"none")]), [Outcome::Redis(None)]);
+    run_in(&mut bench, KS, 2, "PEXPIREAT none 5");
+    // Ended by now.
+    assert_eq!(bench.run(6000, &[watching(version, b"none")]), [Outcome::Redis(Some(vec![Reply::Integer(3)]))]);
+}
+
+#[test]
+fn unknown_keyspaces_and_garbage_are_outcomes() {
+    let mut bench = bench(MachineOptions::default());
+    let nowhere = batch(KeyspaceId(99), &[&[b"GET", b"a"]]);
+    assert_eq!(bench.run(2, &[nowhere]), [Outcome::NoSuchKeyspace(KeyspaceId(99))]);
+    let whole = batch(KS, &[&[b"SET", b"a", b"1"]]);
+    for len in 1..whole.len() {
+        assert!(matches!(bench.run(2, &[whole[..len].to_vec()])[..], [Outcome::Malformed(_)]), "{len}");
+    }
+    let mut builder = RedisBuilder::new(KS);
+    (0..MAX_REDIS_COMMANDS).for_each(|_| {
+        builder.push(&[b"INCR", b"n"]).unwrap();
+    });
+    let got = replies(bench.run(2, &[builder.finish()]).remove(0));
+    assert_eq!(got.last(), Some(&Reply::Integer(MAX_REDIS_COMMANDS as i64)));
+}
+
+#[test]
+fn hashes_are_read_back_in_the_same_entry_and_later() {
+    let mut bench = bench(MachineOptions::default());
+    let outcome = bench
+        .run(2, &[batch(KS, &[&[b"HSET", b"h", b"f", b"1", b"g", b"2"], &[b"HGET", b"h", b"f"], &[b"HLEN", b"h"]])]);
+    let expected = vec![Reply::Integer(2), Reply::bulk(b"1"), Reply::Integer(2)];
+    assert_eq!(replies(outcome.into_iter().next().unwrap()), expected);
+    let StoredValue::Collection(Collection { kind, .. }) = bench.machine.get(KS, b"h").unwrap().unwrap().value else {
+        panic!("a string")
+    };
+    assert_eq!(kind, Kind::Hash);
+    assert_eq!((counts(&bench).keys, counts(&bench).collections), (1, 1));
+    bench.reopen();
+    assert_eq!(run(&mut bench, "HGET h g"), Reply::bulk(b"2"));
+    let read = |words: &str| {
+        let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+        let command = thalweg_redis::admit(&args).unwrap();
+        view(&bench.machine, &bench, |view| thalweg_redis::run_read(view, command, &args).unwrap())
+    };
+    assert_eq!(
+        [read("HGET h f"), read("HLEN h"), read("DBSIZE")],
+        [Reply::bulk(b"1"), Reply::Integer(2), Reply::Integer(1)]
+    );
+    assert_eq!(read("TYPE h"), Reply::Simple("hash"));
+    let mut shown = 0;
+    bench
+        .machine
+        .snapshot()
+        .scan(KS, &ScanRange::default(), |_| {
+            shown += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(shown, 0, "it has no bytes to be shown");
+}
+
+#[test]
+fn keyspaces_that_do_not_read_what_they_replace_hold_strings_only() {
+    let mut bench = bench(MachineOptions::default());
+    for keyspace in [PLAIN, HISTORY] {
+        assert!(!ok(&run_in(&mut bench, keyspace, 2, "HSET h f v")));
+        assert_eq!(run_in(&mut bench, keyspace, 2, "SET s v"), Reply::Ok);
+        assert_eq!(run_in(&mut bench, keyspace, 2, "APPEND s w"), Reply::Integer(2));
+        assert_eq!(run_in(&mut bench, keyspace, 2, "DBSIZE"), Reply::Integer(1));
+        assert_eq!(run_in(&mut bench, keyspace, 2, "FLUSHDB"), Reply::Ok);
+        assert_eq!(run_in(&mut bench, keyspace, 2, "DBSIZE"), Reply::Integer(0));
+    }
+    assert_eq!(leftovers(&bench.backend.dump()), (0, 0));
+    run(&mut bench, "HSET h f v");
+    let configure = |config| command(|out| command::encode_configure_keyspace(out, KS, &config).unwrap());
+    let exact = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
+    let history = KeyspaceHistory { revisions: Some(8), age: None };
+    for config in [KeyspaceConfig::default(), KeyspaceConfig { history, ..exact }] {
+        assert!(matches!(bench.run(2, &[configure(config)])[..], [Outcome::CannotConfigure { .. }]));
+    }
+    run(&mut bench, "DEL h");
+    assert_eq!(bench.run(2, &[configure(KeyspaceConfig { history, ..exact })]), [Outcome::Done]);
+}
+
+#[test]
+fn histories_keep_what_redis_commands_replace() {
+    let mut bench = bench(MachineOptions { inline_value_bytes: 16 });
+    let key = b"k";
+    let set = |bench: &mut Bench, words: &str| {
+        assert!(ok(&run_in(bench, HISTORY, 2, words)), "{words}");
+        bench.machine.applied().revision
+    };
+    let first = set(&mut bench, "SET k a-value-that-stays-in-the-log");
+    let touched = set(&mut bench, "EXPIRE k 1000");
+    set(&mut bench, "SET k 2");
+    let renamed = set(&mut bench, "RENAME k other");
+    let flushed = set(&mut bench, "FLUSHDB");
+    let at = |revision, key: &[u8]| {
+        let snapshot = bench.machine.snapshot();
+        snapshot.past(HISTORY, revision, thalweg_types::SpaceTime(2)).unwrap().get(key).unwrap()
+    };
+    for revision in [first, touched] {
+        let Some(StoredValue::Blob(blob)) = at(revision, key).map(|stored| stored.value) else {
+            panic!("not in the log")
+        };
+        assert_eq!(bench.log.read(&blob), "a-value-that-stays-in-the-log");
+    }
+    assert_eq!((at(renamed, key), at(flushed, b"other")), (None, None));
+    assert_eq!(at(renamed, b"other").unwrap().value, StoredValue::Inline("2".into()));
+}
+
+/// What takes a hash from its key, by whomever.
+#[test]
+fn the_parts_of_a_hash_go_whoever_takes_its_key() {
+    let put = |key: &'static [u8]| command(|out| command::encode_put(out, KS, key, b"v").unwrap());
+    let commit = |build: &dyn Fn(&mut CommitBuilder)| {
+        let mut builder = CommitBuilder::new();
+        build(&mut builder);
+        command(|out| builder.encode(out))
+    };
+    let then = |build: &dyn Fn(&mut Operations)| {
+        let mut builder = TransactionBuilder::new();
+        build(builder.then());
+        command(|out| builder.encode(out).unwrap())
+    };
+    let redis = |words: &str| batch(KS, &[&words.split(' ').map(str::as_bytes).collect::<Vec<_>>()]);
+    let expire = command(|out| command::encode_expire(out, 100));
+    let takers: Vec<(&str, u64, Vec<u8>)> = vec![
+        ("put", 2, put(b"h")),
+        ("delete", 2, command(|out| command::encode_delete(out, KS, b"h").unwrap())),
+        (
+            "put with a deadline",
+            2,
+            commit(&|commit| {
+                commit.put_until(KS, b"h", b"v", Deadline::After(Duration::from_secs(1)), None).unwrap();
+            }),
+        ),
+        (
+            "touch",
+            2,
+            commit(&|commit| {
+                commit.expect(KS, b"", Expect::Any).unwrap();
+                commit.touch(KS, b"h", Deadline::At(thalweg_types::SpaceTime(1))).unwrap();
+            }),
+        ),
+        (
+            "transaction",
+            2,
+            then(&|then| {
+                then.put(KS, b"h", b"v").unwrap();
+            }),
+        ),
+        (
+            "transaction that deletes",
+            2,
+            then(&|then| {
+                then.delete(KS, b"h").unwrap();
+            }),
+        ),
+        (
+            "deleted prefix",
+            2,
+            then(&|then| {
+                then.delete_prefix(KS, b"h").unwrap();
+            }),
+        ),
+        (
+            "all deleted",
+            2,
+            then(&|then| {
+                then.delete_prefix(KS, b"").unwrap();
+            }),
+        ),
+        ("its end", 9_000_000, expire),
+        ("drop", 2, command(|out| command::encode_drop_keyspace(out, KS))),
+        ("DEL", 2, redis("DEL h")),
+        ("SET", 2, redis("SET h v")),
+        ("FLUSHDB", 2, redis("FLUSHDB")),
+        ("RENAME onto it", 2, redis("RENAME s h")),
+        ("PEXPIREAT in the past", 2, redis("PEXPIREAT h 0")),
+        ("write after its end", 9_000_000, redis("SET h v")),
+        ("HDEL", 2, redis("HDEL h f g")),
+    ];
+    for (name, time, taker) in takers {
+        for (many, same_entry) in [(false, false), (true, false), (false, true)] {
+            let mut bench = bench(MachineOptions::default());
+            let mut entry = vec![redis("HSET h f 1 g 2"), redis("PEXPIREAT h 8000"), redis("SET s v")];
+            if many {
+                let keys = (0..MAX_EAGER_PREFIX_ROWS + 5).map(|number| redis(&format!("HSET h{number} f 1")));
+                entry.extend(keys);
+            }
+            if same_entry {
+                entry.push(taker.clone());
+                bench.run(time, &entry);
+            } else {
+                bench.run(2, &entry);
+                bench.run(time, &[taker.clone()]);
+            }
+            let swept = sweep(&mut bench);
+            assert!(!swept.is_empty(), "{name}");
+            let is_dropped = bench.machine.keyspace(KS).is_none();
+            let others = if is_dropped { 0 } else { counts(&bench).collections as usize };
+            let taken_with_it = matches!(name, "deleted prefix" | "all deleted" | "drop" | "FLUSHDB");
+            assert_eq!(others, if many && !taken_with_it { MAX_EAGER_PREFIX_ROWS + 5 } else { 0 }, "{name}");
+            assert_eq!(leftovers(&bench.backend.dump()), (others, 0), "{name}, many: {many}, {same_entry}");
+            bench.reopen();
+            assert!(!bench.machine.sweep_due());
+        }
+    }
+}
+
+#[test]
+fn a_hash_goes_along_with_its_key_and_ids_are_not_used_again() {
+    let mut bench = bench(MachineOptions::default());
+    run(&mut bench, "HSET h f 1");
+    let id = |bench: &Bench, key: &[u8]| match bench.machine.get(KS, key).unwrap().unwrap().value {
+        StoredValue::Collection(collection) => collection.id,
+        other => panic!("{other:?}"),
+    };
+    let first = id(&bench, b"h");
+    assert_eq!(run(&mut bench, "RENAME h moved"), Reply::Ok);
+    assert!(!bench.machine.sweep_due());
+    assert_eq!(id(&bench, b"moved"), first);
+    assert_eq!(run(&mut bench, "COPY moved h"), Reply::Integer(1));
+    assert!(id(&bench, b"h") > first);
+    assert_eq!(run(&mut bench, "DEL moved h"), Reply::Integer(2));
+    bench.reopen();
+    assert!(bench.machine.sweep_due(), "known after a restart");
+    sweep(&mut bench);
+    run(&mut bench, "HSET h f 1");
+    assert!(id(&bench, b"h").0 > first.0 + 1);
+    assert_eq!(leftovers(&bench.backend.dump()), (1, 0));
+}
+
+#[test]
+fn an_emptied_keyspace_holds_nothing_at_once() {
+    let mut bench = bench(MachineOptions::default());
+    let many = MAX_EAGER_PREFIX_ROWS + 20;
+    for number in 0..many {
+        run(&mut bench, &format!("SET key{number} value"));
+    }
+    let swap = [&[b"FLUSHDB".as_slice()][..], &[b"DBSIZE"], &[b"SET", b"key1", b"new"], &[b"DBSIZE"], &[b"KEYS", b"*"]];
+    let got = replies(bench.run(2, &[batch(KS, &swap)]).remove(0));
+    let keys = Reply::Array(vec![Reply::bulk(b"key1")]);
+    assert_eq!(got, [Reply::Ok, Reply::Integer(0), Reply::Ok, Reply::Integer(1), keys]);
+    assert_eq!(counts(&bench), Counts { keys: 1, bytes: 7, collections: 0 });
+    assert_eq!(run(&mut bench, "SET key2 again"), Reply::Ok);
+    assert_eq!(run(&mut bench, "DEL key3"), Reply::Integer(0));
+    assert_eq!(counts(&bench).keys, 2);
+    assert!(bench.machine.sweep_due());
+    sweep(&mut bench);
+    assert_eq!(counts(&bench), Counts { keys: 2, bytes: 7 + 9, collections: 0 });
+}
+
+#[test]
+fn transactions_say_that_a_hash_has_no_bytes() {
+    let mut bench = bench(MachineOptions::default());
+    run(&mut bench, "HSET h f 1");
+    let gets: [fn(&mut Operations); 2] = [
+        |then| {
+            then.get(KS, b"h").unwrap();
+        },
+        |then| {
+            then.add(KS, b"h", 1).unwrap();
+        },
+    ];
+    for operation in gets {
+        let mut builder = TransactionBuilder::new();
+        operation(builder.then());
+        let outcome = bench.run(2, &[command(|out| builder.encode(out).unwrap())]).remove(0);
+        assert_eq!(outcome, Outcome::OperationFailed { operation: 0, error: OperationError::HoldsCollection });
+    }
+    let mut commit = CommitBuilder::new();
+    commit.expect(KS, b"h", Expect::Value(b"")).unwrap().put(KS, b"x", b"").unwrap();
+    assert!(matches!(bench.run(2, &[command(|out| commit.encode(out))])[..], [Outcome::ConditionFailed { .. }]));
+}
+
+#[test]
+fn bounds_on_what_is_read_and_written_at_once_refuse_what_is_above() {
+    let mut bench = bench(MachineOptions::default());
+    let large = vec![b'x'; 8 * 1024 * 1024 - 1];
+    assert_eq!(replies(bench.run(2, &[batch(KS, &[&[b"SET", b"k", &large]])]).remove(0)), [Reply::Ok]);
+    let mut reads = RedisBuilder::new(KS);
+    (0..20).for_each(|_| {
+        reads.push(&[b"GET", b"k"]).unwrap();
+    });
+    let got = replies(bench.run(2, &[reads.finish()]).remove(0));
+    let refused = got.iter().filter(|reply| !ok(reply)).count();
+    assert!((3..6).contains(&refused), "{refused}");
+    let mut copies = RedisBuilder::new(KS);
+    (0..20_u8).for_each(|number| {
+        copies.push(&[b"SETRANGE", &[number], b"8388607", b"x"]).unwrap();
+    });
+    let got = replies(bench.run(2, &[copies.finish()]).remove(0));
+    assert_eq!(got.iter().filter(|reply| !ok(reply)).count(), 4);
+    assert_eq!(counts(&bench).keys, 1 + 16);
+}
