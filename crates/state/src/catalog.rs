@@ -246,10 +246,14 @@ mod tests {
     use super::*;
     use crate::backend::Change;
 
+    const META: Meta =
+        Meta { next_keyspace: KeyspaceId(0x0203), next_stream: StreamId(4), next_collection: CollectionId(0x0506) };
+    const META_ROW: &[u8] = b"\x01\0\0\0\x03\x02\0\0\x04\0\0\0\x06\x05\0\0\0\0\0\0";
+
     #[test]
     fn layouts_are_pinned() {
         let mut batch = WriteBatch::new();
-        Meta { next_keyspace: KeyspaceId(0x0203), next_stream: StreamId(4) }.write(&mut batch);
+        META.write(&mut batch);
         let row = KeyspaceRow {
             name: "name".into(),
             config: KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() },
@@ -259,7 +263,7 @@ mod tests {
         };
         row.write(KeyspaceId(5), &mut batch);
         let changes: Vec<_> = batch.changes().collect();
-        assert_eq!(changes[0], Change::Put(b"\x01", b"\x01\0\0\0\x03\x02\0\0\x04\0\0\0"));
+        assert_eq!(changes[0], Change::Put(b"\x01", META_ROW));
         let bytes = b"\x06\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x01\x01\x01\x01\x01name";
         assert_eq!(changes[1], Change::Put(b"\x02\0\0\0\x05", bytes));
         assert_eq!(KeyspaceRow::decode(bytes), Ok(row));
@@ -270,10 +274,11 @@ mod tests {
 
     #[test]
     fn other_formats_and_short_rows_are_refused() {
-        let decoded = Meta::decode(b"\x01\0\0\0\x03\x02\0\0\x04\0\0\0").unwrap();
-        assert_eq!(decoded, Meta { next_keyspace: KeyspaceId(0x0203), next_stream: StreamId(4) });
+        assert_eq!(Meta::decode(META_ROW).unwrap(), META);
         assert!(matches!(Meta::decode(b"\x02\0\0\0"), Err(MachineError::Format { found: 2, supported: 1 })));
-        for bad in [b"".as_slice(), b"\x01\0\0\0\x01\0\0\0", b"\x01\0\0\0\0\0\0\0\0\0\0\0"] {
+        for bad in
+            [b"".as_slice(), &META_ROW[..19], &META_ROW[..12], b"\x01\0\0\0", &[&META_ROW[..12], &[0; 8]].concat()]
+        {
             assert!(matches!(Meta::decode(bad), Err(MachineError::Corrupt { .. })), "{bad:?}");
         }
     }
