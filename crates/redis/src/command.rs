@@ -130,6 +130,7 @@ const TABLES: &[&[Command]] = &[
     crate::connection::COMMANDS,
     crate::hashes::COMMANDS,
     crate::keys::COMMANDS,
+    crate::streams::COMMANDS,
     crate::strings::COMMANDS,
 ];
 

@@ -24,6 +24,7 @@ pub mod model;
 pub mod number;
 mod page;
 pub mod store;
+pub mod streams;
 mod strings;
 mod value;
 pub mod wire;

@@ -231,6 +231,18 @@ pub const MAX_REDIS_READ_BYTES: usize = 2 * MAX_REDIS_REPLY_BYTES;
 /// Bytes that the Redis commands of one command of the log compute and write together, beside those that came with it:
 /// commands above it are refused.
 pub const MAX_REDIS_WRITTEN_BYTES: usize = 128 * 1024 * 1024;
+/// Entries of a Redis stream that one command trims, or delivers to a consumer group, at most. More: the rest goes, or is
+/// delivered, with a later command. Pending entries that one command looks at, or a consumer takes along when it is
+/// deleted, at most. More: error reply, nothing happens.
+pub const MAX_REDIS_STREAM_ROWS: u64 = 100_000;
+/// Rows of a destroyed consumer group of a Redis stream that one command removes. More are left to later commands.
+pub const MAX_REDIS_SWEPT_ROWS: usize = 1000;
+/// Most consumer groups of a Redis stream. More: error reply.
+pub const MAX_REDIS_GROUPS: u32 = 1000;
+/// Most consumers of a consumer group of a Redis stream. More: error reply.
+pub const MAX_REDIS_CONSUMERS: u64 = 10_000;
+/// Longest name of a consumer group of a Redis stream, or of a consumer. Longer: error reply.
+pub const MAX_REDIS_GROUP_NAME_BYTES: usize = 1024;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);

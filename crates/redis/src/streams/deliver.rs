@@ -1,0 +1,176 @@
+//! `XREADGROUP`: entries go to a consumer, and are pending until it acknowledges them.
+
+use std::{collections::BTreeMap, ops::ControlFlow};
+
+use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
+
+use super::{
+    arguments::shown,
+    groups,
+    id::EntryId,
+    layout::{Group, Pending},
+    pending::{self, Ledger},
+    read::{From, Reading, streams},
+    room::Room,
+    stream::{Order, Stream, entry_reply},
+};
+use crate::{
+    Reply,
+    command::{Answer, Stop},
+    store::{Store, StoreError},
+};
+
+/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`
+pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
+    let reading = Reading::parse(arguments)?;
+    let (group, consumer) = reading.group.expect("parsed with a group");
+    let mut wanted = Vec::new();
+    for (&key, &id) in reading.keys.iter().zip(&reading.ids) {
+        let stream = Stream::find(&*store, key)?.ok_or_else(|| no_group(key, group))?;
+        let row = groups::find(&*store, &stream, group)?.ok_or_else(|| no_group(key, group))?;
+        groups::check_consumer(&*store, &stream, &row, consumer)?;
+        wanted.push((key, reading.from(id, EntryId::ZERO)?));
+    }
+    let (mut room, mut found) = (Room::new(), Vec::new());
+    for (key, from) in wanted {
+        let found_stream = Stream::find(&*store, key)?;
+        let Some(stream) = found_stream else { continue };
+        let Some(row) = groups::find(&*store, &stream, group)? else { continue };
+        let is_served = match from {
+            From::After(_) => true,
+            From::New => stream.has_after(&*store, row.last_id)? && !room.is_full(),
+        };
+        if is_served {
+            let mut delivery = Delivery::begin(store, stream, group, row, consumer)?;
+            let entries = match from {
+                From::After(id) => delivery.again(store, id, reading.count, &mut room)?,
+                From::New => delivery.new_ones(store, reading.count, reading.no_ack, &mut room)?,
+            };
+            delivery.end(store, key)?;
+            found.push((Reply::bulk(key), Reply::Array(entries)));
+        }
+    }
+    Ok(streams(found))
+}
+
+/// What a missing key or group answers.
+fn no_group(key: &[u8], group: &[u8]) -> Stop {
+    let (key, group) = (shown(key), shown(group));
+    Stop::error(format!("NOGROUP No such key '{key}' or consumer group '{group}' in XREADGROUP with GROUP option"))
+}
+
+/// Entries on their way to a consumer.
+struct Delivery<'n> {
+    stream: Stream,
+    group: &'n [u8],
+    ledger: Ledger,
+    consumer: u64,
+    now: u64,
+}
+
+impl<'n> Delivery<'n> {
+    /// The consumer is made if it is not there.
+    fn begin<'a>(
+        store: &mut dyn Store<'a>,
+        mut stream: Stream,
+        group: &'n [u8],
+        mut row: Group,
+        consumer: &[u8],
+    ) -> Result<Self, Stop> {
+        let number = match groups::consumer_number(&*store, &stream, &row, consumer)? {
+            Some(number) => number,
+            None => groups::create_consumer(store, &mut stream, &mut row, consumer)?.0,
+        };
+        let (mut ledger, now) = (Ledger::open(&stream, row), store.now());
+        ledger.consumer(&*store, number)?.seen = now;
+        Ok(Self { stream, group, ledger, consumer: number, now })
+    }
+
+    fn end<'a>(mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
+        self.ledger.close(store, self.group)?;
+        self.stream.save(store, key)
+    }
+
+    /// Delivers what the group has not seen.
+    fn new_ones<'a>(
+        &mut self,
+        store: &mut dyn Store<'a>,
+        count: Option<u64>,
+        no_ack: bool,
+        room: &mut Room,
+    ) -> Result<Vec<Reply>, StoreError> {
+        let count = count.unwrap_or(u64::MAX).min(MAX_REDIS_STREAM_ROWS);
+        let Some(first) = self.ledger.group.last_id.next() else { return Ok(Vec::new()) };
+        let (mut ids, mut entries) = (Vec::new(), Vec::new());
+        self.stream.visit(&*store, (first, EntryId::MAX), Order::Ascending, &mut |id, value| {
+            let entry = entry_reply(id, value)?;
+            if !room.take(&entry) {
+                return Ok(ControlFlow::Break(()));
+            }
+            ids.push(id);
+            entries.push(entry);
+            Ok(if entries.len() as u64 == count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        for id in &ids {
+            self.advance(*id);
+        }
+        if !no_ack {
+            self.own(store, &ids)?;
+        }
+        Ok(entries)
+    }
+
+    /// The group has seen an entry. How many it read is known as long as nobody deleted entries before the end.
+    fn advance(&mut self, id: EntryId) {
+        let group = &mut self.ledger.group;
+        if group.read >= 0 && !self.stream.has_gaps_from(id) {
+            group.read += 1;
+        } else if self.stream.meta.added > 0 {
+            group.read = self.stream.added_up_to(id).map_or(-1, |read| read as i64);
+        }
+        group.last_id = id;
+    }
+
+    /// Entries become the consumer's, also those that are pending already: `XGROUP SETID` may have gone back.
+    fn own<'a>(&mut self, store: &mut dyn Store<'a>, ids: &[EntryId]) -> Result<(), StoreError> {
+        let (Some(&first), Some(&last)) = (ids.first(), ids.last()) else { return Ok(()) };
+        let mut olds = BTreeMap::new();
+        pending::visit(&*store, &self.stream, &self.ledger.group, (first, last), Order::Ascending, &mut |id, old| {
+            olds.insert(id, old);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let new = Pending { consumer: self.consumer, delivered: self.now, deliveries: 1 };
+        for id in ids {
+            self.ledger.put(store, *id, olds.get(id).copied(), new)?;
+        }
+        Ok(())
+    }
+
+    /// Delivers what is pending with the consumer again.
+    fn again<'a>(
+        &mut self,
+        store: &mut dyn Store<'a>,
+        after: EntryId,
+        count: Option<u64>,
+        room: &mut Room,
+    ) -> Result<Vec<Reply>, StoreError> {
+        let count = count.unwrap_or(u64::MAX).min(MAX_REDIS_STREAM_ROWS);
+        let Some(from) = after.next() else { return Ok(Vec::new()) };
+        let olds = pending::of_consumer(&*store, &self.stream, &self.ledger.group, self.consumer, from, Some(count))?;
+        let mut entries = Vec::new();
+        for (id, old) in olds {
+            let entry = self.stream.entry(&*store, id)?;
+            let is_there = entry.is_some();
+            let entry = entry.unwrap_or_else(|| Reply::Array(vec![id.reply(), Reply::NullArray]));
+            if !room.take(&entry) {
+                break;
+            }
+            entries.push(entry);
+            if is_there {
+                let new = Pending { delivered: self.now, deliveries: old.deliveries.wrapping_add(1), ..old };
+                self.ledger.put(store, id, Some(old), new)?;
+            }
+        }
+        Ok(entries)
+    }
+}

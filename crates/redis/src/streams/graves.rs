@@ -1,0 +1,83 @@
+//! What a destroyed group leaves: its consumers and its pending entries.
+//!
+//! A few rows go with the group. If there are more, a grave says so, and whatever changes the stream later removes a few
+//! more: no command pays for a group that was large.
+
+use std::ops::{Bound, ControlFlow};
+
+use thalweg_types::limits::MAX_REDIS_SWEPT_ROWS;
+
+use super::{
+    id::EntryId,
+    layout::{self, GRAVES, NOTHING, Pending},
+    stream::{Order, Stream, visit_parts},
+};
+use crate::store::{Store, StoreError};
+
+/// Removes the rows of a group that is not there any more, or leaves a grave.
+pub(super) fn bury<'a>(stream: &mut Stream, store: &mut dyn Store<'a>, group: u64) -> Result<(), StoreError> {
+    if empty(stream, store, group)? == Rest::Some {
+        store.put_part(stream.at, &layout::grave(group), NOTHING)?;
+        stream.meta.graves += 1;
+    }
+    Ok(())
+}
+
+/// Removes some rows of a grave, if there is one.
+pub(super) fn sweep<'a>(stream: &mut Stream, store: &mut dyn Store<'a>) -> Result<(), StoreError> {
+    if stream.meta.graves == 0 {
+        return Ok(());
+    }
+    let mut grave = None;
+    let range = (Bound::Included(GRAVES.0), Bound::Excluded(GRAVES.1));
+    visit_parts(&*store, stream.at, range, Order::Ascending, &mut |name, _| {
+        grave = Some(layout::number_of(name)?);
+        Ok(ControlFlow::Break(()))
+    })?;
+    let Some(group) = grave else {
+        stream.meta.graves = 0;
+        return Ok(());
+    };
+    if empty(stream, store, group)? == Rest::None {
+        store.delete_part(stream.at, &layout::grave(group))?;
+        stream.meta.graves -= 1;
+    }
+    Ok(())
+}
+
+/// Whether rows are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    None,
+    Some,
+}
+
+/// Removes up to [`MAX_REDIS_SWEPT_ROWS`] pending entries and consumers.
+fn empty<'a>(stream: &Stream, store: &mut dyn Store<'a>, group: u64) -> Result<Rest, StoreError> {
+    let mut names = Vec::new();
+    let (lower, upper) = (layout::pending(group, EntryId::ZERO), layout::pending(group, EntryId::MAX));
+    let pending = (Bound::Included(&lower[..]), Bound::Included(&upper[..]));
+    let flow = |names: &Vec<_>| match names.len() < 2 * MAX_REDIS_SWEPT_ROWS {
+        true => ControlFlow::Continue(()),
+        false => ControlFlow::Break(()),
+    };
+    visit_parts(&*store, stream.at, pending, Order::Ascending, &mut |name, value| {
+        let Pending { consumer, .. } = Pending::decode(value)?;
+        names.push(layout::pending_with(consumer, layout::id_of(name)?).to_vec());
+        names.push(name.to_vec());
+        Ok(flow(&names))
+    })?;
+    let (lower, upper) = (layout::consumer_name(group, b""), layout::consumer_name(group + 1, b""));
+    let consumers = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
+    if flow(&names).is_continue() {
+        visit_parts(&*store, stream.at, consumers, Order::Ascending, &mut |name, value| {
+            names.push(layout::consumer(layout::decode_number(value)?).to_vec());
+            names.push(name.to_vec());
+            Ok(flow(&names))
+        })?;
+    }
+    for name in &names {
+        store.delete_part(stream.at, name)?;
+    }
+    Ok(if flow(&names).is_continue() { Rest::None } else { Rest::Some })
+}

@@ -1,0 +1,324 @@
+//! Consumer groups and their consumers, as rows; and `XGROUP`.
+
+use std::ops::{Bound, ControlFlow};
+
+use bytes::Bytes;
+use thalweg_types::limits::{MAX_REDIS_CONSUMERS, MAX_REDIS_GROUP_NAME_BYTES, MAX_REDIS_GROUPS, MAX_REDIS_STREAM_ROWS};
+
+use super::{
+    arguments::{is, shown, wrong_subcommand},
+    graves,
+    id::EntryId,
+    layout::{self, Consumer, GROUPS, Group},
+    pending::Ledger,
+    stream::{Order, Stream, visit_parts},
+};
+use crate::{
+    Reply,
+    command::{Answer, Stop},
+    errors::{unknown_subcommand, wrong_arity},
+    number::integer,
+    store::{Read, Store, StoreError},
+};
+
+/// `XGROUP`'s help.
+const HELP: &[&str] = &[
+    "XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "CREATE <key> <groupname> <id|$> [option]",
+    "    Create a new consumer group. Options are:",
+    "    * MKSTREAM",
+    "      Create the empty stream if it does not exist.",
+    "    * ENTRIESREAD entries_read",
+    "      Set the group's entries_read counter (internal use).",
+    "CREATECONSUMER <key> <groupname> <consumer>",
+    "    Create a new consumer in the specified group.",
+    "DELCONSUMER <key> <groupname> <consumer>",
+    "    Remove the specified consumer.",
+    "DESTROY <key> <groupname>",
+    "    Remove the specified group.",
+    "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
+    "    Set the current group ID and entries_read counter.",
+    "HELP",
+    "    Prints this help.",
+];
+
+/// Lines of help.
+pub(super) fn help(lines: &[&'static str]) -> Reply {
+    Reply::Array(lines.iter().map(|line| Reply::Simple(line)).collect())
+}
+
+/// A group of a stream.
+pub(super) fn find(read: &dyn Read, stream: &Stream, name: &[u8]) -> Result<Option<Group>, StoreError> {
+    let group = read.part(stream.at, &layout::group(name))?;
+    group.map(|group| Group::decode(&group)).transpose()
+}
+
+/// Puts a group that was changed.
+pub(super) fn put<'a>(
+    store: &mut dyn Store<'a>,
+    stream: &Stream,
+    name: &[u8],
+    group: &Group,
+) -> Result<(), StoreError> {
+    store.put_part(stream.at, &layout::group(name), &group.encode())
+}
+
+/// All groups, by name.
+pub(super) fn all(read: &dyn Read, stream: &Stream) -> Result<Vec<(Bytes, Group)>, StoreError> {
+    let mut groups = Vec::new();
+    let range = (Bound::Included(GROUPS.0), Bound::Excluded(GROUPS.1));
+    if stream.meta.groups > 0 {
+        visit_parts(read, stream.at, range, Order::Ascending, &mut |name, value| {
+            groups.push((Bytes::copy_from_slice(&name[1..]), Group::decode(value)?));
+            Ok(ControlFlow::Continue(()))
+        })?;
+    }
+    Ok(groups)
+}
+
+/// The number of a consumer of a group.
+pub(super) fn consumer_number(
+    read: &dyn Read,
+    stream: &Stream,
+    group: &Group,
+    name: &[u8],
+) -> Result<Option<u64>, StoreError> {
+    let number = read.part(stream.at, &layout::consumer_name(group.number, name))?;
+    number.map(|number| layout::decode_number(&number)).transpose()
+}
+
+/// A consumer by its number.
+pub(super) fn consumer(read: &dyn Read, stream: &Stream, number: u64) -> Result<Consumer, StoreError> {
+    let consumer = read.part(stream.at, &layout::consumer(number))?;
+    Consumer::decode(&consumer.ok_or_else(|| layout::damaged("consumer", b""))?)
+}
+
+/// All consumers of a group, by name, with their numbers.
+pub(super) fn consumers(read: &dyn Read, stream: &Stream, group: &Group) -> Result<Vec<(u64, Consumer)>, StoreError> {
+    let (lower, upper) = (layout::consumer_name(group.number, b""), layout::consumer_name(group.number + 1, b""));
+    let range = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
+    let mut numbers = Vec::new();
+    visit_parts(read, stream.at, range, Order::Ascending, &mut |_, value| {
+        numbers.push(layout::decode_number(value)?);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    numbers.into_iter().map(|number| Ok((number, consumer(read, stream, number)?))).collect()
+}
+
+/// Makes a consumer, which must not be there. The group's count of them is changed, its row is not put.
+pub(super) fn create_consumer<'a>(
+    store: &mut dyn Store<'a>,
+    stream: &mut Stream,
+    group: &mut Group,
+    name: &[u8],
+) -> Result<(u64, Consumer), Stop> {
+    check_room(group, name)?;
+    group.consumers += 1;
+    let number = stream.number();
+    let consumer = Consumer { seen: store.now(), pending: 0, name: Bytes::copy_from_slice(name) };
+    let by_name = layout::consumer_name(group.number, name);
+    store.put_part(stream.at, &by_name, &layout::encode_number(number))?;
+    store.put_part(stream.at, &layout::consumer(number), &consumer.encode())?;
+    Ok((number, consumer))
+}
+
+/// Refuses a consumer that is not there and can't be made. Who is to change something else first asks this before.
+pub(super) fn check_consumer(read: &dyn Read, stream: &Stream, group: &Group, name: &[u8]) -> Result<(), Stop> {
+    match consumer_number(read, stream, group, name)? {
+        Some(_) => Ok(()),
+        None => check_room(group, name),
+    }
+}
+
+fn check_room(group: &Group, name: &[u8]) -> Result<(), Stop> {
+    check_name(name)?;
+    if group.consumers >= MAX_REDIS_CONSUMERS {
+        let text = format!("ERR the group has {MAX_REDIS_CONSUMERS} consumers already: delete those that are gone");
+        return Err(Stop::error(text));
+    }
+    Ok(())
+}
+
+fn check_name(name: &[u8]) -> Result<(), Stop> {
+    if name.len() <= MAX_REDIS_GROUP_NAME_BYTES {
+        return Ok(());
+    }
+    let max = MAX_REDIS_GROUP_NAME_BYTES;
+    Err(Stop::error(format!("ERR the name is longer than {max} bytes: use a shorter one")))
+}
+
+/// `XGROUP subcommand ...`
+pub(super) fn xgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
+    let (name, takes): (_, fn(usize) -> bool) = match arguments[1].to_ascii_lowercase().as_slice() {
+        b"create" => ("xgroup|create", |len| len >= 5),
+        b"setid" => ("xgroup|setid", |len| len >= 5),
+        b"destroy" => ("xgroup|destroy", |len| len == 4),
+        b"createconsumer" => ("xgroup|createconsumer", |len| len == 5),
+        b"delconsumer" => ("xgroup|delconsumer", |len| len == 5),
+        b"help" => ("xgroup|help", |len| len == 2),
+        _ => return Err(unknown_subcommand("XGROUP", arguments[1]).into()),
+    };
+    if !takes(arguments.len()) {
+        return Err(wrong_arity(name).into());
+    }
+    match name {
+        "xgroup|create" => create(store, arguments),
+        "xgroup|help" => Ok(help(HELP)),
+        _ => on_stream(store, arguments, name),
+    }
+}
+
+/// Options of `CREATE` and `SETID`.
+#[derive(Clone, Copy, Debug)]
+struct Options {
+    make_stream: bool,
+    read: i64,
+}
+
+impl Options {
+    fn parse(arguments: &[&[u8]], can_make_stream: bool) -> Result<Self, Stop> {
+        let mut parsed = Self { make_stream: false, read: -1 };
+        let mut options = arguments[5..].iter();
+        while let Some(&option) = options.next() {
+            if can_make_stream && is(option, "mkstream") {
+                parsed.make_stream = true;
+                continue;
+            }
+            match options.next() {
+                Some(&argument) if is(option, "entriesread") => parsed.read = integer(argument)?,
+                _ => return Err(wrong_subcommand("XGROUP", arguments[1])),
+            }
+            if parsed.read < -1 {
+                return Err(Stop::error("ERR value for ENTRIESREAD must be positive or -1"));
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// `XGROUP CREATE key group id|$ [MKSTREAM] [ENTRIESREAD entries-read]`
+fn create<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
+    let options = Options::parse(arguments, true)?;
+    let (key, name) = (arguments[2], arguments[3]);
+    let found = Stream::find(&*store, key)?;
+    if found.is_none() && !options.make_stream {
+        return Err(no_stream());
+    }
+    if arguments.len() > 8 {
+        return Err(wrong_subcommand("XGROUP", arguments[1]));
+    }
+    let last_id = match arguments[4] {
+        b"$" => found.as_ref().map_or(EntryId::ZERO, |stream| stream.meta.last_id),
+        id => EntryId::strict(id, 0)?,
+    };
+    check_name(name)?;
+    let mut stream = match found {
+        Some(stream) => stream,
+        None => Stream::create(store)?,
+    };
+    if find(&*store, &stream, name)?.is_some() {
+        return Err(Stop::error("BUSYGROUP Consumer Group name already exists"));
+    }
+    if stream.meta.groups >= MAX_REDIS_GROUPS {
+        let text = format!("ERR the stream has {MAX_REDIS_GROUPS} consumer groups already: destroy those not needed");
+        return Err(Stop::error(text));
+    }
+    let number = stream.number();
+    put(store, &stream, name, &Group { number, last_id, read: options.read, pending: 0, consumers: 0 })?;
+    stream.meta.groups += 1;
+    stream.save(store, key)?;
+    Ok(Reply::Ok)
+}
+
+fn no_stream() -> Stop {
+    Stop::error(
+        "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM \
+         option to create an empty stream automatically.",
+    )
+}
+
+/// Those that need the stream, and mostly the group.
+fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &str) -> Answer {
+    let options = match command {
+        "xgroup|setid" => Options::parse(arguments, false)?,
+        _ => Options { make_stream: false, read: -1 },
+    };
+    let (key, name) = (arguments[2], arguments[3]);
+    let mut stream = Stream::find(&*store, key)?.ok_or_else(no_stream)?;
+    let Some(mut group) = find(&*store, &stream, name)? else {
+        return match command {
+            "xgroup|destroy" => Ok(Reply::Integer(0)),
+            _ => Err(no_group(name, key)),
+        };
+    };
+    let (reply, is_changed) = match command {
+        "xgroup|setid" => {
+            if arguments.len() != 5 && arguments.len() != 7 {
+                return Err(wrong_subcommand("XGROUP", arguments[1]));
+            }
+            (group.last_id, group.read) = (set_id(&stream, arguments[4])?, options.read);
+            put(store, &stream, name, &group)?;
+            (Reply::Ok, true)
+        }
+        "xgroup|destroy" => {
+            store.delete_part(stream.at, &layout::group(name))?;
+            stream.meta.groups = stream.meta.groups.saturating_sub(1);
+            graves::bury(&mut stream, store, group.number)?;
+            (Reply::Integer(1), true)
+        }
+        "xgroup|createconsumer" => {
+            let is_new = consumer_number(&*store, &stream, &group, arguments[4])?.is_none();
+            if is_new {
+                create_consumer(store, &mut stream, &mut group, arguments[4])?;
+                put(store, &stream, name, &group)?;
+            }
+            (Reply::flag(is_new), is_new)
+        }
+        _ => match consumer_number(&*store, &stream, &group, arguments[4])? {
+            Some(number) => (delete_consumer(store, &stream, group, name, number)?, true),
+            None => (Reply::Integer(0), false),
+        },
+    };
+    if is_changed {
+        stream.save(store, key)?;
+    }
+    Ok(reply)
+}
+
+fn set_id(stream: &Stream, argument: &[u8]) -> Result<EntryId, Stop> {
+    match argument {
+        b"$" => Ok(stream.meta.last_id),
+        id => EntryId::any(id, 0),
+    }
+}
+
+fn delete_consumer<'a>(
+    store: &mut dyn Store<'a>,
+    stream: &Stream,
+    group: Group,
+    name: &[u8],
+    number: u64,
+) -> Result<Reply, Stop> {
+    let mut ledger = Ledger::open(stream, group);
+    let Consumer { pending, name: consumer, .. } = ledger.consumer(&*store, number)?.clone();
+    if pending > MAX_REDIS_STREAM_ROWS {
+        let text = format!(
+            "ERR the consumer has {pending} entries pending: claim or acknowledge all but {MAX_REDIS_STREAM_ROWS}"
+        );
+        return Err(Stop::error(text));
+    }
+    for (id, row) in super::pending::of_consumer(&*store, stream, &ledger.group, number, EntryId::ZERO, None)? {
+        ledger.remove(store, id, row)?;
+    }
+    ledger.forget(number);
+    layout::one_less(&mut ledger.group.consumers)?;
+    store.delete_part(stream.at, &layout::consumer_name(ledger.group.number, &consumer))?;
+    store.delete_part(stream.at, &layout::consumer(number))?;
+    ledger.close(store, name)?;
+    Ok(Reply::Integer(pending as i64))
+}
+
+/// A group that must be there is not.
+pub(super) fn no_group(group: &[u8], key: &[u8]) -> Stop {
+    Stop::error(format!("NOGROUP No such consumer group '{}' for key name '{}'", shown(group), shown(key)))
+}

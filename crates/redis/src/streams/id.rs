@@ -1,0 +1,260 @@
+//! Ids of entries: what they are, and the ways in which clients write them.
+//!
+//! Owns: `ms-seq` in all forms that Redis takes, its odd ones included (a zero byte ends an id, as it ended a C string;
+//! numbers that are not canonical are read as `strtoull` reads them).
+
+use std::fmt;
+
+use bytes::Bytes;
+use thalweg_types::reply::Reply;
+
+use crate::command::Stop;
+
+/// What an id that is none answers.
+const INVALID: &str = "ERR Invalid stream ID specified as stream command argument";
+/// Longest argument that may be an id.
+const MAX_ID_BYTES: usize = 127;
+
+/// Of an entry. Ordered; the numbers have no gaps in between, so each has one next to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId {
+    /// Milliseconds since the Unix epoch, if nobody chose otherwise.
+    pub ms: u64,
+    /// Counts the entries of the same millisecond.
+    pub seq: u64,
+}
+
+impl EntryId {
+    /// Of no entry: below all of them.
+    pub const ZERO: Self = Self { ms: 0, seq: 0 };
+    /// Above or at all entries.
+    pub const MAX: Self = Self { ms: u64::MAX, seq: u64::MAX };
+
+    /// The next one.
+    #[must_use]
+    pub fn next(self) -> Option<Self> {
+        match self.seq.checked_add(1) {
+            Some(seq) => Some(Self { seq, ..self }),
+            None => Some(Self { ms: self.ms.checked_add(1)?, seq: 0 }),
+        }
+    }
+
+    /// The one before.
+    #[must_use]
+    pub fn before(self) -> Option<Self> {
+        match self.seq.checked_sub(1) {
+            Some(seq) => Some(Self { seq, ..self }),
+            None => Some(Self { ms: self.ms.checked_sub(1)?, seq: u64::MAX }),
+        }
+    }
+
+    /// As names of parts hold it: in order as bytes.
+    #[must_use]
+    pub fn to_be_bytes(self) -> [u8; 16] {
+        ((u128::from(self.ms) << 64) | u128::from(self.seq)).to_be_bytes()
+    }
+
+    /// The reverse.
+    #[must_use]
+    pub fn from_be_bytes(bytes: [u8; 16]) -> Self {
+        let both = u128::from_be_bytes(bytes);
+        Self { ms: (both >> 64) as u64, seq: both as u64 }
+    }
+
+    /// As a bulk string.
+    pub(super) fn reply(self) -> Reply {
+        Reply::Bulk(Bytes::from(self.to_string()))
+    }
+
+    /// An id without `-` and `+`; without a sequence it is `seq`.
+    pub(super) fn strict(argument: &[u8], seq: u64) -> Result<Self, Stop> {
+        match Written::parse(argument) {
+            Some(Written::Id(id)) => Ok(id),
+            Some(Written::Ms(ms)) => Ok(Self { ms, seq }),
+            Some(Written::Lowest | Written::Highest | Written::AnySeq(_)) | None => Err(Stop::error(INVALID)),
+        }
+    }
+
+    /// An id, or `-` or `+`.
+    pub(super) fn any(argument: &[u8], seq: u64) -> Result<Self, Stop> {
+        match Written::parse(argument) {
+            Some(Written::Lowest) => Ok(Self::ZERO),
+            Some(Written::Highest) => Ok(Self::MAX),
+            _ => Self::strict(argument, seq),
+        }
+    }
+
+    /// Where a range begins: the first id that is in it.
+    pub(super) fn range_start(argument: &[u8]) -> Result<Self, Stop> {
+        match exclusive(argument) {
+            Some(rest) => {
+                let next = Self::strict(rest, 0)?.next();
+                next.ok_or_else(|| Stop::error("ERR invalid start ID for the interval"))
+            }
+            None => Self::any(argument, 0),
+        }
+    }
+
+    /// Where a range ends: the last id that is in it.
+    pub(super) fn range_end(argument: &[u8]) -> Result<Self, Stop> {
+        match exclusive(argument) {
+            Some(rest) => {
+                let before = Self::strict(rest, u64::MAX)?.before();
+                before.ok_or_else(|| Stop::error("ERR invalid end ID for the interval"))
+            }
+            None => Self::any(argument, u64::MAX),
+        }
+    }
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms, self.seq)
+    }
+}
+
+/// The id that `XADD` is asked to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NewId {
+    /// `*`: by the time.
+    Next,
+    /// `ms-*`: the next one of that millisecond.
+    NextOf(u64),
+    /// That one.
+    Is(EntryId),
+}
+
+impl NewId {
+    pub(super) fn parse(argument: &[u8]) -> Result<Self, Stop> {
+        match Written::parse(argument) {
+            _ if argument == b"*" => Ok(Self::Next),
+            Some(Written::AnySeq(ms)) => Ok(Self::NextOf(ms)),
+            _ => EntryId::strict(argument, 0).map(Self::Is),
+        }
+    }
+
+    /// The id of an entry that is added after `last` at that time, if there is one above `last`.
+    pub(super) fn after(self, last: EntryId, now: u64) -> Option<EntryId> {
+        let id = match self {
+            Self::Next if now > last.ms => EntryId { ms: now, seq: 0 },
+            Self::Next => last.next()?,
+            Self::NextOf(ms) if ms == last.ms => EntryId { ms, seq: last.seq.checked_add(1)? },
+            Self::NextOf(ms) => EntryId { ms, seq: 0 },
+            Self::Is(id) => id,
+        };
+        (id > last).then_some(id)
+    }
+}
+
+/// What an argument says.
+enum Written {
+    Lowest,
+    Highest,
+    Ms(u64),
+    AnySeq(u64),
+    Id(EntryId),
+}
+
+impl Written {
+    fn parse(argument: &[u8]) -> Option<Self> {
+        if argument.len() > MAX_ID_BYTES {
+            return None;
+        }
+        let text = argument.split(|byte| *byte == 0).next().unwrap_or_default();
+        match text {
+            b"-" => return Some(Self::Lowest),
+            b"+" => return Some(Self::Highest),
+            _ => {}
+        }
+        let Some(dash) = text.iter().position(|byte| *byte == b'-') else { return Some(Self::Ms(number(text)?)) };
+        let (ms, seq) = (number(&text[..dash])?, &text[dash + 1..]);
+        if seq == b"*" {
+            return Some(Self::AnySeq(ms));
+        }
+        Some(Self::Id(EntryId { ms, seq: number(seq)? }))
+    }
+}
+
+/// What follows the bracket of an end that is not in its range.
+fn exclusive(argument: &[u8]) -> Option<&[u8]> {
+    argument.strip_prefix(b"(").filter(|rest| !rest.is_empty())
+}
+
+/// A number as `strtoull` reads it: white space before it and a sign are allowed. A canonical negative one is refused,
+/// any other is taken modulo 2^64, as there.
+fn number(text: &[u8]) -> Option<u64> {
+    let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    let start = text.iter().position(|byte| !is_space(byte))?;
+    let (negative, digits) = match text[start..].split_first()? {
+        (b'-', digits) => (true, digits),
+        (b'+', digits) => (false, digits),
+        _ => (false, &text[start..]),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let magnitude = digits.iter().try_fold(0u64, |value, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    })?;
+    if !negative {
+        return Some(magnitude);
+    }
+    let canonical = start == 0 && digits[0] != b'0' && magnitude <= 1 << 63;
+    (!canonical).then(|| magnitude.wrapping_neg())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(ms: u64, seq: u64) -> EntryId {
+        EntryId { ms, seq }
+    }
+
+    #[test]
+    fn neighbours_cross_milliseconds_and_end_at_the_ends() {
+        assert_eq!(id(1, u64::MAX).next(), Some(id(2, 0)));
+        assert_eq!(id(2, 0).before(), Some(id(1, u64::MAX)));
+        assert_eq!((EntryId::MAX.next(), EntryId::ZERO.before()), (None, None));
+    }
+
+    #[test]
+    fn bytes_are_in_order_and_come_back() {
+        let (low, high) = (id(1, u64::MAX), id(0x0102, 3));
+        assert!(low.to_be_bytes() < high.to_be_bytes());
+        assert_eq!(high.to_be_bytes(), [0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(EntryId::from_be_bytes(high.to_be_bytes()), high);
+    }
+
+    #[test]
+    fn odd_numbers_are_read_as_c_reads_them() {
+        for (text, value) in [
+            (&b"007"[..], Some(7)),
+            (b" +7", Some(7)),
+            (b"18446744073709551615", Some(u64::MAX)),
+            (b"18446744073709551616", None),
+            (b"-7", None),
+            (b" -1", Some(u64::MAX)),
+            (b"", None),
+            (b" ", None),
+            (b"7 ", None),
+            (b"+", None),
+        ] {
+            assert_eq!(number(text), value, "{text:?}");
+        }
+        assert_eq!(EntryId::strict(b"5-1\0junk", 0).unwrap(), id(5, 1));
+        assert!(EntryId::strict(&[b'1'; 128], 0).is_err());
+    }
+
+    #[test]
+    fn ids_by_time_never_go_back() {
+        assert_eq!(NewId::Next.after(id(5, 3), 5), Some(id(5, 4)));
+        assert_eq!(NewId::Next.after(id(5, 3), 4), Some(id(5, 4)));
+        assert_eq!(NewId::Next.after(id(5, 3), 6), Some(id(6, 0)));
+        assert_eq!(NewId::Next.after(EntryId::MAX, 6), None);
+        assert_eq!(NewId::NextOf(5).after(id(5, u64::MAX), 6), None);
+        assert_eq!(NewId::NextOf(0).after(EntryId::ZERO, 6), Some(id(0, 1)));
+        assert_eq!(NewId::Is(id(5, 3)).after(id(5, 3), 6), None);
+    }
+}

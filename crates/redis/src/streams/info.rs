@@ -1,0 +1,212 @@
+//! `XINFO`.
+//!
+//! `radix-tree-keys` and `radix-tree-nodes` are what they would be if each node held one entry: there is no such tree.
+
+use std::ops::ControlFlow;
+
+use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
+
+use super::{
+    arguments::{is, wrong_subcommand},
+    entries::collect,
+    groups::{self, help, no_group},
+    id::EntryId,
+    layout::{Consumer, Group, Pending},
+    pending,
+    room::Room,
+    stream::{Order, Stream},
+};
+use crate::{
+    Reply,
+    command::{Answer, Stop},
+    errors::{NO_SUCH_KEY, REPLY_TOO_LARGE, refused, unknown_subcommand, wrong_arity},
+    number::integer,
+    store::{Read, StoreError},
+};
+
+/// `XINFO`'s help.
+const HELP: &[&str] = &[
+    "XINFO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "CONSUMERS <key> <groupname>",
+    "    Show consumers of <groupname>.",
+    "GROUPS <key>",
+    "    Show the stream consumer groups.",
+    "STREAM <key> [FULL [COUNT <count>]",
+    "    Show information about the stream.",
+    "HELP",
+    "    Prints this help.",
+];
+/// Entries that `FULL` shows if it is not told.
+const FULL_COUNT: u64 = 10;
+/// All ids.
+const ALL: (EntryId, EntryId) = (EntryId::ZERO, EntryId::MAX);
+
+/// `XINFO subcommand ...`
+pub(super) fn xinfo(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
+    let (name, is_arity) = match arguments[1].to_ascii_lowercase().as_slice() {
+        b"consumers" => ("xinfo|consumers", arguments.len() == 4),
+        b"groups" => ("xinfo|groups", arguments.len() == 3),
+        b"stream" => ("xinfo|stream", arguments.len() >= 3),
+        b"help" => ("xinfo|help", arguments.len() == 2),
+        _ => return Err(unknown_subcommand("XINFO", arguments[1]).into()),
+    };
+    if !is_arity {
+        return Err(wrong_arity(name).into());
+    }
+    if name == "xinfo|help" {
+        return Ok(help(HELP));
+    }
+    let stream = Stream::find(read, arguments[2])?.ok_or_else(|| refused(NO_SUCH_KEY))?;
+    match name {
+        "xinfo|consumers" => {
+            let group = groups::find(read, &stream, arguments[3])?;
+            let group = group.ok_or_else(|| no_group(arguments[3], arguments[2]))?;
+            Ok(consumers(read, &stream, &group)?)
+        }
+        "xinfo|groups" => Ok(all_groups(read, &stream)?),
+        _ => about_stream(read, &stream, arguments),
+    }
+}
+
+fn entry(name: &'static str, value: Reply) -> (Reply, Reply) {
+    (Reply::Bulk(name.as_bytes().into()), value)
+}
+
+fn count(count: u64) -> Reply {
+    Reply::Integer(count as i64)
+}
+
+fn consumers(read: &dyn Read, stream: &Stream, group: &Group) -> Result<Reply, StoreError> {
+    let consumers = groups::consumers(read, stream, group)?.into_iter().map(|(_, consumer)| {
+        let Consumer { seen, pending, name } = consumer;
+        let idle = (read.now() as i64).wrapping_sub(seen as i64).max(0);
+        Reply::Map(vec![
+            entry("name", Reply::Bulk(name)),
+            entry("pending", count(pending)),
+            entry("idle", Reply::Integer(idle)),
+        ])
+    });
+    Ok(Reply::Array(consumers.collect()))
+}
+
+fn all_groups(read: &dyn Read, stream: &Stream) -> Result<Reply, StoreError> {
+    let groups = groups::all(read, stream)?.into_iter().map(|(name, group)| {
+        Reply::Map(vec![
+            entry("name", Reply::Bulk(name)),
+            entry("consumers", count(group.consumers)),
+            entry("pending", count(group.pending)),
+            entry("last-delivered-id", group.last_id.reply()),
+            entry("entries-read", entries_read(&group)),
+            entry("lag", lag(stream, &group)),
+        ])
+    });
+    Ok(Reply::Array(groups.collect()))
+}
+
+fn entries_read(group: &Group) -> Reply {
+    if group.read == -1 { Reply::Null } else { Reply::Integer(group.read) }
+}
+
+/// Entries that the group has not seen, if that is known.
+fn lag(stream: &Stream, group: &Group) -> Reply {
+    let added = stream.meta.added;
+    if added == 0 {
+        return Reply::Integer(0);
+    }
+    if group.read != -1 && !stream.has_gaps_from(group.last_id) {
+        return Reply::Integer((added as i64).wrapping_sub(group.read));
+    }
+    let read = stream.added_up_to(group.last_id);
+    read.map_or(Reply::Null, |read| Reply::Integer((added as i64).wrapping_sub(read as i64)))
+}
+
+fn about_stream(read: &dyn Read, stream: &Stream, arguments: &[&[u8]]) -> Answer {
+    let full = match &arguments[3..] {
+        [] => None,
+        [full] if is(full, "full") => Some(FULL_COUNT),
+        [full, option, given] if is(full, "full") && is(option, "count") => {
+            Some(u64::try_from(integer(given)?).unwrap_or(FULL_COUNT))
+        }
+        _ => return Err(wrong_subcommand("XINFO", arguments[1])),
+    };
+    let meta = &stream.meta;
+    let mut about = vec![
+        entry("length", count(meta.len)),
+        entry("radix-tree-keys", count(meta.len)),
+        entry("radix-tree-nodes", count(meta.len + 1)),
+        entry("last-generated-id", meta.last_id.reply()),
+        entry("max-deleted-entry-id", meta.max_deleted_id.reply()),
+        entry("entries-added", count(meta.added)),
+        entry("recorded-first-entry-id", meta.first_id.reply()),
+    ];
+    let Some(most) = full else {
+        about.push(entry("groups", count(u64::from(meta.groups))));
+        for (name, order) in [("first-entry", Order::Ascending), ("last-entry", Order::Descending)] {
+            let shown = collect(read, stream, ALL, order, Some(1), &mut Room::new())?;
+            about.push(entry(name, shown.into_iter().next().unwrap_or(Reply::Null)));
+        }
+        return Ok(Reply::Map(about));
+    };
+    let mut full = Full { read, stream, most: if most == 0 { u64::MAX } else { most }, room: Room::new(), pending: 0 };
+    let entries = collect(read, stream, ALL, Order::Ascending, Some(full.most), &mut full.room)?;
+    about.push(entry("entries", Reply::Array(entries)));
+    let groups: Result<_, Stop> =
+        groups::all(read, stream)?.into_iter().map(|(name, group)| full.group(name, &group)).collect();
+    about.push(entry("groups", Reply::Array(groups?)));
+    match full.room.is_full() || full.pending > MAX_REDIS_STREAM_ROWS {
+        true => Err(refused(REPLY_TOO_LARGE)),
+        false => Ok(Reply::Map(about)),
+    }
+}
+
+/// A stream with all that there is to say of it.
+struct Full<'s> {
+    read: &'s dyn Read,
+    stream: &'s Stream,
+    most: u64,
+    room: Room,
+    /// Pending entries looked at.
+    pending: u64,
+}
+
+impl Full<'_> {
+    fn group(&mut self, name: bytes::Bytes, group: &Group) -> Result<Reply, Stop> {
+        let consumers = groups::consumers(self.read, self.stream, group)?;
+        let mut pending = Vec::new();
+        let most = self.most.min(MAX_REDIS_STREAM_ROWS.saturating_sub(self.pending) + 1);
+        pending::visit(self.read, self.stream, group, ALL, Order::Ascending, &mut |id, row| {
+            let owner = consumers.iter().find(|(number, _)| *number == row.consumer);
+            let owner = owner.map_or(Reply::Null, |(_, consumer)| Reply::Bulk(consumer.name.clone()));
+            let Pending { delivered, deliveries, .. } = row;
+            pending.push(Reply::Array(vec![id.reply(), owner, count(delivered), count(deliveries)]));
+            Ok(if pending.len() as u64 == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        self.pending += pending.len() as u64;
+        let consumers: Result<_, Stop> =
+            consumers.into_iter().map(|(number, consumer)| self.consumer(group, number, consumer)).collect();
+        Ok(Reply::Map(vec![
+            entry("name", Reply::Bulk(name)),
+            entry("last-delivered-id", group.last_id.reply()),
+            entry("entries-read", entries_read(group)),
+            entry("lag", lag(self.stream, group)),
+            entry("pel-count", count(group.pending)),
+            entry("pel", Reply::Array(pending)),
+            entry("consumers", Reply::Array(consumers?)),
+        ]))
+    }
+
+    fn consumer(&mut self, group: &Group, number: u64, consumer: Consumer) -> Result<Reply, Stop> {
+        let most = self.most.min(MAX_REDIS_STREAM_ROWS.saturating_sub(self.pending) + 1);
+        let rows = pending::of_consumer(self.read, self.stream, group, number, EntryId::ZERO, Some(most))?;
+        self.pending += rows.len() as u64;
+        let pending = rows.into_iter().map(|(id, Pending { delivered, deliveries, .. })| {
+            Reply::Array(vec![id.reply(), count(delivered), count(deliveries)])
+        });
+        Ok(Reply::Map(vec![
+            entry("name", Reply::Bulk(consumer.name)),
+            entry("seen-time", count(consumer.seen)),
+            entry("pel-count", count(consumer.pending)),
+            entry("pel", Reply::Array(pending.collect())),
+        ]))
+    }
+}

@@ -1,0 +1,299 @@
+//! Pending lists: what was delivered and not acknowledged, by group and by consumer. `XACK` and `XPENDING`.
+//!
+//! Owns: that rows 5 and 6 and the counters of the group and its consumers agree.
+
+use std::{
+    collections::BTreeMap,
+    ops::{Bound, ControlFlow},
+};
+
+use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
+
+use super::{
+    arguments::{is, shown},
+    groups,
+    id::EntryId,
+    layout::{self, Consumer, Group, NOTHING, Pending},
+    stream::{Order, Stream, visit_parts},
+};
+use crate::{
+    Reply,
+    command::{Answer, Stop},
+    errors::{SYNTAX, refused},
+    number::integer,
+    store::{CollectionId, Read, Store, StoreError},
+};
+
+/// A group whose pending list changes: its row and those of its consumers are put once, at the end.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    pub group: Group,
+    at: CollectionId,
+    consumers: BTreeMap<u64, Consumer>,
+}
+
+impl Ledger {
+    pub fn open(stream: &Stream, group: Group) -> Self {
+        Self { group, at: stream.at, consumers: BTreeMap::new() }
+    }
+
+    /// A consumer whose row is put at the end.
+    pub fn consumer(&mut self, read: &dyn Read, number: u64) -> Result<&mut Consumer, StoreError> {
+        if !self.consumers.contains_key(&number) {
+            let row = read.part(self.at, &layout::consumer(number))?;
+            let row = row.ok_or_else(|| layout::damaged("consumer", b""))?;
+            self.consumers.insert(number, Consumer::decode(&row)?);
+        }
+        Ok(self.consumers.get_mut(&number).expect("inserted above"))
+    }
+
+    /// A consumer's row is not put.
+    pub fn forget(&mut self, number: u64) {
+        self.consumers.remove(&number);
+    }
+
+    /// What is pending of an entry.
+    pub fn find(&self, read: &dyn Read, id: EntryId) -> Result<Option<Pending>, StoreError> {
+        let row = read.part(self.at, &layout::pending(self.group.number, id))?;
+        row.map(|row| Pending::decode(&row)).transpose()
+    }
+
+    /// Gives an entry to a consumer, or changes when and how often it was delivered. `old` is what was pending of it.
+    pub fn put<'a>(
+        &mut self,
+        store: &mut dyn Store<'a>,
+        id: EntryId,
+        old: Option<Pending>,
+        new: Pending,
+    ) -> Result<(), StoreError> {
+        if old.map(|old| old.consumer) != Some(new.consumer) {
+            match old {
+                Some(old) => {
+                    store.delete_part(self.at, &layout::pending_with(old.consumer, id))?;
+                    layout::one_less(&mut self.consumer(&*store, old.consumer)?.pending)?;
+                }
+                None => self.group.pending += 1,
+            }
+            store.put_part(self.at, &layout::pending_with(new.consumer, id), NOTHING)?;
+            self.consumer(&*store, new.consumer)?.pending += 1;
+        }
+        store.put_part(self.at, &layout::pending(self.group.number, id), &new.encode())
+    }
+
+    /// An entry is not pending any more.
+    pub fn remove<'a>(&mut self, store: &mut dyn Store<'a>, id: EntryId, old: Pending) -> Result<(), StoreError> {
+        store.delete_part(self.at, &layout::pending(self.group.number, id))?;
+        store.delete_part(self.at, &layout::pending_with(old.consumer, id))?;
+        layout::one_less(&mut self.group.pending)?;
+        layout::one_less(&mut self.consumer(&*store, old.consumer)?.pending)?;
+        Ok(())
+    }
+
+    /// Puts the rows that were changed, and the group's.
+    pub fn close<'a>(self, store: &mut dyn Store<'a>, name: &[u8]) -> Result<(), StoreError> {
+        for (number, consumer) in self.consumers {
+            store.put_part(self.at, &layout::consumer(number), &consumer.encode())?;
+        }
+        store.put_part(self.at, &layout::group(name), &self.group.encode())
+    }
+}
+
+/// What is pending in a group, from an id on, in order.
+pub(super) fn visit(
+    read: &dyn Read,
+    stream: &Stream,
+    group: &Group,
+    (first, last): (EntryId, EntryId),
+    order: Order,
+    visit: &mut dyn FnMut(EntryId, Pending) -> Result<ControlFlow<()>, StoreError>,
+) -> Result<(), StoreError> {
+    if group.pending == 0 || first > last {
+        return Ok(());
+    }
+    let (lower, upper) = (layout::pending(group.number, first), layout::pending(group.number, last));
+    visit_parts(read, stream.at, (Bound::Included(&lower), Bound::Included(&upper)), order, &mut |name, value| {
+        visit(layout::id_of(name)?, Pending::decode(value)?)
+    })
+}
+
+/// What is pending with a consumer, from an id on, so many at most.
+pub(super) fn of_consumer(
+    read: &dyn Read,
+    stream: &Stream,
+    group: &Group,
+    number: u64,
+    from: EntryId,
+    count: Option<u64>,
+) -> Result<Vec<(EntryId, Pending)>, StoreError> {
+    let (lower, upper) = (layout::pending_with(number, from), layout::pending_with(number, EntryId::MAX));
+    let range = (Bound::Included(&lower[..]), Bound::Included(&upper[..]));
+    let mut ids = Vec::new();
+    visit_parts(read, stream.at, range, Order::Ascending, &mut |name, _| {
+        ids.push(layout::id_of(name)?);
+        let is_enough = count == Some(ids.len() as u64);
+        Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    let row = |id| -> Result<_, StoreError> {
+        let row = read.part(stream.at, &layout::pending(group.number, id))?;
+        let row = row.ok_or_else(|| layout::damaged("pending entry", b""))?;
+        Ok((id, Pending::decode(&row)?))
+    };
+    ids.into_iter().map(row).collect()
+}
+
+/// `XACK key group id [id ...]`
+pub(super) fn xack<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
+    let (key, name) = (arguments[1], arguments[2]);
+    let Some(mut stream) = Stream::find(&*store, key)? else { return Ok(Reply::Integer(0)) };
+    let Some(group) = groups::find(&*store, &stream, name)? else { return Ok(Reply::Integer(0)) };
+    let ids = arguments[3..].iter().map(|id| EntryId::strict(id, 0)).collect::<Result<Vec<_>, _>>()?;
+    let mut ledger = Ledger::open(&stream, group);
+    let mut acked = 0;
+    for id in ids {
+        if let Some(pending) = ledger.find(&*store, id)? {
+            ledger.remove(store, id, pending)?;
+            acked += 1;
+        }
+    }
+    if acked > 0 {
+        ledger.close(store, name)?;
+        stream.save(store, key)?;
+    }
+    Ok(Reply::Integer(acked))
+}
+
+/// Which pending entries `XPENDING` is asked for.
+struct Wanted<'a> {
+    ids: (EntryId, EntryId),
+    count: u64,
+    consumer: Option<&'a [u8]>,
+    min_idle: i64,
+}
+
+/// `XPENDING key group [[IDLE min-idle-time] start end count [consumer]]`
+pub(super) fn xpending(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
+    let wanted = match arguments.len() {
+        3 => None,
+        6..=9 => Some(parse(arguments)?),
+        _ => return Err(refused(SYNTAX)),
+    };
+    let (key, name) = (arguments[1], arguments[2]);
+    let stream = Stream::find(read, key)?;
+    let group = match &stream {
+        Some(stream) => groups::find(read, stream, name)?,
+        None => None,
+    };
+    let (Some(stream), Some(group)) = (stream, group) else { return Err(no_key_or_group(key, name)) };
+    match wanted {
+        None => Ok(summary(read, &stream, &group)?),
+        Some(wanted) => list(read, &stream, &group, &wanted),
+    }
+}
+
+/// What a missing key or group answers.
+pub(super) fn no_key_or_group(key: &[u8], group: &[u8]) -> Stop {
+    Stop::error(format!("NOGROUP No such key '{}' or consumer group '{}'", shown(key), shown(group)))
+}
+
+fn parse<'a>(arguments: &[&'a [u8]]) -> Result<Wanted<'a>, Stop> {
+    let (mut at, mut min_idle) = (3, 0);
+    if is(arguments[3], "idle") {
+        min_idle = integer(arguments[4])?;
+        if arguments.len() < 8 {
+            return Err(refused(SYNTAX));
+        }
+        at = 5;
+    }
+    let count = integer(arguments[at + 2])?.max(0) as u64;
+    let ids = (EntryId::range_start(arguments[at])?, EntryId::range_end(arguments[at + 1])?);
+    Ok(Wanted { ids, count, consumer: arguments.get(at + 3).copied(), min_idle })
+}
+
+fn summary(read: &dyn Read, stream: &Stream, group: &Group) -> Result<Reply, StoreError> {
+    let mut edges = Vec::new();
+    for order in [Order::Ascending, Order::Descending] {
+        visit(read, stream, group, (EntryId::ZERO, EntryId::MAX), order, &mut |id, _| {
+            edges.push(id.reply());
+            Ok(ControlFlow::Break(()))
+        })?;
+    }
+    let [first, last] = edges.try_into().unwrap_or([Reply::Null, Reply::Null]);
+    let total = Reply::Integer(group.pending as i64);
+    if group.pending == 0 {
+        return Ok(Reply::Array(vec![total, first, last, Reply::NullArray]));
+    }
+    let consumers = groups::consumers(read, stream, group)?.into_iter().filter(|(_, consumer)| consumer.pending > 0);
+    let shown = consumers.map(|(_, Consumer { pending, name, .. })| {
+        Reply::Array(vec![Reply::Bulk(name), Reply::Bulk(pending.to_string().into())])
+    });
+    Ok(Reply::Array(vec![total, first, last, Reply::Array(shown.collect())]))
+}
+
+fn list(read: &dyn Read, stream: &Stream, group: &Group, wanted: &Wanted<'_>) -> Answer {
+    let number = match wanted.consumer {
+        Some(name) => match groups::consumer_number(read, stream, group, name)? {
+            Some(number) => Some(number),
+            None => return Ok(Reply::Array(Vec::new())),
+        },
+        None => None,
+    };
+    let (now, mut looked_at, mut found) = (read.now(), 0, Vec::new());
+    let mut take = |id, pending: Pending| {
+        looked_at += 1;
+        if found.len() as u64 == wanted.count || looked_at > MAX_REDIS_STREAM_ROWS {
+            return ControlFlow::Break(());
+        }
+        if wanted.min_idle <= 0 || idle(now, pending) >= wanted.min_idle {
+            found.push((id, pending));
+        }
+        ControlFlow::Continue(())
+    };
+    match number {
+        Some(number) => visit_consumer(read, stream, group, number, wanted.ids, &mut take)?,
+        None => visit(read, stream, group, wanted.ids, Order::Ascending, &mut |id, pending| Ok(take(id, pending)))?,
+    }
+    if looked_at > MAX_REDIS_STREAM_ROWS && (found.len() as u64) < wanted.count {
+        return Err(Stop::error(format!(
+            "ERR more than {MAX_REDIS_STREAM_ROWS} entries are pending there: ask for less"
+        )));
+    }
+    let mut ledger = Ledger::open(stream, *group);
+    let shown = found.into_iter().map(|(id, pending)| {
+        let name = ledger.consumer(read, pending.consumer)?.name.clone();
+        let idle = Reply::Integer(idle(now, pending).max(0));
+        let deliveries = Reply::Integer(pending.deliveries as i64);
+        Ok(Reply::Array(vec![id.reply(), Reply::Bulk(name), idle, deliveries]))
+    });
+    Ok(Reply::Array(shown.collect::<Result<_, StoreError>>()?))
+}
+
+/// Visits what is pending with a consumer, a page at a time.
+fn visit_consumer(
+    read: &dyn Read,
+    stream: &Stream,
+    group: &Group,
+    number: u64,
+    (mut from, last): (EntryId, EntryId),
+    take: &mut dyn FnMut(EntryId, Pending) -> ControlFlow<()>,
+) -> Result<(), StoreError> {
+    const PAGE: u64 = 256;
+    loop {
+        let page = of_consumer(read, stream, group, number, from, Some(PAGE))?;
+        let is_last = (page.len() as u64) < PAGE;
+        for (id, pending) in page {
+            if id > last || take(id, pending).is_break() {
+                return Ok(());
+            }
+            let Some(next) = id.next() else { return Ok(()) };
+            from = next;
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// For how long an entry was not delivered, in milliseconds; negative if the clock went back.
+pub(super) fn idle(now: u64, pending: Pending) -> i64 {
+    (now as i64).wrapping_sub(pending.delivered as i64)
+}

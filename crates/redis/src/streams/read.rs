@@ -1,0 +1,178 @@
+//! `XREAD`, and the arguments that it has in common with `XREADGROUP`.
+
+use super::{
+    arguments::{integer_or, is},
+    entries::collect,
+    id::EntryId,
+    room::Room,
+    stream::{Order, Stream},
+};
+use crate::{
+    Reply,
+    command::{Answer, Stop},
+    errors::{SYNTAX, refused},
+    number::integer,
+    store::{Read, StoreError},
+};
+
+/// What is to be read.
+#[derive(Clone, Debug)]
+pub(super) struct Reading<'a> {
+    /// Group and consumer.
+    pub group: Option<(&'a [u8], &'a [u8])>,
+    /// Entries of each stream at most; none: all.
+    pub count: Option<u64>,
+    /// For how long to wait, in milliseconds; 0: for ever.
+    pub block: Option<u64>,
+    /// Nothing gets pending.
+    pub no_ack: bool,
+    pub keys: Vec<&'a [u8]>,
+    pub ids: Vec<&'a [u8]>,
+}
+
+/// From where on a stream is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    /// Behind that entry; with a group, what is pending behind it.
+    After(EntryId),
+    /// What the group has not seen.
+    New,
+}
+
+impl<'a> Reading<'a> {
+    pub fn parse(arguments: &[&'a [u8]]) -> Result<Self, Stop> {
+        let with_group = is(arguments[0], "xreadgroup");
+        let mut reading =
+            Self { group: None, count: None, block: None, no_ack: false, keys: Vec::new(), ids: Vec::new() };
+        let mut at = 1;
+        while let Some(&option) = arguments.get(at) {
+            let rest = &arguments[at + 1..];
+            match rest {
+                [argument, ..] if is(option, "block") => {
+                    reading.block = Some(timeout(argument)?);
+                    at += 1;
+                }
+                [argument, ..] if is(option, "count") => {
+                    reading.count = u64::try_from(integer(argument)?).ok().filter(|count| *count > 0);
+                    at += 1;
+                }
+                [_, ..] if is(option, "streams") => {
+                    if rest.len() % 2 != 0 {
+                        return Err(unbalanced());
+                    }
+                    let (keys, ids) = rest.split_at(rest.len() / 2);
+                    (reading.keys, reading.ids) = (keys.to_vec(), ids.to_vec());
+                    break;
+                }
+                [group, consumer, ..] if is(option, "group") => {
+                    allowed(with_group, "GROUP")?;
+                    reading.group = Some((*group, *consumer));
+                    at += 2;
+                }
+                _ if is(option, "noack") => {
+                    allowed(with_group, "NOACK")?;
+                    reading.no_ack = true;
+                }
+                _ => return Err(refused(SYNTAX)),
+            }
+            at += 1;
+        }
+        if reading.keys.is_empty() {
+            return Err(refused(SYNTAX));
+        }
+        if with_group && reading.group.is_none() {
+            return Err(Stop::error("ERR Missing GROUP option for XREADGROUP"));
+        }
+        Ok(reading)
+    }
+
+    /// From where on to read a stream whose last id is `last`.
+    pub fn from(&self, id: &[u8], last: EntryId) -> Result<From, Stop> {
+        let text = match (id, self.group.is_some()) {
+            (b"$", false) => return Ok(From::After(last)),
+            (b">", true) => return Ok(From::New),
+            (b"$", true) => {
+                "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of this \
+                 consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would just return \
+                 an empty result set."
+            }
+            (b">", false) => {
+                "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option."
+            }
+            (id, with_group) => {
+                return Ok(match EntryId::strict(id, 0)? {
+                    EntryId::MAX if with_group => From::New,
+                    id => From::After(id),
+                });
+            }
+        };
+        Err(Stop::error(text))
+    }
+}
+
+fn timeout(argument: &[u8]) -> Result<u64, Stop> {
+    let given = integer_or(argument, "ERR timeout is not an integer or out of range")?;
+    u64::try_from(given).map_err(|_| Stop::error("ERR timeout is negative"))
+}
+
+fn unbalanced() -> Stop {
+    Stop::error("ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.")
+}
+
+fn allowed(with_group: bool, option: &str) -> Result<(), Stop> {
+    if with_group {
+        return Ok(());
+    }
+    let text = format!("ERR The {option} option is only supported by XREADGROUP. You called XREAD instead.");
+    Err(Stop::error(text))
+}
+
+/// `XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]`
+pub(super) fn xread(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
+    let reading = Reading::parse(arguments)?;
+    let mut wanted = Vec::new();
+    for (&key, &id) in reading.keys.iter().zip(&reading.ids) {
+        let stream = Stream::find(read, key)?;
+        let last = stream.as_ref().map_or(EntryId::ZERO, |stream| stream.meta.last_id);
+        wanted.push((key, stream, reading.from(id, last)?));
+    }
+    let (mut room, mut found) = (Room::new(), Vec::new());
+    for (key, stream, from) in wanted {
+        let (Some(stream), From::After(id)) = (stream, from) else { continue };
+        let entries = after(read, &stream, id, reading.count, &mut room)?;
+        if !entries.is_empty() {
+            found.push((Reply::bulk(key), Reply::Array(entries)));
+        }
+    }
+    Ok(streams(found))
+}
+
+fn after(
+    read: &dyn Read,
+    stream: &Stream,
+    id: EntryId,
+    count: Option<u64>,
+    room: &mut Room,
+) -> Result<Vec<Reply>, Stop> {
+    match id.next() {
+        Some(next) if next <= stream.meta.last_id && !room.is_full() => {
+            collect(read, stream, (next, EntryId::MAX), Order::Ascending, count, room)
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// What was read of several streams.
+pub(super) fn streams(found: Vec<(Reply, Reply)>) -> Reply {
+    if found.is_empty() { Reply::NullArray } else { Reply::Pairs(found) }
+}
+
+/// Whether reading would find something, without looking what.
+pub(super) fn would_find(read: &dyn Read, key: &[u8], id: EntryId) -> Result<bool, StoreError> {
+    match Stream::find(read, key) {
+        Ok(stream) => stream.map_or(Ok(false), |stream| stream.has_after(read, id)),
+        Err(Stop::Failed(error)) => Err(error),
+        // The key holds something else now: it may become a stream again.
+        Err(Stop::Refused(_)) => Ok(false),
+    }
+}

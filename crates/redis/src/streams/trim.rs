@@ -1,0 +1,163 @@
+//! Trimming: how `XADD` and `XTRIM` are told to do it, and `XTRIM`.
+//!
+//! A `~` trims exactly, as if each node of Redis's held one entry: that is what it allows, and here it costs no more.
+//! `LIMIT` bounds it as there.
+//!
+//! Invariant: a command removes [`MAX_REDIS_STREAM_ROWS`] entries at most; what is left over goes with later commands.
+
+use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
+
+use super::{
+    arguments::is,
+    id::{EntryId, NewId},
+    stream::Stream,
+};
+use crate::{
+    Reply,
+    command::{Answer, Stop},
+    errors::{SYNTAX, refused},
+    number::integer,
+    store::{Store, StoreError},
+};
+
+/// Entries that a `~` without `LIMIT` removes at most: a hundred of Redis's nodes.
+const DEFAULT_LIMIT: u64 = 100 * 100;
+
+/// What may stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// So many.
+    Newest(u64),
+    /// That one and all above.
+    From(EntryId),
+}
+
+/// How to trim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Trim {
+    pub keep: Keep,
+    /// How many go at most.
+    pub limit: u64,
+}
+
+impl Trim {
+    /// Does it, and says how many entries went.
+    pub fn apply<'a>(self, stream: &mut Stream, store: &mut dyn Store<'a>) -> Result<u64, StoreError> {
+        let Self { keep, limit } = self;
+        let has_too_many = match keep {
+            Keep::Newest(len) => stream.meta.len > len,
+            Keep::From(id) => stream.meta.len > 0 && stream.meta.first_id < id,
+        };
+        if !has_too_many {
+            return Ok(0);
+        }
+        let mut gone = 0;
+        stream.trim(store, &mut |left, id| {
+            let goes = gone < limit
+                && match keep {
+                    Keep::Newest(len) => left > len,
+                    Keep::From(first) => id < first,
+                };
+            gone += u64::from(goes);
+            goes
+        })
+    }
+}
+
+/// The options of `XADD` and `XTRIM`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
+    pub trim: Option<Trim>,
+    pub no_stream: bool,
+    /// Only of `XADD`.
+    pub id: NewId,
+    /// Where the arguments behind them begin.
+    pub end: usize,
+}
+
+/// Whose options they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    Add,
+    Trim,
+}
+
+impl Options {
+    pub fn parse(arguments: &[&[u8]], of: Of) -> Result<Self, Stop> {
+        let mut options = Self { trim: None, no_stream: false, id: NewId::Next, end: arguments.len() };
+        let (mut keep, mut is_about, mut limit) = (None, false, None);
+        let mut at = 2;
+        while let Some(&argument) = arguments.get(at) {
+            let more = arguments.len() - 1 - at;
+            if of == Of::Add && argument == b"*" {
+                options.end = at + 1;
+                break;
+            } else if (is(argument, "maxlen") || is(argument, "minid")) && more > 0 {
+                if keep.is_some() {
+                    let text = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible";
+                    return Err(Stop::error(text));
+                }
+                let (next, has_sign) = (arguments[at + 1], more >= 2);
+                is_about = has_sign && next == b"~";
+                at += 1 + usize::from(has_sign && (next == b"~" || next == b"="));
+                keep = Some(parse_keep(argument, arguments[at])?);
+            } else if is(argument, "limit") && more > 0 {
+                at += 1;
+                let given = integer(arguments[at])?;
+                limit = Some(u64::try_from(given).map_err(|_| Stop::error("ERR The LIMIT argument must be >= 0."))?);
+            } else if of == Of::Add && is(argument, "nomkstream") {
+                options.no_stream = true;
+            } else if of == Of::Add {
+                options.id = NewId::parse(argument)?;
+                options.end = at + 1;
+                break;
+            } else {
+                return Err(refused(SYNTAX));
+            }
+            at += 1;
+        }
+        options.trim = trim(keep, is_about, limit, of)?;
+        Ok(options)
+    }
+}
+
+fn parse_keep(option: &[u8], argument: &[u8]) -> Result<Keep, Stop> {
+    if is(option, "minid") {
+        return EntryId::strict(argument, 0).map(Keep::From);
+    }
+    let len = integer(argument)?;
+    let len = u64::try_from(len).map_err(|_| Stop::error("ERR The MAXLEN argument must be >= 0."))?;
+    Ok(Keep::Newest(len))
+}
+
+fn trim(keep: Option<Keep>, is_about: bool, limit: Option<u64>, of: Of) -> Result<Option<Trim>, Stop> {
+    let text = match (keep, limit) {
+        (None, Some(1..)) => "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
+        (None, _) if of == Of::Trim => "ERR syntax error, XTRIM must be called with a trimming strategy",
+        (_, Some(_)) if !is_about => "ERR syntax error, LIMIT cannot be used without the special ~ option",
+        (None, _) => return Ok(None),
+        (Some(keep), limit) => {
+            let limit = match limit {
+                None if is_about => DEFAULT_LIMIT,
+                None | Some(0) => u64::MAX,
+                Some(limit) => limit,
+            };
+            return Ok(Some(Trim { keep, limit: limit.min(MAX_REDIS_STREAM_ROWS) }));
+        }
+    };
+    Err(Stop::error(text))
+}
+
+/// `XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT count]`
+pub(super) fn xtrim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
+    let options = Options::parse(arguments, Of::Trim)?;
+    let key = arguments[1];
+    let (Some(trim), Some(mut stream)) = (options.trim, Stream::find(&*store, key)?) else {
+        return Ok(Reply::Integer(0));
+    };
+    let gone = trim.apply(&mut stream, store)?;
+    if gone > 0 {
+        stream.save(store, key)?;
+    }
+    Ok(Reply::Integer(gone as i64))
+}
