@@ -17,7 +17,6 @@ use crate::{
     Reply,
     command::{Answer, Stop},
     errors::{SYNTAX, refused},
-    number::integer,
     store::{Read, Store},
 };
 
@@ -236,7 +235,7 @@ pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
 }
 
 fn parse_count(argument: &[u8]) -> Result<u64, Stop> {
-    let count = integer(argument)?;
+    let count = integer_or(argument, "ERR COUNT must be > 0")?;
     let is_allowed = (1..=i64::MAX / 16).contains(&count);
     is_allowed.then_some(count as u64).ok_or_else(|| Stop::error("ERR COUNT must be > 0"))
 }

@@ -124,7 +124,7 @@ impl<'n> Delivery<'n> {
     fn advance(&mut self, id: EntryId) {
         let group = &mut self.ledger.group;
         if group.read >= 0 && !self.stream.has_gaps_from(id) {
-            group.read += 1;
+            group.read = group.read.wrapping_add(1);
         } else if self.stream.meta.added > 0 {
             group.read = self.stream.added_up_to(id).map_or(-1, |read| read as i64);
         }

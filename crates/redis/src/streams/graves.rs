@@ -18,7 +18,7 @@ use crate::store::{Store, StoreError};
 pub(super) fn bury<'a>(stream: &mut Stream, store: &mut dyn Store<'a>, group: u64) -> Result<(), StoreError> {
     if empty(stream, store, group)? == Rest::Some {
         store.put_part(stream.at, &layout::grave(group), NOTHING)?;
-        stream.meta.graves += 1;
+        stream.meta.graves = stream.meta.graves.saturating_add(1);
     }
     Ok(())
 }
@@ -67,7 +67,7 @@ fn empty<'a>(stream: &Stream, store: &mut dyn Store<'a>, group: u64) -> Result<R
         names.push(name.to_vec());
         Ok(flow(&names))
     })?;
-    let (lower, upper) = (layout::consumer_name(group, b""), layout::consumer_name(group + 1, b""));
+    let (lower, upper) = (layout::consumer_name(group, b""), layout::consumer_name(group.saturating_add(1), b""));
     let consumers = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
     if flow(&names).is_continue() {
         visit_parts(&*store, stream.at, consumers, Order::Ascending, &mut |name, value| {

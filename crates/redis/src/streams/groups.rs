@@ -95,7 +95,8 @@ pub(super) fn consumer(read: &dyn Read, stream: &Stream, number: u64) -> Result<
 
 /// All consumers of a group, by name, with their numbers.
 pub(super) fn consumers(read: &dyn Read, stream: &Stream, group: &Group) -> Result<Vec<(u64, Consumer)>, StoreError> {
-    let (lower, upper) = (layout::consumer_name(group.number, b""), layout::consumer_name(group.number + 1, b""));
+    let (lower, upper) =
+        (layout::consumer_name(group.number, b""), layout::consumer_name(group.number.saturating_add(1), b""));
     let range = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
     let mut numbers = Vec::new();
     visit_parts(read, stream.at, range, Order::Ascending, &mut |_, value| {
@@ -113,7 +114,7 @@ pub(super) fn create_consumer<'a>(
     name: &[u8],
 ) -> Result<(u64, Consumer), Stop> {
     check_room(group, name)?;
-    group.consumers += 1;
+    layout::one_more(&mut group.consumers);
     let number = stream.number();
     let consumer = Consumer { seen: store.now(), pending: 0, name: Bytes::copy_from_slice(name) };
     let by_name = layout::consumer_name(group.number, name);
@@ -225,7 +226,7 @@ fn create<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     }
     let number = stream.number();
     put(store, &stream, name, &Group { number, last_id, read: options.read, pending: 0, consumers: 0 })?;
-    stream.meta.groups += 1;
+    stream.meta.groups = stream.meta.groups.saturating_add(1);
     stream.save(store, key)?;
     Ok(Reply::Ok)
 }

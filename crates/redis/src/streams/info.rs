@@ -133,7 +133,7 @@ fn about_stream(read: &dyn Read, stream: &Stream, arguments: &[&[u8]]) -> Answer
     let mut about = vec![
         entry("length", count(meta.len)),
         entry("radix-tree-keys", count(meta.len)),
-        entry("radix-tree-nodes", count(meta.len + 1)),
+        entry("radix-tree-nodes", count(meta.len.saturating_add(1))),
         entry("last-generated-id", meta.last_id.reply()),
         entry("max-deleted-entry-id", meta.max_deleted_id.reply()),
         entry("entries-added", count(meta.added)),
@@ -190,7 +190,7 @@ impl Full<'_> {
             entry("entries-read", entries_read(group)),
             entry("lag", lag(self.stream, group)),
             entry("pel-count", count(group.pending)),
-            entry("pel", Reply::Array(pending)),
+            entry("pending", Reply::Array(pending)),
             entry("consumers", Reply::Array(consumers?)),
         ]))
     }
@@ -206,7 +206,7 @@ impl Full<'_> {
             entry("name", Reply::Bulk(consumer.name)),
             entry("seen-time", count(consumer.seen)),
             entry("pel-count", count(consumer.pending)),
-            entry("pel", Reply::Array(pending.collect())),
+            entry("pending", Reply::Array(pending.collect())),
         ]))
     }
 }

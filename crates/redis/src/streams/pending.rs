@@ -14,7 +14,7 @@ use super::{
     groups,
     id::EntryId,
     layout::{self, Consumer, Group, NOTHING, Pending},
-    stream::{Order, Stream, visit_parts},
+    stream::{Flow, Order, Stream, visit_parts},
 };
 use crate::{
     Reply,
@@ -72,10 +72,10 @@ impl Ledger {
                     store.delete_part(self.at, &layout::pending_with(old.consumer, id))?;
                     layout::one_less(&mut self.consumer(&*store, old.consumer)?.pending)?;
                 }
-                None => self.group.pending += 1,
+                None => layout::one_more(&mut self.group.pending),
             }
             store.put_part(self.at, &layout::pending_with(new.consumer, id), NOTHING)?;
-            self.consumer(&*store, new.consumer)?.pending += 1;
+            layout::one_more(&mut self.consumer(&*store, new.consumer)?.pending);
         }
         store.put_part(self.at, &layout::pending(self.group.number, id), &new.encode())
     }
@@ -105,7 +105,7 @@ pub(super) fn visit(
     group: &Group,
     (first, last): (EntryId, EntryId),
     order: Order,
-    visit: &mut dyn FnMut(EntryId, Pending) -> Result<ControlFlow<()>, StoreError>,
+    visit: &mut dyn FnMut(EntryId, Pending) -> Flow,
 ) -> Result<(), StoreError> {
     if group.pending == 0 || first > last {
         return Ok(());

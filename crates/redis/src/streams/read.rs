@@ -57,7 +57,7 @@ impl<'a> Reading<'a> {
                     at += 1;
                 }
                 [_, ..] if is(option, "streams") => {
-                    if rest.len() % 2 != 0 {
+                    if !rest.len().is_multiple_of(2) {
                         return Err(unbalanced());
                     }
                     let (keys, ids) = rest.split_at(rest.len() / 2);

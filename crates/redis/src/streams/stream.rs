@@ -60,7 +60,7 @@ impl Stream {
 
     /// A number for a group or a consumer.
     pub fn number(&mut self) -> u64 {
-        self.meta.next_number += 1;
+        layout::one_more(&mut self.meta.next_number);
         self.meta.next_number
     }
 
@@ -81,8 +81,8 @@ impl Stream {
         if meta.len == 0 {
             meta.first_id = id;
         }
-        meta.len += 1;
-        meta.added += 1;
+        layout::one_more(&mut meta.len);
+        layout::one_more(&mut meta.added);
         meta.last_id = id;
         Ok(id)
     }
@@ -93,7 +93,7 @@ impl Stream {
         read: &dyn Read,
         (first, last): (EntryId, EntryId),
         order: Order,
-        visit: &mut dyn FnMut(EntryId, &[u8]) -> Result<ControlFlow<()>, StoreError>,
+        visit: &mut dyn FnMut(EntryId, &[u8]) -> Flow,
     ) -> Result<(), StoreError> {
         // What was trimmed leaves tombstones before the first entry, which a scan needn't walk over.
         let first = first.max(self.meta.first_id);
@@ -199,6 +199,9 @@ impl Stream {
     }
 }
 
+/// Whether a visit goes on.
+pub(super) type Flow = Result<ControlFlow<()>, StoreError>;
+
 /// Which end comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
@@ -217,7 +220,7 @@ pub(super) fn visit_parts(
     at: CollectionId,
     (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
     order: Order,
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, StoreError>,
+    visit: &mut dyn FnMut(&[u8], &[u8]) -> Flow,
 ) -> Result<(), StoreError> {
     let mut outcome = Ok(());
     read.parts(at, lower, upper, order == Order::Descending, &mut |name, value| match visit(name, value) {

@@ -21,6 +21,8 @@ pub enum Compare {
     UnorderedPairs,
     /// The number, give or take.
     Near(i64),
+    /// All but what streams say of times: those, give or take; and how many nodes there are.
+    Times,
     /// Ours is how many keys Redis has; its own number has those in it that have ended and are not removed yet.
     CountOfKeys,
     /// How many there are, and that ours are among all keys; a positive count has none twice.
@@ -82,7 +84,7 @@ impl<'t> Pair<'t> {
             return same(theirs == ours);
         }
         match step.compare {
-            Compare::Exact | Compare::Unordered | Compare::UnorderedPairs | Compare::Near(_) => {
+            Compare::Exact | Compare::Unordered | Compare::UnorderedPairs | Compare::Near(_) | Compare::Times => {
                 same(alike(step.compare, theirs, ours))
             }
             Compare::CountOfKeys => {
@@ -130,6 +132,7 @@ pub fn alike(compare: Compare, theirs: &Frame, ours: &Frame) -> bool {
             (Some(theirs), Some(ours)) if theirs > 0 => theirs.abs_diff(ours) <= by.unsigned_abs(),
             _ => theirs == ours,
         },
+        Compare::Times => same_but_times(theirs, ours),
         Compare::AmongKeys | Compare::AmongFields => theirs.items().len() == ours.items().len(),
         Compare::CountOfKeys | Compare::Pages { .. } => true,
     }
@@ -141,21 +144,45 @@ pub fn contents_are_alike(redis: &mut dyn Target, ours: &mut dyn Target, place: 
     let (theirs, mine) = (redis.ask(&all).sorted(1), ours.ask(&all).sorted(1));
     assert_eq!(theirs, mine, "{place}: keys");
     for key in theirs.items().iter().filter_map(Frame::bulk) {
-        let mut both = |compare: Compare, name: &str| {
-            let args = [name.as_bytes().to_vec(), key.to_vec()];
+        let mut both = |compare: Compare, command: &str| {
+            let arg = |word: &str| if word == "KEY" { key.to_vec() } else { word.as_bytes().to_vec() };
+            let args: Vec<_> = command.split(' ').map(arg).collect();
             let (theirs, mine) = (redis.ask(&args), ours.ask(&args));
             let shown = key.escape_ascii();
-            assert!(alike(compare, &theirs, &mine), "{place}: {name} {shown}\n  redis {theirs:?}\n  ours  {mine:?}");
+            assert!(alike(compare, &theirs, &mine), "{place}: {command} {shown}\n  redis {theirs:?}\n  ours  {mine:?}");
             theirs
         };
-        let kind = both(Compare::Exact, "TYPE");
-        both(Compare::Near(5000), "PEXPIRETIME");
+        let kind = both(Compare::Exact, "TYPE KEY");
+        both(Compare::Near(5000), "PEXPIRETIME KEY");
         match kind {
-            Frame::Line(_, kind) if kind == b"string" => both(Compare::Exact, "GET"),
-            Frame::Line(_, kind) if kind == b"hash" => both(Compare::UnorderedPairs, "HGETALL"),
+            Frame::Line(_, kind) if kind == b"string" => both(Compare::Exact, "GET KEY"),
+            Frame::Line(_, kind) if kind == b"hash" => both(Compare::UnorderedPairs, "HGETALL KEY"),
+            Frame::Line(_, kind) if kind == b"stream" => both(Compare::Times, "XINFO STREAM KEY FULL COUNT 0"),
             _ => kind,
         };
     }
+}
+
+/// Milliseconds that may lie between what the two say of a time.
+const TIMES_DIFFER: u64 = 5000;
+
+/// Whether two replies about streams are the same, but for when something was seen or delivered, and for nodes.
+fn same_but_times(theirs: &Frame, ours: &Frame) -> bool {
+    let (Frame::Many(their_kind, Some(theirs)), Frame::Many(kind, Some(ours))) = (theirs, ours) else {
+        return theirs == ours;
+    };
+    // A pending entry ends with when it was delivered and how often.
+    let is_time = |at: usize| {
+        let is_pending = theirs.len() > 2 && theirs[theirs.len() - 1].integer().is_some();
+        let name = if at > 0 { theirs[at - 1].bulk() } else { None };
+        (is_pending && at + 2 == theirs.len()) || name == Some(b"idle") || name == Some(b"seen-time")
+    };
+    let same = |at: usize| match (theirs[at].integer(), ours[at].integer()) {
+        _ if at > 0 && theirs[at - 1].bulk() == Some(b"radix-tree-nodes") => true,
+        (Some(theirs), Some(ours)) if is_time(at) => theirs.abs_diff(ours) <= TIMES_DIFFER,
+        _ => same_but_times(&theirs[at], &ours[at]),
+    };
+    their_kind == kind && theirs.len() == ours.len() && (0..theirs.len()).all(same)
 }
 
 /// The beginning of a text.

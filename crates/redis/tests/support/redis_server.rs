@@ -36,7 +36,9 @@ impl RedisServer {
         let dir = std::env::temp_dir().join(format!("thalweg-redis-{}-{number}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let mut child = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .args(["--port", "0", "--save", "", "--appendonly", "no"])
+            // Then `~` trims exactly, as ours does.
+            .args(["--stream-node-max-entries", "1", "--unixsocket"])
             .arg(dir.join("socket"))
             .arg("--dir")
             .arg(&dir)

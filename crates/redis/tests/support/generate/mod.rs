@@ -2,6 +2,7 @@
 
 pub mod hashes;
 pub mod keys;
+pub mod streams;
 pub mod strings;
 
 use super::{Rng, compare::Compare, connection::Args};
