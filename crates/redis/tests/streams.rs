@@ -16,7 +16,7 @@ use thalweg_redis::{
 };
 use thalweg_types::limits::{
     MAX_REDIS_CONSUMERS, MAX_REDIS_GROUP_NAME_BYTES, MAX_REDIS_GROUPS, MAX_REDIS_REPLY_BYTES, MAX_REDIS_STREAM_ROWS,
-    MAX_REDIS_SWEPT_ROWS, MAX_VALUE_BYTES,
+    MAX_REDIS_SWEPT_ROWS, MAX_REDIS_TRIM_BYTES, MAX_VALUE_BYTES,
 };
 
 /// Does a command whose arguments have no spaces in them.
@@ -194,6 +194,18 @@ fn a_command_trims_so_many_entries_at_most_and_the_next_goes_on() {
     assert_eq!(ids(&ask(&mut model, "xrange s - + COUNT 1")), [format!("{}-0", MAX_REDIS_STREAM_ROWS + 1)]);
     assert_eq!(ask(&mut model, "xtrim s MAXLEN 2"), Reply::Integer(3));
     assert_eq!(ask(&mut model, "xlen s"), Reply::Integer(2));
+}
+
+#[test]
+fn a_command_trims_so_many_bytes_and_the_next_goes_on() {
+    let mut model = Model::default();
+    let value = vec![b'v'; MAX_VALUE_BYTES / 2];
+    let fit = MAX_REDIS_TRIM_BYTES.div_ceil(value.len()) as u64;
+    long_stream(&mut model, 2 * fit, &value);
+    assert_eq!(ask(&mut model, "xtrim s MAXLEN 0"), Reply::Integer(fit as i64));
+    assert_eq!(ids(&ask(&mut model, "xrange s - + COUNT 1")), [format!("{}-0", fit + 1)]);
+    assert_eq!(ask(&mut model, "xtrim s MAXLEN 0"), Reply::Integer(fit as i64));
+    assert_eq!(ask(&mut model, "xlen s"), Reply::Integer(0));
 }
 
 #[test]

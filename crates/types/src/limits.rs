@@ -235,6 +235,8 @@ pub const MAX_REDIS_WRITTEN_BYTES: usize = 128 * 1024 * 1024;
 /// delivered, with a later command. Pending entries that one command looks at, or a consumer takes along when it is
 /// deleted, at most. More: error reply, nothing happens.
 pub const MAX_REDIS_STREAM_ROWS: u64 = 100_000;
+/// Bytes of entries of a Redis stream from which on a command trims no more. One entry always goes.
+pub const MAX_REDIS_TRIM_BYTES: usize = 32 * 1024 * 1024;
 /// Rows of a destroyed consumer group of a Redis stream that one command removes. More are left to later commands.
 pub const MAX_REDIS_SWEPT_ROWS: usize = 1000;
 /// Most consumer groups of a Redis stream. More: error reply.
@@ -247,6 +249,7 @@ pub const MAX_REDIS_GROUP_NAME_BYTES: usize = 1024;
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(2 * MAX_VALUE_BYTES < MAX_REDIS_REPLY_BYTES);
+const _: () = assert!(MAX_REDIS_TRIM_BYTES + MAX_VALUE_BYTES < MAX_REDIS_READ_BYTES);
 // A frame holds any command, and any answer to a transaction, with what stands around it.
 const _: () = assert!(2 * MAX_COMMAND_BYTES <= MAX_FRAME_BYTES && 2 * MAX_TRANSACTION_RESULT_BYTES <= MAX_FRAME_BYTES);
 const _: () = assert!(4 * MAX_DELIVER_SUBSCRIPTIONS < MIN_FRAME_BYTES as usize && MAX_HELLO_BYTES < MIN_FRAME_BYTES);

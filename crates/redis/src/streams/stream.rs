@@ -8,7 +8,10 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use thalweg_types::{limits::MAX_VALUE_BYTES, reply::Reply};
+use thalweg_types::{
+    limits::{MAX_REDIS_TRIM_BYTES, MAX_VALUE_BYTES},
+    reply::Reply,
+};
 
 use super::{
     graves,
@@ -154,15 +157,17 @@ impl Stream {
         Ok(was_there)
     }
 
-    /// Removes entries from the begin while `goes` says so of them: it gets how many are left, and the id.
+    /// Removes entries from the begin while `goes` says so of them: it gets how many are left, and the id. Those beyond
+    /// [`MAX_REDIS_TRIM_BYTES`] stay.
     pub fn trim<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
         goes: &mut dyn FnMut(u64, EntryId) -> bool,
     ) -> Result<u64, StoreError> {
-        let (mut left, mut gone, mut stays) = (self.meta.len, Vec::new(), EntryId::ZERO);
-        self.visit(&*store, (EntryId::ZERO, EntryId::MAX), Order::Ascending, &mut |id, _| {
-            if goes(left, id) {
+        let (mut left, mut gone, mut stays, mut bytes) = (self.meta.len, Vec::new(), EntryId::ZERO, 0);
+        self.visit(&*store, (EntryId::ZERO, EntryId::MAX), Order::Ascending, &mut |id, value| {
+            if bytes < MAX_REDIS_TRIM_BYTES && goes(left, id) {
+                bytes += value.len();
                 layout::one_less(&mut left)?;
                 gone.push(id);
                 return Ok(ControlFlow::Continue(()));

@@ -3,7 +3,8 @@
 //! A `~` trims exactly, as if each node of Redis's held one entry: that is what it allows, and here it costs no more.
 //! `LIMIT` bounds it as there.
 //!
-//! Invariant: a command removes [`MAX_REDIS_STREAM_ROWS`] entries at most; what is left over goes with later commands.
+//! Invariant: a command removes [`MAX_REDIS_STREAM_ROWS`] entries at most, and about 32 MiB of them; what is left over goes
+//! with later commands.
 
 use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
 
