@@ -23,6 +23,7 @@ pub mod long_double;
 pub mod model;
 pub mod number;
 mod page;
+mod random;
 pub mod store;
 pub mod streams;
 mod strings;

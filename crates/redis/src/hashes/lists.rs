@@ -12,6 +12,7 @@ use crate::{
     expiry::is,
     number::integer_between,
     page::{Filling, Of, Page, after},
+    random::Random,
     store::Read,
     value::ReplyBudget,
 };
@@ -146,27 +147,4 @@ fn gather(read: &dyn Read, hash: &Hash, chosen: &[usize], with_values: bool) -> 
         ControlFlow::Continue(())
     })?;
     if fits { Ok(pairs) } else { Err(refused(REPLY_TOO_LARGE)) }
-}
-
-/// SplitMix64: enough to choose by.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below a bound that is not 0.
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for end in (2..=items.len()).rev() {
-            items.swap(end - 1, self.below(end));
-        }
-    }
 }

@@ -11,6 +11,7 @@ use crate::{
     expiry::is,
     glob,
     page::{Filling, Of, Page, after},
+    random::Random,
     store::Read,
     value::ReplyBudget,
 };
@@ -51,7 +52,7 @@ pub(super) fn randomkey(read: &dyn Read, _: &[&[u8]]) -> Answer {
     if stored == 0 {
         return Ok(Reply::Null);
     }
-    let wanted = (read.seed() % stored as u64) as usize;
+    let wanted = Random(read.seed()).below(stored);
     let (mut first, mut chosen, mut looked) = (None, None, 0);
     read.keys(None, &mut |key, _| {
         if first.is_none() {
