@@ -24,6 +24,7 @@ mod room;
 mod stream;
 mod trim;
 
+pub use block::{Blocked, Poll};
 pub use id::EntryId;
 
 use crate::command::{Command, Keys};
