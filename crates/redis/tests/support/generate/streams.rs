@@ -1,11 +1,11 @@
 //! Streams. Ids are given, never chosen by the clock, so that both sides have the same; entries are idle for no time or for
 //! minutes, so that what is asked about idleness has one answer.
 
-use super::{Generator, Pool, Step, exact, options};
-use crate::{
-    args,
-    support::{Rng, compare::Compare, connection::Args},
+use super::{
+    super::{Rng, compare::Compare, connection::Args},
+    Generator, Pool, Step, exact, options,
 };
+use crate::args;
 
 pub const ALL: &[Generator] = &[
     xadd, xadd, xadd, xadd, xadd, xadd, xlen, xrange, xrevrange, xread, xread, xtrim, xdel, xdel, xsetid, xgroup,
