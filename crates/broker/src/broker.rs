@@ -12,7 +12,10 @@ use std::{
 use foldhash::fast::FixedState;
 use thalweg_types::{
     Action, Classified,
-    limits::{DEFAULT_BROKER_BYTES, DEFAULT_CACHED_SUBJECTS, DEFAULT_LINK_BYTES, MAX_LINKS, MAX_SUBSCRIPTIONS},
+    limits::{
+        DEFAULT_BROKER_BYTES, DEFAULT_CACHED_SUBJECTS, DEFAULT_LINK_BYTES, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS,
+        MAX_SUBSCRIPTIONS,
+    },
 };
 
 use crate::{
@@ -37,6 +40,8 @@ pub struct BrokerConfig {
     pub max_links: usize,
     /// Subscriptions, each with about 400 bytes. More: typed error.
     pub max_subscriptions: usize,
+    /// Of them, those of one link. More: typed error.
+    pub max_link_subscriptions: usize,
     /// Bytes that wait for one link. At the bound the policy of whichever subscription would get more decides.
     pub max_link_bytes: u64,
     /// Bytes that wait for all links, counted for each. At the bound as for a link; a link for which nothing waits
@@ -55,6 +60,7 @@ impl BrokerConfig {
     pub const DEFAULTS: Self = Self {
         max_links: MAX_LINKS,
         max_subscriptions: MAX_SUBSCRIPTIONS,
+        max_link_subscriptions: MAX_LINK_SUBSCRIPTIONS,
         max_link_bytes: DEFAULT_LINK_BYTES,
         max_queued_bytes: DEFAULT_BROKER_BYTES,
         cached_subjects: DEFAULT_CACHED_SUBJECTS,
@@ -125,7 +131,7 @@ struct Padded(Mutex<Shard>);
 
 /// What links and the broker's handles share.
 pub(crate) struct Core {
-    config: BrokerConfig,
+    pub(crate) config: BrokerConfig,
     hasher: FixedState,
     shards: Box<[Padded]>,
     wild: Wild,

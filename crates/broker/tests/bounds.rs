@@ -8,6 +8,21 @@ use thalweg_broker::{
 };
 
 #[test]
+fn subscriptions_of_one_link() {
+    let broker = Broker::new(BrokerConfig { max_link_subscriptions: 2, ..BrokerConfig::DEFAULTS });
+    assert_eq!(BrokerConfig::DEFAULTS.max_link_subscriptions, thalweg_types::limits::MAX_LINK_SUBSCRIPTIONS);
+    let (one, two) = (broker.open_link(quiet()).unwrap(), broker.open_link(quiet()).unwrap());
+    subscribe(&one, 1, "a");
+    subscribe(&one, 2, "a.*");
+    let more = || one.subscribe(SubscriptionId(3), pattern("b"), &SubscribeOptions::DEFAULTS);
+    assert_eq!(more(), Err(SubscribeError::TooManyOnLink { max: 2 }));
+    subscribe(&two, 3, "b");
+    assert_eq!(broker.stats().subscriptions, 3, "what was refused is not counted, and others have their own bound");
+    one.unsubscribe(SubscriptionId(1)).unwrap();
+    assert_eq!(more(), Ok(()));
+}
+
+#[test]
 fn links_and_subscriptions() {
     let broker = Broker::new(BrokerConfig { max_links: 2, max_subscriptions: 3, ..BrokerConfig::DEFAULTS });
     let one = broker.open_link(quiet()).unwrap();

@@ -35,6 +35,7 @@ mod channel;
 mod client;
 mod connect;
 mod error;
+mod flow;
 mod group;
 mod keyspace;
 mod lease;

@@ -2,8 +2,9 @@
 
 mod node;
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
+use futures_util::StreamExt as _;
 use node::Node;
 use thalweg_client::{Count, Order, Position, Put, ScanRange, Values, VersionState, types::*};
 use thalweg_types::{
@@ -191,5 +192,37 @@ async fn levels_and_the_node() {
         assert_eq!(done.revision == Revision(0), level == Durability::None);
     }
     client.close().await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn subscriptions_are_streams() {
+    let node = Node::start().await;
+    let client = node.client().await;
+    let stream = client.stream("s");
+    stream.create_if_missing(&StreamConfig::default()).await.unwrap();
+    for payload in [b"a", b"b"] {
+        stream.append(&Record { payload, ..Record::default() }).await.unwrap();
+    }
+    let tail = stream.tail(Position::Start {}).await.unwrap().into_stream();
+    let read: Vec<_> = tail.take(2).map(|record| record.unwrap().payload).collect().await;
+    assert_eq!(read, ["a", "b"]);
+
+    let group = stream.group("g").await.unwrap();
+    group.create_if_missing(Some(Offset(0)), &GroupConfig::default()).await.unwrap();
+    let mut pushes = pin!(group.push(thalweg_client::PushOptions::member("m")).await.unwrap().into_stream());
+    assert_eq!(pushes.next().await.unwrap().unwrap().records.len(), 2);
+
+    let mut messages = pin!(client.subscribe("news.*").await.unwrap().into_stream());
+    client.publish("news.local", b"first").await.unwrap();
+    client.publish("news.world", b"second").await.unwrap();
+    for wanted in ["first", "second"] {
+        assert_eq!(messages.next().await.unwrap().unwrap().payload, wanted);
+    }
+
+    // What ends a subscription for good is told by it each time.
+    stream.delete().await.unwrap();
+    let error = pushes.next().await.unwrap().unwrap_err();
+    assert!(error.is("no_such_group") || error.is("no_such_stream"), "{error}");
     node.stop().await;
 }

@@ -35,7 +35,7 @@ use tower_service::Service as _;
 use crate::{
     admission::Held,
     app::App,
-    config::Config,
+    config::{Config, NativeAddress},
     connection::{Activity, Busy, Patience, Verdict, Watch, Watched},
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
     native,
@@ -61,6 +61,11 @@ pub enum ServerError {
     /// The native protocol's address could not be bound.
     #[error("{0} choose another with `native`, or serve none with native = off")]
     BindNative(#[from] thalweg_transport::ListenError),
+    /// The port after HTTP's could not be bound, where the native protocol is served unless told otherwise.
+    #[error(
+        "{0} That is the port after HTTP's (native = next): choose another with `native`, or serve none with native = off"
+    )]
+    BindNext(thalweg_transport::ListenError),
     /// The native protocol's certificate cannot be used.
     #[error("{0}; it is for TLS and QUIC: native_tls = false and native_quic_sockets = 0 do without")]
     Certificate(#[from] thalweg_transport::IdentityError),
@@ -75,7 +80,7 @@ pub enum ServerError {
 impl Classified for ServerError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Bind { .. } | Self::BindNative(_) => "bind",
+            Self::Bind { .. } | Self::BindNative(_) | Self::BindNext(_) => "bind",
             Self::Config(error) => error.code(),
             Self::Certificate(error) => error.code(),
             Self::Close(_) => "close",
@@ -84,7 +89,7 @@ impl Classified for ServerError {
 
     fn action(&self) -> Action {
         match self {
-            Self::Bind { .. } | Self::BindNative(_) | Self::Config(_) => Action::Fix,
+            Self::Bind { .. } | Self::BindNative(_) | Self::BindNext(_) | Self::Config(_) => Action::Fix,
             Self::Certificate(error) => error.action(),
             Self::Close(_) => Action::Stop,
         }
@@ -112,7 +117,11 @@ impl Server {
         let native = match config.native.resolve(http) {
             Some(at) => {
                 let options = native::security::options(&config, at.ip())?;
-                Some(thalweg_transport::Listener::bind(at, options).await?)
+                let bound = thalweg_transport::Listener::bind(at, options).await;
+                Some(bound.map_err(|error| match config.native {
+                    NativeAddress::Next => ServerError::BindNext(error),
+                    _ => ServerError::BindNative(error),
+                })?)
             }
             None => None,
         };

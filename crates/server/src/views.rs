@@ -20,7 +20,7 @@ use thalweg_broker::{
     Broker, BrokerConfig, CacheConfig, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify, Policy, Subject,
     SubscribeOptions,
 };
-use thalweg_types::limits::{DEFAULT_CACHED_SUBJECTS, MAX_LINKS};
+use thalweg_types::limits::{DEFAULT_CACHED_SUBJECTS, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -65,6 +65,7 @@ impl Views {
         let broker = Broker::new(BrokerConfig {
             max_links: MAX_LINKS,
             max_subscriptions: config.max_subscriptions as usize,
+            max_link_subscriptions: MAX_LINK_SUBSCRIPTIONS,
             max_link_bytes: config.max_link_bytes.0,
             max_queued_bytes: config.max_queued_bytes.0,
             cached_subjects: DEFAULT_CACHED_SUBJECTS,

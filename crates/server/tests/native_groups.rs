@@ -188,6 +188,41 @@ async fn a_push_delivers_as_far_as_its_receiver_holds_and_permits() {
     node.stop().await;
 }
 
+#[tokio::test]
+async fn a_push_that_is_drained_or_stopped_delivers_no_more_and_gives_back_what_it_holds() {
+    let mut node = Node::start().await;
+    let (mut raw, mut writer) = (node.raw().await, node.raw().await);
+    let stream = raw.stream("s").await;
+    let group = group(&mut raw, stream, "g").await;
+    writer.append(stream, &[b"a", b"b"]).await;
+    let push = Push {
+        group,
+        held_records: 1,
+        held_bytes: 0,
+        level: Level(None),
+        release: Release::AtOnce,
+        permit: UNLIMITED,
+        member: "m",
+    };
+    raw.send(1, &push).await;
+    expect!(raw, 1, ServerFrame::Pushing(_) => ());
+    assert_eq!(expect!(raw, 1, ServerFrame::Pushed(d) => offsets(&d.parts)), (vec![0], 1));
+    // It holds as much as it may: the other record is the group's, and not drained.
+    raw.send(1, &Cancel { mode: CancelMode::Drain }).await;
+    assert_eq!(expect!(raw, 1, ServerFrame::Ended(end) => end.code.to_owned()), "cancelled");
+    raw.send(2, &push).await;
+    expect!(raw, 2, ServerFrame::Pushing(_) => ());
+    assert_eq!(expect!(raw, 2, ServerFrame::Pushed(d) => offsets(&d.parts)), (vec![0], 2), "given back, and again");
+    let db = node.db.clone();
+    node.signal_stop();
+    assert_eq!(expect!(raw, 2, ServerFrame::Ended(end) => end.code.to_owned()), "stopping");
+    assert_eq!(raw.says_goodbye().await.0, thalweg_wire::Reason::Stopping);
+    drop((raw, writer));
+    node.stopped().await.unwrap();
+    let info = db.stream_by_id(stream).find_group("g").unwrap().unwrap().info().unwrap();
+    assert_eq!((info.in_flight, info.delivered), (0, 2), "{info:?}");
+}
+
 type Seen = (ChangeKind, Revision, Vec<u8>, Vec<u8>);
 
 /// Changes until there are as many, and the last `next`.

@@ -2,14 +2,17 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use support::{
     Node,
     carried::{Carried, within},
 };
 use tempfile::TempDir;
-use thalweg_server::config::{ByteSize, Config, PemFile, Span};
+use thalweg_server::{
+    Server, ServerError,
+    config::{ByteSize, Config, NativeAddress, PemFile, Span},
+};
 use thalweg_transport::{CERTIFICATE_FILE, DialError, Dialer, Identity, KEY_FILE, Kind, looks_like_tls};
 use thalweg_wire::{Reason, handshake::hello};
 use tokio::{
@@ -130,6 +133,33 @@ async fn ends(channel: &mut Carried) {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_port_after_https_that_is_taken_is_named_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = support::small_options(&support::config());
+    let db = thalweg_engine::Database::open(dir.path(), options).unwrap();
+    let error = loop {
+        // Somebody has a port; the one before it is free, or another is looked for.
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let native = taken.local_addr().unwrap();
+        let http = SocketAddr::new(native.ip(), native.port() - 1);
+        let config = Config { http, native: NativeAddress::Next, ..support::config() };
+        match Server::bind(config, &db).await {
+            Err(ServerError::Bind { .. }) => {}
+            Err(error) => {
+                assert!(error.to_string().contains(&native.to_string()), "{error}");
+                break error;
+            }
+            Ok(_) => panic!("{native} is taken"),
+        }
+    };
+    assert!(matches!(error, ServerError::BindNext(_)), "{error:?}");
+    let said = error.to_string();
+    for part in ["port after HTTP's", "native = next", "`native`", "native = off"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
 }
 
 #[tokio::test]

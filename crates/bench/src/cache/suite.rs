@@ -95,7 +95,7 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
     let scratch = Scratch::below(options.server.dir.as_deref())?;
     let mut report = Report::begin("cache", scratch.path());
     let before = Usage::read(Whose::Own);
-    let server = Server::reach(&options.server, &scratch, None, progress)?;
+    let server = Server::reach(&options.server, &scratch, None, None, progress)?;
     report.condition("server", server.name());
     report.condition("durability", "none: caches are in memory only");
     report.condition("load", options.load.describe());

@@ -73,16 +73,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Reaches the server that the options name, or starts one, with a profile if one is given.
+    /// Reaches the server that the options name, or starts one, with a profile and a knob if they are given.
     pub fn reach(
         options: &ServerOptions,
         scratch: &Scratch,
         profile: Option<Profile>,
+        knob: Option<&str>,
         progress: &mut dyn Progress,
     ) -> Result<Self, BenchError> {
         match &options.target {
             Some(target) => Self::running(options, target),
-            None => Self::start(options, scratch, profile, progress),
+            None => Self::start(options, scratch, profile, knob, progress),
         }
     }
 
@@ -101,6 +102,7 @@ impl Server {
         options: &ServerOptions,
         scratch: &Scratch,
         profile: Option<Profile>,
+        knob: Option<&str>,
         progress: &mut dyn Progress,
     ) -> Result<Self, BenchError> {
         let binary = match &options.server_binary {
@@ -110,6 +112,7 @@ impl Server {
         let data = scratch.fresh("data")?;
         let mut more = options.server_arg.clone();
         more.extend(profile.map(|profile| format!("--profile={}", profile.name())));
+        more.extend(knob.into_iter().flat_map(str::split_whitespace).map(str::to_owned));
         progress.step(&format!("starting {} serve {}", binary.display(), more.join(" ")));
         let target = Target::start_with_native(&binary, &data, &more)?;
         let fail = |message: String| BenchError::Target { target: binary.display().to_string(), message };

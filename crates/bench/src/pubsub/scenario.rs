@@ -30,6 +30,8 @@ pub enum Preset {
     Lanes,
     /// Single messages that the server gathers, and the bounds of queues: what each profile's knobs do.
     Singles,
+    /// One knob after the other turned away from the default profile: what each costs and does.
+    Knobs,
 }
 
 /// A line of the report.
@@ -41,6 +43,8 @@ pub struct Scenario {
     pub carrier: Carrier,
     /// With which profile the server runs; none: as it was started.
     pub profile: Option<Profile>,
+    /// More arguments of the server, one knob's.
+    pub knob: Option<&'static str>,
     /// Bytes of a payload.
     pub payload_bytes: usize,
     /// Messages of a batch.
@@ -89,6 +93,7 @@ impl Scenario {
             name: format!("{} → {}", options.publishers, options.fan_out),
             carrier,
             profile: options.profile,
+            knob: None,
             payload_bytes: options.payload,
             batch: options.batch,
             publishers: options.publishers,
@@ -118,6 +123,7 @@ impl Scenario {
             Preset::Profiles => profiles(&base),
             Preset::Lanes => lanes(&base),
             Preset::Singles => singles(&base),
+            Preset::Knobs => knobs(&base),
         }
     }
 
@@ -283,22 +289,55 @@ fn lanes(base: &Scenario) -> Vec<Scenario> {
 
 fn singles(base: &Scenario) -> Vec<Scenario> {
     let profiles = [Profile::Balanced, Profile::Latency, Profile::Throughput];
-    let row = |profile: Profile, fan_out: usize, rate: Option<f64>| Scenario {
-        name: format!("128 B singly, 1 → {fan_out}, {}", profile.name()),
-        profile: Some(profile),
+    let of = |profile: Profile| {
+        [None, Some(2000.0), Some(50_000.0)].map(|rate| Scenario {
+            name: format!("128 B singly, 1 → 10, {}", profile.name()),
+            profile: Some(profile),
+            ..single(base, rate)
+        })
+    };
+    profiles.into_iter().flat_map(of).collect()
+}
+
+/// Single messages to ten, as fast as they go and on a schedule.
+fn single(base: &Scenario, rate: Option<f64>) -> Scenario {
+    Scenario {
         payload_bytes: 128,
         batch: 1,
         publishers: 1,
         publish: Channels::connections(1),
-        fan_out,
+        fan_out: 10,
         members: 0,
-        subscribe: Channels::connections(fan_out),
+        subscribe: Channels::connections(10),
         pace: rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: Arrivals::Poisson }),
         bare_share: None,
         ..base.clone()
+    }
+}
+
+/// Knobs of the default profile, each turned so far that it shows.
+const KNOBS: [&str; 9] = [
+    "--batch-messages=1",
+    "--batch-messages=1024",
+    "--batch-bytes=4KiB",
+    "--batch-delay=2ms --batch-when-idle=wait",
+    "--subscription-messages=1024",
+    "--subscription-bytes=256KiB",
+    "--max-link-bytes=256KiB",
+    "--max-link-bytes=256MiB --subscription-bytes=128MiB --subscription-messages=1048576",
+    "--max-queued-bytes=1MiB",
+];
+
+fn knobs(base: &Scenario) -> Vec<Scenario> {
+    let of = |knob: Option<&'static str>| {
+        [None, Some(50_000.0)].map(|rate| Scenario {
+            name: format!("128 B singly, 1 → 10, {}", knob.unwrap_or("balanced")),
+            profile: Some(Profile::Balanced),
+            knob,
+            ..single(base, rate)
+        })
     };
-    let of = |profile| [row(profile, 10, None), row(profile, 10, Some(2000.0)), row(profile, 10, Some(50_000.0))];
-    profiles.into_iter().flat_map(of).collect()
+    std::iter::once(None).chain(KNOBS.map(Some)).flat_map(of).collect()
 }
 
 #[cfg(test)]

@@ -50,10 +50,13 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
     Ok(report)
 }
 
+/// With which profile and knob a server runs.
+type Tuning = (Option<Profile>, Option<&'static str>);
+
 struct Suite<'a> {
     options: &'a PubsubOptions,
     scratch: &'a Scratch,
-    server: Option<(Option<Profile>, Server)>,
+    server: Option<(Tuning, Server)>,
     progress: &'a mut dyn Progress,
     lines: Vec<plots::Line>,
     /// The last run that counted.
@@ -70,7 +73,9 @@ impl Suite<'_> {
                 None => scenarios.push(Scenario::from_options(options, *carrier)),
             }
         }
-        if options.server.target.is_some() && scenarios.iter().any(|scenario| scenario.profile.is_some()) {
+        if options.server.target.is_some()
+            && scenarios.iter().any(|scenario| scenario.profile.is_some() || scenario.knob.is_some())
+        {
             let message = "needs servers started with different profiles: leave --target out".to_owned();
             return Err(BenchError::Option { option: "--preset", message });
         }
@@ -92,12 +97,14 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// The server with a profile: kept from scenario to scenario while that does not change.
-    fn server(&mut self, profile: Option<Profile>) -> Result<&Server, BenchError> {
-        if self.server.as_ref().is_none_or(|(running, _)| *running != profile) {
+    /// The server as a scenario wants it: kept from one to the next while that does not change.
+    fn server(&mut self, scenario: &Scenario) -> Result<&Server, BenchError> {
+        let tuning = (scenario.profile, scenario.knob);
+        if self.server.as_ref().is_none_or(|(running, _)| *running != tuning) {
             self.server = None; // stops it before another begins
-            let server = Server::reach(&self.options.server, self.scratch, profile, self.progress)?;
-            self.server = Some((profile, server));
+            let (profile, knob) = tuning;
+            let server = Server::reach(&self.options.server, self.scratch, profile, knob, self.progress)?;
+            self.server = Some((tuning, server));
         }
         Ok(&self.server.as_ref().expect("just started").1)
     }
@@ -164,7 +171,7 @@ impl Suite<'_> {
 
     fn one(&mut self, scenario: &Scenario, pace: Pace) -> Result<Outcome, BenchError> {
         let options = self.options;
-        let server = self.server(scenario.profile)?;
+        let server = self.server(scenario)?;
         let plan = scenario.plan(options, server.place(scenario.carrier)?, pace);
         stage::run(&plan, server.process)
     }
@@ -195,7 +202,7 @@ impl Suite<'_> {
     /// A run of the search: given up soon, since it will be repeated at another rate.
     fn trial(&mut self, scenario: &Scenario, pace: Pace, objective: Objective) -> Result<Outcome, BenchError> {
         let options = self.options;
-        let server = self.server(scenario.profile)?;
+        let server = self.server(scenario)?;
         let mut plan = scenario.plan(options, server.place(scenario.carrier)?, pace);
         plan.give_up = (objective.bound * 20).max(Duration::from_secs(1));
         stage::run(&plan, server.process)

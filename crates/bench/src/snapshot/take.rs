@@ -50,7 +50,7 @@ pub(super) fn take(
     path: &Path,
 ) -> Result<Taken, BenchError> {
     let mut file = match target {
-        Target::File => Some(File::create(path).and_then(SnapshotFile::new).map_err(BenchError::files(path))?),
+        Target::File => Some(File::create(path).map(SnapshotFile::new).map_err(BenchError::files(path))?),
         Target::Null => None,
     };
     let (begun, before) = (Instant::now(), Usage::read(Whose::Own));

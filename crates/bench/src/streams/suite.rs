@@ -117,7 +117,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     let scratch = Scratch::below(options.server.dir.as_deref())?;
     let mut report = Report::begin("streams", scratch.path());
     let before = Usage::read(Whose::Own);
-    let server = Server::reach(&options.server, &scratch, None, progress)?;
+    let server = Server::reach(&options.server, &scratch, None, None, progress)?;
     report.condition("server", server.name());
     report.condition("durability", options.durability.name());
     report.condition("load", options.load.describe());

@@ -18,7 +18,7 @@ use std::{
 
 use thalweg_types::{
     Action, Classified,
-    limits::{MAX_LINK_SUBSCRIPTIONS, MAX_QUEUE_GROUP_BYTES, MAX_QUEUE_GROUP_MEMBERS},
+    limits::{MAX_QUEUE_GROUP_BYTES, MAX_QUEUE_GROUP_MEMBERS},
 };
 
 pub(crate) use self::state::{Offered, Place, Reserved};
@@ -39,9 +39,12 @@ pub enum SubscribeError {
     /// The link has one of that id.
     #[error("subscription {} exists on this connection: choose another id, or unsubscribe first", .0.0)]
     DuplicateId(SubscriptionId),
-    /// [`MAX_LINK_SUBSCRIPTIONS`] of one link.
-    #[error("a connection has at most {MAX_LINK_SUBSCRIPTIONS} subscriptions: unsubscribe, or use patterns")]
-    TooManyOnLink,
+    /// The bound of one link.
+    #[error("a connection has at most {max} subscriptions: unsubscribe, or use patterns")]
+    TooManyOnLink {
+        /// The bound.
+        max: usize,
+    },
     /// The broker's bound.
     #[error("the node has as many subscriptions as it may hold ({max}): try again later, or raise the bound")]
     TooMany {
@@ -69,7 +72,7 @@ impl Classified for SubscribeError {
     fn code(&self) -> &'static str {
         match self {
             Self::DuplicateId(_) => "subscription_exists",
-            Self::TooManyOnLink => "too_many_subscriptions_on_connection",
+            Self::TooManyOnLink { .. } => "too_many_subscriptions_on_connection",
             Self::TooMany { .. } => "too_many_subscriptions",
             Self::GroupName { .. } => "queue_group_name",
             Self::GroupFull => "queue_group_full",
@@ -204,8 +207,9 @@ impl Link {
             if state.find(id).is_some() {
                 return Err(SubscribeError::DuplicateId(id));
             }
-            if state.len() >= MAX_LINK_SUBSCRIPTIONS {
-                return Err(SubscribeError::TooManyOnLink);
+            let max = self.core.config.max_link_subscriptions;
+            if state.len() >= max {
+                return Err(SubscribeError::TooManyOnLink { max });
             }
             let make = |tag| Subscription::new(id, tag, pattern.clone(), options);
             let place = state.insert(id, options.policy, make);

@@ -48,8 +48,9 @@ enum Mode {
 
 impl SnapshotFile {
     /// Writes from the file's beginning.
-    pub fn new(file: File) -> io::Result<Self> {
-        Ok(Self { file, piece: Piece::new(), at: 0, mode: Mode::Cached, rests_until: None })
+    #[must_use]
+    pub fn new(file: File) -> Self {
+        Self { file, piece: Piece::new(), at: 0, mode: Mode::Cached, rests_until: None }
     }
 
     /// The file with all that was written, to be read.
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn what_is_written_in_any_pieces_and_cut_is_read_again() {
         for file in [file_beside_the_build(), tempfile::tempfile().unwrap()] {
-            let mut out = SnapshotFile::new(file).unwrap();
+            let mut out = SnapshotFile::new(file);
             let bytes = numbered(3_000_000);
             out.write_all(&bytes[..10]).unwrap();
             out.write_all(&bytes[10..2_500_000]).unwrap();
@@ -210,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_file_system_without_direct_writes_gets_the_same_bytes() {
-        let mut out = SnapshotFile::new(file_beside_the_build()).unwrap();
+        let mut out = SnapshotFile::new(file_beside_the_build());
         out.mode = Mode::CachedForGood;
         let bytes = numbered(1_000_000);
         out.write_all(&bytes).unwrap();
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn it_rests_for_a_bounded_time() {
-        let mut out = SnapshotFile::new(file_beside_the_build()).unwrap();
+        let mut out = SnapshotFile::new(file_beside_the_build());
         out.write_all(&vec![1; PIECE_BYTES - 1]).unwrap();
         assert!(out.rests_until.is_none(), "nothing went to the disk yet");
         out.write_all(&[1]).unwrap();

@@ -27,7 +27,7 @@ use crate::{
     error::ApiError,
     json::{self, push_bytes, push_number, required_bytes},
     limits::{DEFAULT_CACHE_KEYS, SCAN_PAGE_BYTES},
-    parse::{CacheScanQuery, Media},
+    parse::{ListQuery, Media},
     reply,
     ttl::JsonTtl,
 };
@@ -145,7 +145,7 @@ pub async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
 
 /// `GET /v1/caches/{cache}/keys`
 pub fn scan(app: &Arc<App>, call: &Call) -> Answer {
-    let query = CacheScanQuery::parse(call.head.uri.query())?;
+    let query = ListQuery::<u64>::parse(call.head.uri.query())?;
     let count = query.limit.unwrap_or(DEFAULT_CACHE_KEYS).min(MAX_CACHE_SCAN_KEYS as u64) as usize;
     let cache = find(app, &name(call, "/keys")?)?.cache;
     let page = cache.scan(app.views.now(), query.cursor.map(ScanCursor), count, SCAN_PAGE_BYTES);

@@ -5,7 +5,6 @@
 //! arguments, so a fuzz target calls them directly.
 //! Invariant: no input panics; whatever is not understood is a typed [`ParseError`], never ignored.
 
-mod caches;
 mod headers;
 mod percent;
 mod push;
@@ -19,7 +18,6 @@ use std::borrow::Cow;
 
 use thalweg_types::{Action, Classified};
 
-pub use caches::CacheScanQuery;
 pub use headers::{Freshness, Media, negotiate, read_freshness, request_media, write_condition};
 pub use percent::{decode, decode_query, encode};
 pub use push::PushQuery;

@@ -331,16 +331,16 @@ pub fn producer_epoch(epoch: u64) -> Result<u32, ParseError> {
     u32::try_from(epoch).map_err(|_| ParseError::BadParameter { name: "epoch", expected: "a number below 2^32" })
 }
 
-/// `GET /v1/streams`: a page of a list.
+/// `GET /v1/streams`, `GET /v1/caches/{cache}/keys`: a page of a list, whose cursors are numbers of type `C`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListQuery {
+pub struct ListQuery<C = u32> {
     /// At most so many.
     pub limit: Option<u64>,
     /// After this one, as an earlier page said.
-    pub cursor: Option<u32>,
+    pub cursor: Option<C>,
 }
 
-impl ListQuery {
+impl<C: Default + TryFrom<u64>> ListQuery<C> {
     /// Reads the parameters.
     pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut parsed = Self::default();
@@ -349,13 +349,10 @@ impl ListQuery {
             match &*name {
                 "limit" => once(&mut parsed.limit, "limit", number("limit", &value)?)?,
                 "cursor" => {
-                    let cursor = number("cursor", &value).ok().and_then(|cursor| u32::try_from(cursor).ok());
+                    let cursor = number("cursor", &value).ok().and_then(|cursor| C::try_from(cursor).ok());
                     let expected = "a cursor as an earlier reply gave it";
-                    once(
-                        &mut parsed.cursor,
-                        "cursor",
-                        cursor.ok_or(ParseError::BadParameter { name: "cursor", expected })?,
-                    )?;
+                    let cursor = cursor.ok_or(ParseError::BadParameter { name: "cursor", expected })?;
+                    once(&mut parsed.cursor, "cursor", cursor)?;
                 }
                 other => return unknown(other),
             }

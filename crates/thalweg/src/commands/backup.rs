@@ -256,7 +256,7 @@ fn take_partial(args: &Backup, target: &dyn Target, since: Option<Lsn>, partial:
         render::note(&format!("{} was not finished: it is taken anew", partial.display()));
     }
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(partial);
-    let file = file.and_then(SnapshotFile::new).map_err(fault)?;
+    let file = file.map(SnapshotFile::new).map_err(fault)?;
     let mut out = PartialFile { path: partial.to_owned(), file };
     let bar = bar("taking", 0, args.place.json);
     let mut progress = |bytes| bar.set_position(bytes);
