@@ -323,9 +323,9 @@ const KNOBS: [&str; 9] = [
     "--batch-delay=2ms --batch-when-idle=wait",
     "--subscription-messages=1024",
     "--subscription-bytes=256KiB",
-    "--max-link-bytes=256KiB",
+    "--max-link-bytes=1MiB --subscription-bytes=1MiB",
     "--max-link-bytes=256MiB --subscription-bytes=128MiB --subscription-messages=1048576",
-    "--max-queued-bytes=1MiB",
+    "--max-queued-bytes=1MiB --max-link-bytes=1MiB --subscription-bytes=1MiB",
 ];
 
 fn knobs(base: &Scenario) -> Vec<Scenario> {
