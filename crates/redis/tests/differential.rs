@@ -9,7 +9,7 @@ use support::{
     compare::{Pair, contents_are_alike},
     connection::Target,
     frame::Frame,
-    generate::{Generator, Mix, hashes, keys, now_millis, streams, strings},
+    generate::{Generator, Mix, connection, hashes, keys, now_millis, streams, strings},
     histories,
     redis_server::RedisServer,
     seed,
@@ -128,7 +128,7 @@ fn everything_at_once_is_answered_as_redis_answers_and_nothing_is_left_out() {
 fn histories_of_one_redis_are_those_of_another() {
     let (Some(one), Some(other)) = (RedisServer::start(), RedisServer::start()) else { return };
     let seed = seed(106);
-    let mix = Mix::new(&[strings::ALL, keys::ALL, hashes::ALL]);
+    let mix = Mix::new(&[strings::ALL, keys::ALL, hashes::ALL, connection::ALL]);
     for protocol in [2, 3] {
         let clients = |server: &RedisServer| (0..3).map(|_| server.connect(protocol)).collect::<Vec<_>>();
         histories::pipelines(&mut one.connect(protocol), &mut other.connect(protocol), &mix, seed, 200);

@@ -6,7 +6,6 @@ use crate::{
     Reply,
     command::Answer,
     errors::{key_too_long, unknown_subcommand, wrong_arity},
-    expiry::is,
     number::{MAX_DIGITS, parse_integer},
     store::{Kind, Read, Value},
 };
@@ -17,7 +16,7 @@ const MAX_EMBEDDED_BYTES: usize = 44;
 pub(super) fn object(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let subcommand = args[1];
     let names = ["encoding", "freq", "idletime", "refcount"];
-    let Some(name) = names.into_iter().find(|name| is(subcommand, name)) else {
+    let Some(name) = names.into_iter().find(|name| subcommand.eq_ignore_ascii_case(name.as_bytes())) else {
         return Ok(unknown_subcommand("OBJECT", subcommand));
     };
     let &[_, _, key] = args else { return Ok(wrong_arity(&format!("object|{name}"))) };

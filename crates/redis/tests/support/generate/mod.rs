@@ -1,5 +1,6 @@
 //! Random commands. A family of commands is a module with a table of functions; [`Mix`] takes some families.
 
+pub mod connection;
 pub mod hashes;
 pub mod keys;
 pub mod streams;
