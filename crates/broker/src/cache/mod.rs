@@ -436,6 +436,12 @@ impl Cache {
         page
     }
 
+    /// A scan goes on from there behind a key, whether it is there or not.
+    #[must_use]
+    pub fn cursor_behind(&self, key: &[u8]) -> ScanCursor {
+        ScanCursor(Self::place(self.hasher.hash_one(key)))
+    }
+
     /// Forgets everything. Counters stay.
     pub fn clear(&self) {
         for shard in &self.shards {
