@@ -21,6 +21,7 @@ mod optimistic;
 mod past;
 mod push;
 mod recipes;
+mod redis;
 mod snapshots;
 mod streams;
 mod time;

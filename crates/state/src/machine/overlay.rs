@@ -28,6 +28,8 @@ pub(crate) struct Overlay<'a> {
     clears: Vec<(KeyspaceId, &'a [u8])>,
     /// What a planned transaction has set so far, with what was there before.
     tried: Option<Tried<'a>>,
+    /// The allocation of the last one.
+    spare: Vec<Before<'a>>,
     /// The last command that reads keys: what those after it write need not be remembered.
     last_reader: usize,
     /// The command being run.
@@ -49,7 +51,7 @@ impl<'a> Overlay<'a> {
         };
         let readers = Commands::new(payload).enumerate().filter(|(_, framed)| reads(framed));
         let last_reader = readers.last().map_or(0, |(number, _)| number);
-        Self { keys: BTreeMap::new(), clears: Vec::new(), tried: None, last_reader, number: 0, own: false }
+        Self { keys: BTreeMap::new(), clears: Vec::new(), tried: None, spare: Vec::new(), last_reader, number: 0, own: false }
     }
 
     /// Goes on to a command.
@@ -127,12 +129,15 @@ impl<'a> Overlay<'a> {
 
     /// From here on changes can be taken back.
     pub(crate) fn try_out(&mut self) {
-        self.tried = Some(Tried { before: Vec::new(), clears: self.clears.len() });
+        self.tried = Some(Tried { before: std::mem::take(&mut self.spare), clears: self.clears.len() });
     }
 
     /// The changes since [`try_out`](Self::try_out) stay.
     pub(crate) fn keep(&mut self) {
-        self.tried = None;
+        if let Some(tried) = self.tried.take() {
+            self.spare = tried.before;
+            self.spare.clear();
+        }
     }
 
     /// Takes back the changes since [`try_out`](Self::try_out).
