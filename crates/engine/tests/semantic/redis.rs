@@ -49,14 +49,17 @@ fn read(db: &Database, words: &str) -> Reply {
 fn strings_and_hashes_outlive_restarts(node: &mut Node) {
     let db = node.db();
     let large = long(7);
-    let replies = propose(db, &[
-        &[b"SET", b"s", b"v"],
-        &[b"SET", b"large", &large],
-        &[b"HSET", b"h", b"f", b"1", b"g", b"2"],
-        &[b"INCRBY", b"n", b"40"],
-        &[b"HINCRBY", b"h", b"f", b"5"],
-        &[b"PEXPIRE", b"h", b"100000"],
-    ]);
+    let replies = propose(
+        db,
+        &[
+            &[b"SET", b"s", b"v"],
+            &[b"SET", b"large", &large],
+            &[b"HSET", b"h", b"f", b"1", b"g", b"2"],
+            &[b"INCRBY", b"n", b"40"],
+            &[b"HINCRBY", b"h", b"f", b"5"],
+            &[b"PEXPIRE", b"h", b"100000"],
+        ],
+    );
     let integers = [2, 40, 6, 1].map(Reply::Integer);
     assert_eq!(replies, [&[Reply::Ok, Reply::Ok], &integers[..]].concat());
     node.through_restarts(|db| {
@@ -160,7 +163,7 @@ fn backups_have_hashes_with_their_parts(node: &mut Node) {
     propose(node.db(), &[&[b"SET", b"large", &long(3)]]);
     let parts = [all, take(node.db(), &since(lsn))];
     for backend in targets(node.backend()) {
-        let mut copy = Copy::of(&parts, RestoreTo::default(), backend, node.clock().now());
+        let mut copy = Copy::of(&parts, RestoreTo::default(), backend, node.clock().wall());
         for _ in 0..2 {
             let db = copy.open();
             assert_eq!(read(&db, "HMGET h f g"), Reply::Array(vec![Reply::bulk(b"3"), Reply::bulk(b"2")]));

@@ -51,7 +51,15 @@ impl<'a> Overlay<'a> {
         };
         let readers = Commands::new(payload).enumerate().filter(|(_, framed)| reads(framed));
         let last_reader = readers.last().map_or(0, |(number, _)| number);
-        Self { keys: BTreeMap::new(), clears: Vec::new(), tried: None, spare: Vec::new(), last_reader, number: 0, own: false }
+        Self {
+            keys: BTreeMap::new(),
+            clears: Vec::new(),
+            tried: None,
+            spare: Vec::new(),
+            last_reader,
+            number: 0,
+            own: false,
+        }
     }
 
     /// Goes on to a command.
