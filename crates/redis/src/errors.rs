@@ -75,7 +75,8 @@ pub fn unknown_command(args: &[&[u8]]) -> Reply {
 }
 
 /// There is no such subcommand.
-pub(crate) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
+#[must_use]
+pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     let mut text = b"unknown subcommand '".to_vec();
     text.extend_from_slice(c_string(cut(subcommand, MAX_REPEATED_BYTES)));
     text.extend_from_slice(format!("'. Try {command} HELP.").as_bytes());

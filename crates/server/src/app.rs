@@ -37,6 +37,7 @@ use crate::{
     parse::ParseError,
     past, producers, records,
     reply::{DURABILITY, REQUEST_ID},
+    resp,
     routes::Operation,
     scan,
     snapshot::{self, Snapshots},
@@ -65,6 +66,8 @@ pub struct App {
     pub metrics: Metrics,
     /// Those of native connections.
     pub native_metrics: native::metrics::Metrics,
+    /// Those of Redis clients.
+    pub resp_metrics: resp::metrics::Metrics,
     /// Whether one connection has the server to itself.
     pub solitude: Solitude,
     /// Turns true when the server stops.
@@ -120,6 +123,7 @@ impl App {
             admission: Admission::new(&config),
             metrics: Metrics::new(),
             native_metrics: native::metrics::Metrics::new(),
+            resp_metrics: resp::metrics::Metrics::default(),
             solitude: Solitude::default(),
             stopping,
             views: Views::new(&config),

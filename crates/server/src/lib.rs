@@ -34,6 +34,7 @@ mod past;
 mod producers;
 mod records;
 mod reply;
+pub mod resp;
 pub mod routes;
 mod scan;
 mod server;

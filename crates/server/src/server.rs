@@ -35,10 +35,10 @@ use tower_service::Service as _;
 use crate::{
     admission::Held,
     app::App,
-    config::{Config, NativeAddress},
+    config::{Config, NativeAddress, RespAddress},
     connection::{Activity, Busy, Patience, Verdict, Watch, Watched},
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
-    native,
+    native, resp,
     routes::router,
 };
 
@@ -69,6 +69,19 @@ pub enum ServerError {
     /// The native protocol's certificate cannot be used.
     #[error("{0}; it is for TLS and QUIC: native_tls = false and native_quic_sockets = 0 do without")]
     Certificate(#[from] thalweg_transport::IdentityError),
+    /// The address for Redis clients could not be bound.
+    #[error(
+        "cannot listen on {resp} for Redis clients: {error}; choose another with `resp`, or serve none with resp = off"
+    )]
+    BindResp {
+        /// The address.
+        resp: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A database of Redis clients cannot be served.
+    #[error("{0}; `resp_databases` says which there are")]
+    RespDatabase(#[from] resp::databases::DatabaseError),
     /// The configuration does not hold together.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
@@ -80,7 +93,8 @@ pub enum ServerError {
 impl Classified for ServerError {
     fn code(&self) -> &'static str {
         match self {
-            Self::Bind { .. } | Self::BindNative(_) | Self::BindNext(_) => "bind",
+            Self::Bind { .. } | Self::BindNative(_) | Self::BindNext(_) | Self::BindResp { .. } => "bind",
+            Self::RespDatabase(error) => error.code(),
             Self::Config(error) => error.code(),
             Self::Certificate(error) => error.code(),
             Self::Close(_) => "close",
@@ -89,7 +103,10 @@ impl Classified for ServerError {
 
     fn action(&self) -> Action {
         match self {
-            Self::Bind { .. } | Self::BindNative(_) | Self::BindNext(_) | Self::Config(_) => Action::Fix,
+            Self::Bind { .. } | Self::BindNative(_) | Self::BindNext(_) | Self::BindResp { .. } | Self::Config(_) => {
+                Action::Fix
+            }
+            Self::RespDatabase(error) => error.action(),
             Self::Certificate(error) => error.action(),
             Self::Close(_) => Action::Stop,
         }
@@ -102,6 +119,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     native: Option<thalweg_transport::Listener>,
+    resp: Option<(TcpListener, SocketAddr, Arc<resp::Resp>)>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
 }
@@ -126,7 +144,12 @@ impl Server {
             None => None,
         };
         let (stop, stopping) = watch::channel(false);
-        Ok(Self { listener, address, native, app: App::new(config, db, stopping), stop })
+        let app = App::new(config, db, stopping);
+        let resp = match app.config.resp {
+            RespAddress::At(at) => Some(bind_resp(&app, at).await?),
+            RespAddress::Off => None,
+        };
+        Ok(Self { listener, address, native, resp, app, stop })
     }
 
     /// Where it listens; with port 0 in the configuration, the port that the system chose.
@@ -141,6 +164,12 @@ impl Server {
         self.native.as_ref().map(thalweg_transport::Listener::local_addr)
     }
 
+    /// Where it serves Redis clients, if it does.
+    #[must_use]
+    pub fn resp_addr(&self) -> Option<SocketAddr> {
+        self.resp.as_ref().map(|(_, address, _)| *address)
+    }
+
     /// The fingerprint of the native protocol's certificate, if it has one.
     #[must_use]
     pub fn fingerprint(&self) -> Option<thalweg_transport::Fingerprint> {
@@ -149,7 +178,7 @@ impl Server {
 
     /// Serves until `shutdown` resolves, then stops and closes the database.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
-        let Self { listener, address, native, app, stop } = self;
+        let Self { listener, address, native, resp, app, stop } = self;
         tracing::info!(%address, durability = app.config.durability.name(), "serving HTTP");
         let mut connections = JoinSet::new();
         let reclaiming = tokio::spawn({
@@ -160,6 +189,10 @@ impl Server {
             native::security::announce(&native, &app.config);
             // Ends with its last connection, so the drain below waits for those as for HTTP's.
             connections.spawn(native::listen::serve(native::Native::new(&app), native));
+        }
+        if let Some((listener, address, resp)) = resp {
+            tracing::info!(%address, "serving Redis clients");
+            connections.spawn(resp::listen::serve(resp, listener));
         }
         accept_until(shutdown, &listener, &app, &mut connections).await;
         drop(listener);
@@ -181,6 +214,14 @@ impl Server {
             Err(panic) => Err(ServerError::Close(WriteError::StateFailed { reason: panic.to_string() })),
         }
     }
+}
+
+async fn bind_resp(app: &Arc<App>, at: SocketAddr) -> Result<(TcpListener, SocketAddr, Arc<resp::Resp>), ServerError> {
+    let failed = |error| ServerError::BindResp { resp: at, error };
+    let listener = listen(at).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let databases = resp::databases::Databases::open(app).await?;
+    Ok((listener, address, resp::Resp::new(app, databases)))
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

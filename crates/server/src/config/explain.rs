@@ -3,13 +3,14 @@
 
 use std::fmt::Write as _;
 
-use super::{ByteSize, Config, KNOBS, Resolved};
+use super::{ByteSize, Config, KNOBS, Resolved, RespAddress};
 use thalweg_types::limits::DEFAULT_CACHED_SUBJECTS;
 
 use crate::limits::{
     CACHED_SUBJECT_BYTES, CONNECTION_BYTES, HANDSHAKE_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES,
     QUIC_SOCKET_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
+use crate::resp::cursors::CURSORS_BYTES;
 
 /// What a tail holds: over HTTP two pages, over the native protocol one that is larger.
 const TAIL_BYTES: u64 = {
@@ -83,6 +84,10 @@ impl Config {
                 DEFAULT_CACHED_SUBJECTS as u64 * CACHED_SUBJECT_BYTES,
             ),
             ("caches: max_caches_bytes".to_owned(), self.max_caches_bytes.0),
+            (
+                "scans of Redis clients under way".to_owned(),
+                if self.resp == RespAddress::Off { 0 } else { CURSORS_BYTES },
+            ),
         ];
         let sum = parts.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         parts.push(("sum".to_owned(), sum));

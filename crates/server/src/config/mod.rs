@@ -10,6 +10,7 @@ mod certificate;
 mod explain;
 mod layers;
 mod profile;
+mod resp;
 mod units;
 
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock};
@@ -29,6 +30,7 @@ pub use certificate::PemFile;
 pub use explain::example;
 pub use layers::{Layers, Resolved, Source};
 pub use profile::{Profile, WhenIdle};
+pub use resp::{Password, RespAddress, RespDatabase, RespDatabases};
 pub use units::{Backend, ByteSize, LogFormat, NativeAddress, Setting, Span};
 
 /// A knob: what the help, the example file and the explanation say about it.
@@ -139,6 +141,18 @@ knobs! {
     /// Bytes of a QUIC connection that may be on their way, each way; a channel gets half. Costs twice that much
     /// memory for each connection whose side does not read; less slows down far clients: a round trip each.
     native_quic_window: ByteSize = |_| ByteSize(2 * MIB);
+    /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` serves none. Costs one listening
+    /// socket, 5 MiB for scans under way, and up to 64 MiB of replies for each client that asks for so much at once.
+    resp: RespAddress = |_| RespAddress::Off;
+    /// Databases of Redis clients by number: `keyspace:NAME`, durable, created with exact counts if missing, or `cache:NAME`,
+    /// for strings, created if missing. Costs what you store; a cache costs `new_cache_bytes` once it is full.
+    resp_databases: RespDatabases = |_| RespDatabases(vec![
+        (0, RespDatabase::Keyspace("redis".to_owned())),
+        (1, RespDatabase::Cache("redis".to_owned())),
+    ]);
+    /// Password of Redis clients (`AUTH`, `HELLO`); empty asks for none. Costs nothing; it travels in the clear, and a flag is
+    /// seen by whoever lists processes: prefer the environment or the file.
+    resp_password: Password = |_| Password::default();
     /// Permit an address that other machines reach, although there is no authentication, and no TLS for HTTP:
     /// costs the confidentiality of everything stored unless the network is trusted.
     allow_unprotected: bool = |_| false;
@@ -296,6 +310,12 @@ impl Config {
             return Err(ConfigError::Unprotected { knob: "http", address: self.http });
         }
         self.check_native()?;
+        if let RespAddress::At(address) = self.resp
+            && !address.ip().is_loopback()
+            && !self.allow_unprotected
+        {
+            return Err(ConfigError::Unprotected { knob: "resp", address });
+        }
         if u32::try_from(self.segment_bytes.0).is_err() {
             return wrong("segment_bytes", "below 4GiB");
         }

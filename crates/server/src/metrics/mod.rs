@@ -18,7 +18,7 @@ use thalweg_types::Durability;
 
 pub use histogram::{Shards, Snapshot};
 
-use crate::{app::App, native, routes::Operation};
+use crate::{app::App, native, resp, routes::Operation};
 
 /// Levels, and "shows and stores nothing".
 const LEVELS: usize = Durability::ALL.len() + 1;
@@ -68,6 +68,7 @@ pub fn render(app: &Arc<App>) -> String {
     registry.register_collector(Box::new(collect::Requests(Arc::clone(app))));
     registry.register_collector(Box::new(collect::Node(Arc::clone(app))));
     registry.register_collector(Box::new(native::metrics::Scraped(Arc::clone(app))));
+    registry.register_collector(Box::new(resp::metrics::Scraped(Arc::clone(app))));
     registry.register_collector(Box::new(groups::Groups(Arc::clone(app))));
     registry.register_collector(Box::new(views::Subjects(Arc::clone(app))));
     registry.register_collector(Box::new(views::Caches(Arc::clone(app))));

@@ -17,7 +17,7 @@ use std::{
     borrow::Cow,
     cell::OnceCell,
     fmt,
-    ops::{Bound, ControlFlow},
+    ops::Bound,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -292,6 +292,8 @@ mod tests {
 
     use thalweg_broker::CacheConfig;
     use thalweg_redis::{admit, execute, model::Model, run_read};
+
+    use std::ops::ControlFlow;
 
     use super::*;
 

@@ -4,6 +4,7 @@
 pub mod carried;
 pub mod jobs;
 pub mod native;
+pub mod resp;
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -24,6 +25,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Node {
     pub address: SocketAddr,
     pub native: Option<SocketAddr>,
+    pub resp: Option<SocketAddr>,
     pub fingerprint: Option<thalweg_transport::Fingerprint>,
     pub db: Database,
     stop: Option<oneshot::Sender<()>>,
@@ -68,13 +70,13 @@ impl Node {
 
     pub async fn over(config: Config, db: Database) -> Self {
         let server = Server::bind(config, &db).await.unwrap();
-        let (address, native) = (server.local_addr(), server.native_addr());
+        let (address, native, resp) = (server.local_addr(), server.native_addr(), server.resp_addr());
         let fingerprint = server.fingerprint();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        Self { address, native, fingerprint, db, stop: Some(stop), running, _dir: None }
+        Self { address, native, resp, fingerprint, db, stop: Some(stop), running, _dir: None }
     }
 
     pub async fn connect(&self) -> Client {

@@ -1,0 +1,145 @@
+//! Where Redis clients are served, with which databases, and what they must say first.
+
+use std::{fmt, net::SocketAddr, sync::Arc};
+
+use thalweg_types::limits::MAX_NAME_BYTES;
+
+use super::Setting;
+
+/// Where Redis clients are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RespAddress {
+    /// Nowhere.
+    Off,
+    /// There.
+    At(SocketAddr),
+}
+
+impl Setting for RespAddress {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "off" => Ok(Self::Off),
+            address => address.parse().map(Self::At).map_err(|_| "off, or an address and port such as 127.0.0.1:7379"),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Off => "off".to_owned(),
+            Self::At(address) => address.to_string(),
+        }
+    }
+}
+
+/// What a database of Redis clients is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RespDatabase {
+    /// A keyspace of that name.
+    Keyspace(String),
+    /// A cache of that name.
+    Cache(String),
+}
+
+/// Which number is which database, from the lowest number on; 0 is among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RespDatabases(pub Vec<(u32, RespDatabase)>);
+
+/// Numbers are below this.
+const MAX_DATABASES: u32 = 256;
+
+impl Setting for RespDatabases {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let expected = "numbers below 256 with what they are, 0 among them, such as 0=keyspace:redis,1=cache:redis";
+        let mut databases = Vec::new();
+        for part in text.split(',') {
+            let (number, what) = part.trim().split_once('=').ok_or(expected)?;
+            let number: u32 = number.parse().map_err(|_| expected)?;
+            let (kind, name) = what.split_once(':').ok_or(expected)?;
+            let name = (1..=MAX_NAME_BYTES).contains(&name.len()).then(|| name.to_owned()).ok_or(expected)?;
+            let database = match kind {
+                "keyspace" => RespDatabase::Keyspace(name),
+                "cache" => RespDatabase::Cache(name),
+                _ => return Err(expected),
+            };
+            databases.push((number, database));
+        }
+        databases.sort_by_key(|(number, _)| *number);
+        let is_clear = databases.windows(2).all(|pair| pair[0].0 != pair[1].0);
+        let first = databases.first().map(|(number, _)| *number);
+        let last = databases.last().map_or(0, |(number, _)| *number);
+        if is_clear && first == Some(0) && last < MAX_DATABASES { Ok(Self(databases)) } else { Err(expected) }
+    }
+
+    fn show(&self) -> String {
+        let part = |(number, database): &(u32, RespDatabase)| match database {
+            RespDatabase::Keyspace(name) => format!("{number}=keyspace:{name}"),
+            RespDatabase::Cache(name) => format!("{number}=cache:{name}"),
+        };
+        self.0.iter().map(part).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// What a client must know; empty: nothing. Shown to nobody.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Password(Option<Arc<[u8]>>);
+
+impl Password {
+    /// Whether there is one.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Whether it is this. Takes as long for any other of the same length.
+    #[must_use]
+    pub fn is(&self, given: &[u8]) -> bool {
+        self.0.as_ref().is_some_and(|password| {
+            let differ = password.iter().zip(given).fold(0, |differ, (right, given)| differ | (right ^ given));
+            password.len() == given.len() && std::hint::black_box(differ) == 0
+        })
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.show())
+    }
+}
+
+impl Setting for Password {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        Ok(Self((!text.is_empty()).then(|| text.as_bytes().into())))
+    }
+
+    /// Not what it is: that would be read from logs and explanations.
+    fn show(&self) -> String {
+        if self.is_set() { "(set)".to_owned() } else { String::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_have_numbers_of_their_own_and_zero_is_among_them() {
+        let parse = |text: &str| RespDatabases::parse(text);
+        let two = parse("1=cache:c, 0=keyspace:k:x").unwrap();
+        assert_eq!(two.show(), "0=keyspace:k:x,1=cache:c");
+        assert_eq!(parse(&two.show()), Ok(two));
+        for wrong in
+            ["", "0", "0=k", "0=keyspace:", "1=cache:c", "0=cache:a,0=cache:b", "0=cache:a,256=cache:b", "0=x:y"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_shown_to_nobody() {
+        let password = Password::parse("hunter2").unwrap();
+        assert!(password.is(b"hunter2") && !password.is(b"hunter3") && !password.is(b"hunter22") && !password.is(b""));
+        assert!(!format!("{password:?} {}", password.show()).contains("hunter"));
+        let none = Password::parse("").unwrap();
+        assert!(!none.is_set() && !none.is(b"") && none.show().is_empty());
+    }
+}

@@ -1,0 +1,146 @@
+//! Reads that wait: `XREAD` and `XREADGROUP` with `BLOCK`, outside of `MULTI`.
+//!
+//! Owns: waiting, until a key has changed, the time is up, or the client is gone. Does not own what is waited for
+//! ([`Blocked`]), nor who tells of changes ([`waiting`](super::waiting)).
+//!
+//! In order: the client registers for its keys; its command is done as it was given; if it answers nothing, the client
+//! waits to be told of a change, looks, and does the command again when that would answer something. Nobody polls. Of
+//! several who wait for one consumer group's entry the quickest gets it, not the first.
+//!
+//! Bound: each counts as a tail (`max_tails`).
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use thalweg_redis::{
+    Command, Reply, Run,
+    streams::block::{Blocked, Poll as Found},
+};
+use thalweg_transport::Outbox;
+use tokio::time::Sleep;
+
+use super::{
+    database::Database,
+    failure::Failure,
+    session::{Flow, Session},
+    waiting::Waiter,
+};
+use crate::admission::Held;
+
+/// A read that waits.
+#[derive(Debug)]
+pub struct Wait {
+    blocked: Blocked,
+    waiter: Waiter,
+    until: Option<Pin<Box<Sleep>>>,
+    muted: bool,
+    _held: Held,
+}
+
+impl Session {
+    /// A reading command that may wait; none: it does not.
+    pub(super) fn blocking_command(
+        &mut self,
+        command: &'static Command,
+        arguments: &[&[u8]],
+        out: &mut Outbox,
+    ) -> Option<Flow> {
+        if !arguments.iter().any(|argument| argument.eq_ignore_ascii_case(b"block")) {
+            return None;
+        }
+        if !self.burst.is_empty() {
+            return Some(Flow::Again);
+        }
+        let begun = self.store().read(|read| Blocked::begin(read, arguments));
+        let blocked = match begun {
+            Ok(blocked) => blocked?,
+            Err(failure) => {
+                self.error(&failure.0, out);
+                return Some(Flow::Done);
+            }
+        };
+        let Some(held) = self.resp.app.admission.tails.take(1) else {
+            self.error("BUSY too many reads that wait: retry later", out);
+            return Some(Flow::Done);
+        };
+        let waiter = self.resp.waiting.register(self.database, blocked.keys().map(|key| &key[..]));
+        let until = blocked.timeout().map(|timeout| Box::pin(tokio::time::sleep(timeout)));
+        let wait = Box::new(Wait { blocked, waiter, until, muted: self.muted, _held: held });
+        // What changed before it was registered has rung for nobody.
+        wait.waiter.ring();
+        Some(self.try_to_read(command, arguments, wait, out))
+    }
+
+    /// Does the command, and waits if it answers nothing.
+    fn try_to_read(
+        &mut self,
+        command: &'static Command,
+        arguments: &[&[u8]],
+        wait: Box<Wait>,
+        out: &mut Outbox,
+    ) -> Flow {
+        let done = match (self.store(), command.run) {
+            (Database::Batched(_), Run::Write(_)) => {
+                if let Some(flow) = self.enter(1, 0, out) {
+                    return flow;
+                }
+                self.push(command, arguments, false);
+                self.may_block = Some(wait);
+                return Flow::Send;
+            }
+            (Database::Immediate(database), _) => {
+                let mut done = Ok(Reply::NullArray);
+                database.write(&mut |store| done = thalweg_redis::run(store, command, arguments));
+                done.map_err(Failure::from)
+            }
+            (database, _) => database.read(|read| thalweg_redis::run_read(read, command, arguments)),
+        };
+        match done {
+            Ok(Reply::NullArray) => self.set_blocked(Some(wait)),
+            Ok(reply) => self.answer(&reply, out),
+            Err(failure) => self.error(&failure.0, out),
+        }
+        Flow::Done
+    }
+
+    /// Goes on with a read that waits. Whether something came of it.
+    pub(super) fn poll_blocked(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
+        let Some(wait) = &mut self.blocked else { return false };
+        self.muted = wait.muted;
+        if wait.waiter.poll(cx).is_ready() {
+            self.look_again(out);
+            return true;
+        }
+        let is_over = wait.until.as_mut().is_some_and(|until| matches!(until.as_mut().poll(cx), Poll::Ready(())));
+        if is_over {
+            self.set_blocked(None);
+            self.answer(&Reply::NullArray, out);
+        }
+        is_over
+    }
+
+    fn look_again(&mut self, out: &mut Outbox) {
+        let Some(wait) = self.blocked.take() else { return };
+        self.set_blocked(None);
+        match self.store().read(|read| wait.blocked.poll(read)) {
+            Ok(Found::Waiting) => self.set_blocked(Some(wait)),
+            Ok(Found::Ended(reply)) => self.answer(&reply, out),
+            Ok(Found::Ready) => {
+                let arguments = wait.blocked.arguments();
+                let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
+                match thalweg_redis::admit(&arguments) {
+                    Ok(command) => {
+                        if self.try_to_read(command, &arguments, wait, out) == Flow::Send {
+                            self.send_burst();
+                        }
+                    }
+                    Err(reply) => self.answer(&reply, out),
+                }
+            }
+            Err(failure) => self.error(&failure.0, out),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Connected clients, as `CLIENT LIST` shows them and `CLIENT KILL` ends them.
+//!
+//! Owns: the table of clients by id, what is known of each, that one is to end. Does not own connections.
+//! Bounded by the server's bound on connections, and by [`MAX_NAME_BYTES`] for what a client says of itself.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use super::waiting::Bell;
+
+/// Longest name that a client gives itself, or its library.
+pub const MAX_NAME_BYTES: usize = 1024;
+
+/// What a client has said of itself.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    /// `CLIENT SETNAME`
+    pub name: String,
+    /// `CLIENT SETINFO LIB-NAME`
+    pub library: String,
+    /// `CLIENT SETINFO LIB-VER`
+    pub library_version: String,
+}
+
+/// A connection, as others see it.
+#[derive(Debug)]
+pub struct Client {
+    /// From 1, never used again.
+    pub id: u64,
+    /// Whose it is.
+    pub peer: SocketAddr,
+    /// Where it was accepted.
+    pub local: SocketAddr,
+    /// What it has said of itself.
+    pub said: Mutex<Said>,
+    /// Number of its database.
+    pub database: AtomicU64,
+    /// 2 or 3.
+    pub protocol: AtomicU64,
+    /// Commands queued by `MULTI`, and one; 0 outside of one.
+    pub queued: AtomicUsize,
+    /// Keys watched.
+    pub watched: AtomicUsize,
+    /// Whether it waits in a blocking read.
+    pub is_blocked: AtomicBool,
+    /// Name of the last command.
+    pub last: Mutex<&'static str>,
+    /// When something was heard of it, in milliseconds since it came.
+    heard: AtomicU64,
+    since: Instant,
+    killed: AtomicBool,
+    /// Rung when it is to look whether it was killed.
+    pub bell: Bell,
+}
+
+impl Client {
+    /// It is to end.
+    pub fn kill(&self) {
+        self.killed.store(true, Relaxed);
+        self.bell.ring();
+    }
+
+    /// Whether it is to end.
+    pub fn is_killed(&self) -> bool {
+        self.killed.load(Relaxed)
+    }
+
+    /// Something was heard of it.
+    pub fn heard(&self, now: Instant, last: &'static str) {
+        self.heard.store((now - self.since).as_millis() as u64, Relaxed);
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
+    }
+
+    /// What it has said of itself.
+    pub fn said(&self) -> Said {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes what it says of itself.
+    pub fn say(&self, change: impl FnOnce(&mut Said)) {
+        change(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Its line of `CLIENT LIST`.
+    pub fn describe(&self, out: &mut String, now: Instant) {
+        let Said { name, library, library_version } = self.said();
+        let age = now.saturating_duration_since(self.since);
+        let idle = (age.as_millis() as u64).saturating_sub(self.heard.load(Relaxed)) / 1000;
+        let queued = self.queued.load(Relaxed);
+        let mut flags = String::new();
+        for (flag, is) in [('x', queued > 0), ('b', self.is_blocked.load(Relaxed))] {
+            if is {
+                flags.push(flag);
+            }
+        }
+        if flags.is_empty() {
+            flags.push('N');
+        }
+        let _ = writeln!(
+            out,
+            "id={} addr={} laddr={} fd=-1 name={name} age={} idle={idle} flags={flags} db={} sub=0 psub=0 ssub=0 multi={} \
+             watch={} cmd={} user=default redir=-1 resp={} lib-name={library} lib-ver={library_version}",
+            self.id,
+            self.peer,
+            self.local,
+            age.as_secs(),
+            self.database.load(Relaxed),
+            queued as i64 - 1,
+            self.watched.load(Relaxed),
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner),
+            self.protocol.load(Relaxed),
+        );
+    }
+}
+
+/// All clients.
+#[derive(Debug, Default)]
+pub struct Clients {
+    by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
+    last: AtomicU64,
+}
+
+impl Clients {
+    /// A new one.
+    pub fn add(self: &Arc<Self>, peer: SocketAddr, local: SocketAddr, now: Instant) -> Registered {
+        let client = Arc::new(Client {
+            id: self.last.fetch_add(1, Relaxed) + 1,
+            peer,
+            local,
+            said: Mutex::default(),
+            database: AtomicU64::new(0),
+            protocol: AtomicU64::new(2),
+            queued: AtomicUsize::new(0),
+            watched: AtomicUsize::new(0),
+            is_blocked: AtomicBool::new(false),
+            last: Mutex::new("NULL"),
+            heard: AtomicU64::new(0),
+            since: now,
+            killed: AtomicBool::new(false),
+            bell: Bell::default(),
+        });
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner).insert(client.id, Arc::clone(&client));
+        Registered { clients: Arc::clone(self), client }
+    }
+
+    /// All of them, oldest first.
+    pub fn all(&self) -> Vec<Arc<Client>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+/// A client that is in the table until this is dropped.
+#[derive(Debug)]
+pub struct Registered {
+    clients: Arc<Clients>,
+    /// The client.
+    pub client: Arc<Client>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.clients.by_id.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.client.id);
+    }
+}

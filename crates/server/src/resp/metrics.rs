@@ -1,0 +1,212 @@
+//! Figures of Redis clients.
+//!
+//! Invariant: counting a command costs a comparison while the same one comes again and again; once a turn, and where another
+//! one comes, a few relaxed additions.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+use thalweg_redis::{Command, command::all};
+
+use crate::{app::App, metrics::Shards};
+
+type NoLabels = Vec<(&'static str, &'static str)>;
+
+/// Counters of all Redis clients.
+#[derive(Debug)]
+pub struct Metrics {
+    /// The histogram of turns.
+    turns: Shards,
+    commands: Box<[AtomicU64]>,
+    errors: AtomicU64,
+    connections_opened: AtomicU64,
+    connections_closed: AtomicU64,
+    not_authenticated: AtomicU64,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+}
+
+/// Commands by where their descriptions are in memory, with their places among the counters.
+static PLACES: LazyLock<Vec<(usize, usize)>> = LazyLock::new(|| {
+    let mut places: Vec<_> =
+        all().enumerate().map(|(place, command)| (std::ptr::from_ref(command).addr(), place)).collect();
+    places.sort_unstable();
+    places
+});
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            turns: Shards::new(1, 1),
+            commands: all().map(|_| AtomicU64::new(0)).collect(),
+            errors: AtomicU64::new(0),
+            connections_opened: AtomicU64::new(0),
+            connections_closed: AtomicU64::new(0),
+            not_authenticated: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Metrics {
+    fn commands(&self, command: &'static Command, count: u64) {
+        let places = &*PLACES;
+        let address = std::ptr::from_ref(command).addr();
+        if let Ok(found) = places.binary_search_by_key(&address, |(address, _)| *address) {
+            self.commands[places[found].1].fetch_add(count, Relaxed);
+        }
+    }
+
+    /// What was read at once was answered.
+    pub fn turn(&self, took: Duration) {
+        self.turns.record(0, 0, took);
+    }
+
+    /// A connection came.
+    pub fn connection_opened(&self) {
+        self.connections_opened.fetch_add(1, Relaxed);
+    }
+
+    /// A connection ended.
+    pub fn connection_closed(&self) {
+        self.connections_closed.fetch_add(1, Relaxed);
+    }
+
+    /// A client did not say in time who it is.
+    pub fn not_authenticated(&self) {
+        self.not_authenticated.fetch_add(1, Relaxed);
+    }
+
+    /// Connections that came.
+    pub fn connections_opened_in_all(&self) -> u64 {
+        self.connections_opened.load(Relaxed)
+    }
+
+    /// Connections that are there.
+    pub fn connections(&self) -> u64 {
+        // Closed first, so that the difference is not below 0.
+        let closed = self.connections_closed.load(Relaxed);
+        self.connections_opened.load(Relaxed).saturating_sub(closed)
+    }
+
+    /// Commands done.
+    pub fn all_commands(&self) -> u64 {
+        self.commands.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
+    /// Errors answered.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Relaxed)
+    }
+
+    /// Bytes came.
+    pub fn received(&self, bytes: usize) {
+        self.received_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Bytes went.
+    pub fn sent(&self, bytes: usize) {
+        self.sent_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Bytes that came, and that went.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.received_bytes.load(Relaxed), self.sent_bytes.load(Relaxed))
+    }
+}
+
+/// What a session has counted and not told yet.
+#[derive(Debug, Default)]
+pub struct Tally {
+    command: Option<&'static Command>,
+    count: u64,
+    told: Vec<(&'static Command, u64)>,
+    errors: u64,
+}
+
+impl Tally {
+    /// A command was done, or proposed.
+    #[inline]
+    pub fn command(&mut self, command: &'static Command) {
+        if self.command.is_some_and(|last| std::ptr::eq(last, command)) {
+            self.count += 1;
+            return;
+        }
+        if let Some(last) = self.command.replace(command) {
+            self.told.push((last, self.count));
+        }
+        self.count = 1;
+    }
+
+    /// An error was answered.
+    pub fn error(&mut self) {
+        self.errors += 1;
+    }
+
+    /// Tells what was counted. Gives the last command.
+    pub fn tell(&mut self, metrics: &Metrics) -> Option<&'static str> {
+        for (command, count) in self.told.drain(..) {
+            metrics.commands(command, count);
+        }
+        if self.errors > 0 {
+            metrics.errors.fetch_add(std::mem::take(&mut self.errors), Relaxed);
+        }
+        let last = self.command.take()?;
+        metrics.commands(last, std::mem::take(&mut self.count));
+        self.told.shrink_to(16);
+        Some(last.name)
+    }
+}
+
+/// What a scrape reads.
+#[derive(Debug)]
+pub struct Scraped(pub Arc<App>);
+
+impl Collector for Scraped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let metrics = &self.0.resp_metrics;
+        let mut counter = |name: &str, help: &str, value: &AtomicU64| {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value.load(Relaxed)).encode(metric)
+        };
+        counter("resp_connections_opened", "Connections of Redis clients accepted", &metrics.connections_opened)?;
+        counter(
+            "resp_not_authenticated",
+            "Redis clients that did not authenticate in time",
+            &metrics.not_authenticated,
+        )?;
+        counter("resp_errors", "Error replies to Redis clients", &metrics.errors)?;
+        counter("resp_received_bytes", "Bytes received of Redis clients", &metrics.received_bytes)?;
+        counter("resp_sent_bytes", "Bytes sent to Redis clients", &metrics.sent_bytes)?;
+        let help = "Connections of Redis clients open";
+        let metric = encoder.encode_descriptor("resp_connections", help, None, MetricType::Gauge)?;
+        ConstGauge::new(i64::try_from(metrics.connections()).unwrap_or(i64::MAX)).encode(metric)?;
+        let help = "Commands of Redis clients by name";
+        let mut metric = encoder.encode_descriptor("resp_commands", help, None, MetricType::Counter)?;
+        for (command, count) in all().zip(&metrics.commands) {
+            let count = count.load(Relaxed);
+            if count > 0 {
+                let labels = vec![("command", command.name)];
+                ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        let help = "Time from what a Redis client sent at once to the last of its replies";
+        let mut metric =
+            encoder.encode_descriptor("resp_turn_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        let Some(turns) = metrics.turns.histogram(0) else { return Ok(()) };
+        metric.encode_histogram::<NoLabels>(turns.sum, turns.count, &turns.buckets, None)
+    }
+}

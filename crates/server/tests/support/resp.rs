@@ -1,0 +1,118 @@
+//! A Redis client that shows exactly what is on the wire.
+
+use thalweg_server::{
+    Config,
+    config::{RespAddress, Setting},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{Node, PATIENCE};
+
+/// A configuration that serves Redis clients.
+pub fn serving(config: &mut Config) {
+    config.resp = RespAddress::parse("127.0.0.1:0").unwrap();
+}
+
+/// A node that serves Redis clients.
+pub async fn node() -> Node {
+    Node::with(serving).await
+}
+
+/// A connection.
+pub struct Resp {
+    pub stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Resp {
+    pub async fn connect(node: &Node) -> Self {
+        Self::to(node.resp.expect("it serves Redis clients")).await
+    }
+
+    pub async fn to(address: std::net::SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream, buffer: Vec::new() }
+    }
+
+    pub async fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap();
+    }
+
+    /// The next reply as it came, with `\r\n` shown as spaces.
+    pub async fn reply(&mut self) -> String {
+        loop {
+            if let Some(end) = whole(&self.buffer) {
+                let reply: Vec<u8> = self.buffer.drain(..end).collect();
+                return String::from_utf8_lossy(&reply).replace("\r\n", " ").trim_end().to_owned();
+            }
+            let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.buffer));
+            let read = read.await.expect("a reply comes in time").expect("the connection stays");
+            assert!(read > 0, "the connection ended after {:?}", String::from_utf8_lossy(&self.buffer));
+        }
+    }
+
+    /// One command; words are separated by spaces.
+    pub async fn call(&mut self, command: &str) -> String {
+        self.send(&encode(command)).await;
+        self.reply().await
+    }
+
+    /// Commands in one write; their replies.
+    pub async fn pipeline(&mut self, commands: &[&str]) -> Vec<String> {
+        let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
+        self.send(&bytes).await;
+        let mut replies = Vec::new();
+        for _ in commands {
+            replies.push(self.reply().await);
+        }
+        replies
+    }
+
+    /// Everything until the server closes the connection.
+    pub async fn rest(&mut self) -> String {
+        let mut rest = std::mem::take(&mut self.buffer);
+        let read = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest));
+        let _ = read.await.expect("the server closes the connection in time");
+        String::from_utf8_lossy(&rest).replace("\r\n", " ").trim_end().to_owned()
+    }
+}
+
+/// A command as an array of bulk strings. `_` is an empty word.
+pub fn encode(command: &str) -> Vec<u8> {
+    let words: Vec<&str> = command.split(' ').map(|word| if word == "_" { "" } else { word }).collect();
+    let mut out = format!("*{}\r\n", words.len());
+    for word in words {
+        out.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    out.into_bytes()
+}
+
+/// Where the first reply ends, if it is there.
+fn whole(bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    let mut wanted = 1_usize;
+    while wanted > 0 {
+        let line = bytes[at..].windows(2).position(|pair| pair == b"\r\n")?;
+        let text = std::str::from_utf8(&bytes[at + 1..at + line]).unwrap_or("0");
+        let kind = bytes[at];
+        at += line + 2;
+        wanted -= 1;
+        let count = || text.parse::<i64>().unwrap_or(0);
+        match kind {
+            b'$' | b'=' if count() >= 0 => {
+                at += count() as usize + 2;
+                if at > bytes.len() {
+                    return None;
+                }
+            }
+            b'*' | b'~' | b'>' if count() > 0 => wanted += count() as usize,
+            b'%' => wanted += 2 * count() as usize,
+            _ => {}
+        }
+    }
+    Some(at)
+}
