@@ -246,3 +246,25 @@ fn a_log_at_rest_is_marked_idle_once_and_only_when_its_time_has_come() {
     }
     assert_eq!(idle_marks(&disk), [Lsn(20), Lsn(22)], "what is not durable is not attested");
 }
+
+#[test]
+fn a_log_that_is_synced_again_and_again_is_not_marked_idle() {
+    let (_dir, disk) = real_disk();
+    let clock = Arc::new(ManualClock::default());
+    let after = Duration::from_millis(10);
+    let options = LogOptions { idle_mark_after: after, ..small_options() };
+    let (log, _) = Log::open(Arc::clone(&disk), "log", options, clock.clone(), 7).unwrap();
+    append(&log, &[payload(0, 10)], Durability::Disk).unwrap();
+    clock.advance(after + Duration::from_millis(2));
+    // Each is synced by the thread that marks: it has come by the mark's first time when the last of them is durable.
+    for number in 1..20 {
+        append(&log, &[payload(number, 10)], Durability::Os).unwrap();
+        log.request_sync();
+        log.wait_durable(log.end()).unwrap();
+    }
+    assert!(idle_marks(&disk).iter().all(|attested| *attested == Lsn(1)), "before the first of these syncs, at most");
+    clock.advance(after);
+    while idle_marks(&disk).last() != Some(&Lsn(20)) {
+        std::thread::yield_now();
+    }
+}
