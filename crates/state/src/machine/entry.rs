@@ -34,7 +34,9 @@ use crate::{
         overlay::Overlay,
         parts::PendingParts,
         producers::{self, PendingProducers},
-        prune, read, redis, transaction,
+        prune, read,
+        redis::{self, RedisTotals},
+        transaction,
         versions::PendingVersions,
         write,
     },
@@ -120,8 +122,7 @@ pub(crate) struct Pending {
     pub(crate) leases: PendingLeases,
     pub(crate) versions: PendingVersions,
     pub(crate) parts: PendingParts,
-    /// How often commands of the record asked for something to choose by.
-    pub(crate) seeds: u64,
+    pub(crate) redis: RedisTotals,
     /// Rows of what has ended that the record has looked at.
     pub(crate) expired_rows: u32,
 }
@@ -189,7 +190,7 @@ impl<'m> Applying<'m> {
         applier.batch.clear();
         applier.pending.reclaimed = 0;
         applier.pending.expired_rows = 0;
-        applier.pending.seeds = 0;
+        applier.pending.redis = RedisTotals::default();
         for generation in machine.take_forgotten() {
             applier.liveness.forget(generation);
         }

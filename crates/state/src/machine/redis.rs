@@ -12,6 +12,7 @@
 //! is a version of itself.
 
 mod perform;
+mod read;
 mod store;
 
 use thalweg_redis::{StoreError, execute};
@@ -34,6 +35,17 @@ use crate::{
     },
 };
 
+/// What the Redis commands of a record have come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RedisTotals {
+    /// How often they asked for a number to choose by.
+    seeds: u64,
+    /// Bytes that were read and answered.
+    read_bytes: usize,
+    /// Bytes that were written beside the entry's own.
+    written_bytes: usize,
+}
+
 /// Runs commands whose bytes begin at `at` in the log.
 pub(crate) fn apply<'a>(
     applying: &mut Applying<'_>,
@@ -54,11 +66,12 @@ pub(crate) fn apply<'a>(
     while commands.next_into(&mut args) {
         store.begin(&args);
         let reply = execute(&mut store, &args).map_err(failure)?;
+        let reply = store.within_bounds(reply);
         match reply {
             Reply::Error(_) => store.undo(),
             _ => store.keep()?,
         }
-        replies.push(store.within_bounds(reply));
+        replies.push(reply);
     }
     store.end();
     Ok(Outcome::Redis(Some(replies)))

@@ -82,7 +82,7 @@ pub fn sweep(bench: &mut Bench) -> Vec<Vec<u8>> {
     let mut entries = Vec::new();
     while bench.machine.sweep_due() {
         let sweep = command(|out| command::encode_sweep(out, 3));
-        assert!(matches!(bench.run(3, &[sweep.clone()])[..], [Outcome::Reclaimed { .. }]));
+        assert!(matches!(bench.run(3, std::slice::from_ref(&sweep))[..], [Outcome::Reclaimed { .. }]));
         entries.push(sweep);
         assert!(entries.len() < 100_000, "it ends");
     }
@@ -407,7 +407,7 @@ fn the_parts_of_a_hash_go_whoever_takes_its_key() {
                 bench.run(time, &entry);
             } else {
                 bench.run(2, &entry);
-                bench.run(time, &[taker.clone()]);
+                bench.run(time, std::slice::from_ref(&taker));
             }
             let swept = sweep(&mut bench);
             assert!(!swept.is_empty(), "{name}");

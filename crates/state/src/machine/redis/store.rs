@@ -3,29 +3,22 @@
 //! What a command writes goes to the overlay, where later commands find it, and to a list of effects, from which
 //! [`keep`](RedisStore::keep) makes rows once the command has ended well.
 
-use std::{
-    borrow::Cow,
-    cell::Cell,
-    ops::{Bound, ControlFlow},
-};
+use std::{borrow::Cow, cell::Cell};
 
 use bytes::Bytes;
-use thalweg_redis::{
-    CollectionId, Found, Kind, Look, NewValue, Read, Reply, Store, StoreError, Value,
-    store::{Visit, VisitKeys},
-};
+use thalweg_redis::{CollectionId, Kind, Look, NewValue, Read, Reply, Store, StoreError};
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
     command::{RedisBatch, offset_within},
-    limits::{MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES},
+    limits::{
+        MAX_KEY_BYTES, MAX_REDIS_ENTRY_BYTES, MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES, REDIS_REPLY_ITEM_BYTES,
+    },
 };
 
 use crate::{
-    backend::Direction,
     counts::CountChange,
     expiry::Expiry,
-    keys::{self, DATA_PREFIX_LEN, KeyRange},
-    keyspaces::{Decoded, StoredValue, decode_value},
+    keyspaces::StoredValue,
     machine::{
         MachineError,
         clearing::{Emptying, plan_emptying},
@@ -33,7 +26,6 @@ use crate::{
         entry::Applying,
         live::{LiveKey, LiveValue, change_of_row, is_live, row_before},
         overlay::Overlay,
-        parts::{name_of, parts_range},
         redis::{failed, refused},
         versions::Superseded,
     },
@@ -78,13 +70,13 @@ pub(super) struct RedisStore<'s, 'm, 'a> {
     /// Where the batch begins in the log.
     at: LogPosition,
     pub(super) keyspace: KeyspaceId,
-    counts: bool,
+    pub(super) counts: bool,
     pub(super) keeps: bool,
     /// The commands', if they write.
     pub(super) revision: Revision,
     /// Whether they have.
     pub(super) wrote: bool,
-    now: u64,
+    pub(super) now: u64,
     /// The current command's first argument.
     first: &'a [u8],
     /// Of the current command.
@@ -93,13 +85,16 @@ pub(super) struct RedisStore<'s, 'm, 'a> {
     pub(super) counted: Vec<CountChange>,
     /// Of the current command.
     pub(super) superseded: Vec<Superseded>,
-    /// Bytes that were read and answered, and written beside the entry's own.
-    read_bytes: Cell<usize>,
+    /// Of the batch.
+    pub(super) read_bytes: Cell<usize>,
+    pub(super) max_read_bytes: usize,
+    /// Of the batch.
     written_bytes: usize,
-    seeds: Cell<u64>,
+    max_written_bytes: usize,
+    pub(super) seeds: Cell<u64>,
 }
 
-const TOO_MUCH_READ: &str =
+pub(super) const TOO_MUCH_READ: &str =
     "ERR the replies of these commands would be too large together: send fewer of them at a time";
 const TOO_MUCH_WRITTEN: &str = "ERR these commands write too much at once: send fewer of them at a time";
 const TOO_MANY_CLEARS: &str = "ERR too many deleted prefixes wait to be swept: try again later";
@@ -115,6 +110,8 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     ) -> Self {
         overlay.want_own();
         let keyspace = batch.keyspace;
+        let totals = applying.applier.pending.redis;
+        let left = |used: usize| MAX_REDIS_ENTRY_BYTES.saturating_sub(used);
         Self {
             at,
             keyspace,
@@ -128,8 +125,10 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
             counted: Vec::new(),
             superseded: Vec::new(),
             read_bytes: Cell::new(0),
+            max_read_bytes: MAX_REDIS_READ_BYTES.min(left(totals.read_bytes)),
             written_bytes: 0,
-            seeds: Cell::new(applying.applier.pending.seeds),
+            max_written_bytes: MAX_REDIS_WRITTEN_BYTES.min(left(totals.written_bytes)),
+            seeds: Cell::new(totals.seeds),
             batch,
             applying,
             overlay,
@@ -153,23 +152,27 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
 
     /// After the last command.
     pub(super) fn end(self) {
-        self.applying.applier.pending.seeds = self.seeds.get();
+        let totals = &mut self.applying.applier.pending.redis;
+        totals.seeds = self.seeds.get();
+        totals.read_bytes += self.read_bytes.get();
+        totals.written_bytes += self.written_bytes;
     }
 
     /// Replies are in memory until their client has taken them.
     pub(super) fn within_bounds(&self, reply: Reply) -> Reply {
         let items = match &reply {
             Reply::Array(items) | Reply::Set(items) => items.len(),
+            Reply::Map(pairs) | Reply::Pairs(pairs) | Reply::FlatPairs(pairs) => 2 * pairs.len(),
             _ => return reply,
         };
-        let bytes = self.read_bytes.get() + items * thalweg_types::limits::REDIS_REPLY_ITEM_BYTES;
+        let bytes = self.read_bytes.get() + items * REDIS_REPLY_ITEM_BYTES;
         self.read_bytes.set(bytes);
-        if bytes > MAX_REDIS_READ_BYTES { Reply::error(TOO_MUCH_READ) } else { reply }
+        if bytes > self.max_read_bytes { Reply::error(TOO_MUCH_READ) } else { reply }
     }
 
-    fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
+    pub(super) fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
         let bytes = self.read_bytes.get() + bytes;
-        if bytes > MAX_REDIS_READ_BYTES {
+        if bytes > self.max_read_bytes {
             return Err(refused(TOO_MUCH_READ));
         }
         self.read_bytes.set(bytes);
@@ -177,7 +180,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 
     fn note_written(&mut self, bytes: usize) -> Result<(), StoreError> {
-        if self.written_bytes + bytes > MAX_REDIS_WRITTEN_BYTES {
+        if self.written_bytes + bytes > self.max_written_bytes {
             return Err(refused(TOO_MUCH_WRITTEN));
         }
         self.written_bytes += bytes;
@@ -190,7 +193,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 
     /// Whether a row is there for commands.
-    fn shows(&self, key: &[u8], row: &LiveKey<'_>) -> Result<bool, MachineError> {
+    pub(super) fn shows(&self, key: &[u8], row: &LiveKey<'_>) -> Result<bool, MachineError> {
         let is_written = || self.overlay.get(self.keyspace, key).is_some();
         let is_hidden = || {
             self.overlay.is_cleared(self.keyspace, key) || !self.applying.sight(self.keyspace).shows(key, row.revision)
@@ -201,12 +204,12 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(is_written() || !is_hidden())
     }
 
-    fn live(&self, key: &[u8]) -> Result<Option<LiveKey<'a>>, StoreError> {
+    pub(super) fn live(&self, key: &[u8]) -> Result<Option<LiveKey<'a>>, StoreError> {
         let Some(row) = self.row(key)? else { return Ok(None) };
         Ok(self.shows(key, &row).map_err(failed)?.then_some(row))
     }
 
-    fn look_of(live: &LiveKey<'_>) -> Look {
+    pub(super) fn look_of(live: &LiveKey<'_>) -> Look {
         let kind = match &live.value {
             LiveValue::Stored(StoredValue::Collection(collection)) => collection.kind,
             _ => Kind::String,
@@ -295,164 +298,6 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 }
 
-impl Read for RedisStore<'_, '_, '_> {
-    fn now(&self) -> u64 {
-        self.now
-    }
-
-    fn seed(&self) -> u64 {
-        let asked = self.seeds.get() + 1;
-        self.seeds.set(asked);
-        crate::redis::mix(self.applying.applied.index.0 ^ asked.rotate_left(40))
-    }
-
-    fn has_collections(&self) -> bool {
-        self.counts && !self.keeps
-    }
-
-    fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError> {
-        Ok(self.live(key)?.as_ref().map(Self::look_of))
-    }
-
-    fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError> {
-        let Some(live) = self.live(key)? else { return Ok(None) };
-        let Look { deadline, version, len, .. } = Self::look_of(&live);
-        self.note_read(len)?;
-        let value = match live.value {
-            LiveValue::Stored(StoredValue::Collection(collection)) => Value::Collection(collection),
-            _ => Value::String(live.bytes(self.applying).map_err(failed)?),
-        };
-        Ok(Some(Found { value, deadline, version }))
-    }
-
-    fn len(&self) -> Result<u64, StoreError> {
-        if self.counts {
-            let mut counts = self.applying.counts_of(self.keyspace);
-            self.counted.iter().for_each(|change| counts.change(*change));
-            return Ok(counts.keys);
-        }
-        let mut keys = 0;
-        self.keys(None, &mut |_, _| {
-            keys += 1;
-            ControlFlow::Continue(())
-        })?;
-        Ok(keys)
-    }
-
-    fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError> {
-        let lower = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let range = KeyRange::of_keyspace(self.keyspace, b"", lower, Bound::Unbounded);
-        if range.is_empty() {
-            return Ok(());
-        }
-        let own = self.overlay.range(self.keyspace, after.unwrap_or_default(), None);
-        let mut own = own.filter(|(key, _)| Some(*key) != after).peekable();
-        let (mut ended, mut failure) = (false, None);
-        let mut show = |key: &[u8], live: &LiveKey<'_>| -> Result<ControlFlow<()>, MachineError> {
-            Ok(if self.shows(key, live)? { visit(key, &Self::look_of(live)) } else { ControlFlow::Continue(()) })
-        };
-        let view = self.applying.machine.backend.view();
-        let scanned = view.scan(range.lower(), range.upper(), Direction::Forward, &mut |full, row| {
-            let key = full.get(DATA_PREFIX_LEN..).unwrap_or_default();
-            let mut step = || {
-                while let Some((own, live)) = own.next_if(|(own, _)| *own < key) {
-                    if live.map_or(Ok(ControlFlow::Continue(())), |live| show(own, live))?.is_break() {
-                        return Ok(ControlFlow::Break(()));
-                    }
-                }
-                if let Some((own, live)) = own.next_if(|(own, _)| *own == key) {
-                    return live.map_or(Ok(ControlFlow::Continue(())), |live| show(own, live));
-                }
-                let Decoded { revision, value, expiry } = decode_value(full, row)?;
-                show(key, &LiveKey { revision, value: LiveValue::Stored(value.to_owned()), expiry })
-            };
-            let flow = step().unwrap_or_else(|error| {
-                failure = Some(error);
-                ControlFlow::Break(())
-            });
-            ended |= flow.is_break();
-            flow
-        });
-        scanned.map_err(|error| failed(error.into()))?;
-        if let Some(failure) = failure {
-            return Err(failed(failure));
-        }
-        while !ended && let Some((key, live)) = own.next() {
-            if let Some(live) = live {
-                ended = show(key, live).map_err(failed)?.is_break();
-            }
-        }
-        Ok(())
-    }
-
-    fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let found = match self.applying.applier.pending.parts.get(id, name) {
-            Some(written) => written.clone(),
-            None => {
-                let key = [&keys::part_prefix(self.keyspace, id), name].concat();
-                self.applying.machine.backend.get(&key).map_err(|error| failed(error.into()))?
-            }
-        };
-        self.note_read(found.as_ref().map_or(0, Bytes::len))?;
-        Ok(found)
-    }
-
-    fn parts(
-        &self,
-        id: CollectionId,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        descending: bool,
-        visit: &mut Visit<'_>,
-    ) -> Result<(), StoreError> {
-        let range = parts_range(self.keyspace, id, (lower, upper));
-        if range.is_empty() {
-            return Ok(());
-        }
-        let direction = if descending { Direction::Reverse } else { Direction::Forward };
-        let own = self.applying.applier.pending.parts.range(id, (lower, upper));
-        let own: Box<dyn Iterator<Item = _>> = if descending { Box::new(own.rev()) } else { Box::new(own) };
-        let mut own = own.peekable();
-        let comes_before = |own: &[u8], name: &[u8]| if descending { own > name } else { own < name };
-        let (mut ended, mut read_bytes) = (false, 0);
-        let mut show = |name: &[u8], value: Option<&[u8]>| match value {
-            Some(value) if self.read_bytes.get() + read_bytes + name.len() + value.len() <= MAX_REDIS_READ_BYTES => {
-                read_bytes += name.len() + value.len();
-                visit(name, value)
-            }
-            Some(_) => {
-                read_bytes = usize::MAX;
-                ControlFlow::Break(())
-            }
-            None => ControlFlow::Continue(()),
-        };
-        let view = self.applying.machine.backend.view();
-        let scanned = view.scan(range.lower(), range.upper(), direction, &mut |full, row| {
-            let name = name_of(full);
-            let mut step = || {
-                while let Some((own, value)) = own.next_if(|(own, _)| comes_before(own, name)) {
-                    show(own, value.map(|value| &value[..]))?;
-                }
-                match own.next_if(|(own, _)| *own == name) {
-                    Some((own, value)) => show(own, value.map(|value| &value[..])),
-                    None => show(name, Some(row)),
-                }
-            };
-            let flow = step();
-            ended |= flow.is_break();
-            flow
-        });
-        scanned.map_err(|error| failed(error.into()))?;
-        while !ended && let Some((name, value)) = own.next() {
-            ended = show(name, value.map(|value| &value[..])).is_break();
-        }
-        if read_bytes == usize::MAX {
-            return Err(refused(TOO_MUCH_READ));
-        }
-        self.note_read(read_bytes)
-    }
-}
-
 impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError> {
         let before = self.row(key)?;
@@ -536,7 +381,7 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     }
 
     fn put_part(&mut self, id: CollectionId, name: &[u8], value: &[u8]) -> Result<(), StoreError> {
-        if name.len() > thalweg_types::limits::MAX_KEY_BYTES {
+        if name.len() > MAX_KEY_BYTES {
             return Err(refused("ERR a field's name is above the limit"));
         }
         self.note_written(name.len() + value.len())?;
