@@ -44,7 +44,7 @@ impl Database {
                 })
             };
             let seed = inner.redis_views.fetch_add(1, Ordering::Relaxed);
-            let view = RedisView::new(&snapshot, keyspace, kind, seed, &resolve);
+            let view = RedisView::new(&snapshot, keyspace, kind, seed, &resolve, &|| inner.open.solo.now());
             let error = match read(&view) {
                 Ok(read) => return Ok(read),
                 Err(error) => error,

@@ -57,6 +57,8 @@ pub struct RedisView<'v> {
     counts: bool,
     keeps: bool,
     resolve: &'v Resolve<'v>,
+    /// Asked only where nothing has a deadline: else the view is of a time of its own.
+    clock: &'v dyn Fn() -> SpaceTime,
     read_bytes: Cell<usize>,
     seed: Cell<u64>,
 }
@@ -68,7 +70,8 @@ impl fmt::Debug for RedisView<'_> {
 }
 
 impl<'v> RedisView<'v> {
-    /// Over a keyspace of which is known whether it counts exactly, and whether it keeps a history.
+    /// Over a keyspace of which is known whether it counts exactly, and whether it keeps a history. `clock` says the
+    /// space's time.
     #[must_use]
     pub fn new(
         snapshot: &'v Snapshot,
@@ -76,8 +79,9 @@ impl<'v> RedisView<'v> {
         (counts, keeps): (bool, bool),
         seed: u64,
         resolve: &'v Resolve<'v>,
+        clock: &'v dyn Fn() -> SpaceTime,
     ) -> Self {
-        Self { snapshot, keyspace, counts, keeps, resolve, read_bytes: Cell::new(0), seed: Cell::new(seed) }
+        Self { snapshot, keyspace, counts, keeps, resolve, clock, read_bytes: Cell::new(0), seed: Cell::new(seed) }
     }
 
     fn stored(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
@@ -110,7 +114,9 @@ fn look(value: StoredRef<'_>, expiry: &Expiry, revision: Revision) -> Look {
 
 impl Read for RedisView<'_> {
     fn now(&self) -> u64 {
-        self.snapshot.time().0.max(self.snapshot.applied().time.0) / 1000
+        let applied = self.snapshot.applied().time;
+        let time = if self.snapshot.time() > applied { self.snapshot.time() } else { applied.max((self.clock)()) };
+        time.0 / 1000
     }
 
     fn seed(&self) -> u64 {

@@ -93,7 +93,7 @@ pub fn sweep(bench: &mut Bench) -> Vec<Vec<u8>> {
 pub fn view<T>(machine: &Machine, bench: &Bench, read: impl FnOnce(&RedisView<'_>) -> T) -> T {
     let snapshot = machine.snapshot();
     let resolve = |_: &[u8], _: Revision, blob| Ok::<_, StoreError>(bench.log.read(&blob));
-    read(&RedisView::new(&snapshot, KS, (true, false), 7, &resolve))
+    read(&RedisView::new(&snapshot, KS, (true, false), 7, &resolve, &|| snapshot.time()))
 }
 
 fn ok(reply: &Reply) -> bool {
