@@ -34,6 +34,7 @@ impl Database {
         let config = inner.open.machine.keyspace(keyspace).map(|row| row.config).unwrap_or_default();
         let kind = (config.exact_counts, config.history != KeyspaceHistory::default());
         let failure = RefCell::new(None);
+        let clock = || inner.open.solo.now();
         for _ in 0..VIEWS {
             let snapshot = inner.open.machine.snapshot();
             let resolve = |key: &[u8], revision, blob| {
@@ -44,7 +45,7 @@ impl Database {
                 })
             };
             let seed = inner.redis_views.fetch_add(1, Ordering::Relaxed);
-            let view = RedisView::new(&snapshot, keyspace, kind, seed, &resolve, &|| inner.open.solo.now());
+            let view = RedisView::new(&snapshot, keyspace, kind, seed, &resolve, &clock);
             let error = match read(&view) {
                 Ok(read) => return Ok(read),
                 Err(error) => error,
