@@ -71,7 +71,7 @@ fn dbsize(read: &dyn Read, _: &[&[u8]]) -> Answer {
     Ok(Reply::Integer(i64::try_from(read.len()?).unwrap_or(i64::MAX)))
 }
 
-/// Of one database; who has several runs FLUSHALL on each.
+/// Of one database, FLUSHALL too: others are other keyspaces and caches, which no commit covers.
 fn flush<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     match args[1..] {
         [] => {}
