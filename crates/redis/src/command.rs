@@ -127,6 +127,7 @@ impl Command {
 /// The tables of all families.
 #[rustfmt::skip]
 const TABLES: &[&[Command]] = &[
+    crate::channels::COMMANDS,
     crate::connection::COMMANDS,
     crate::hashes::COMMANDS,
     crate::keys::COMMANDS,

@@ -16,6 +16,7 @@ use thalweg_transport::Outbox;
 
 use super::{
     about, client_commands, config_commands,
+    pubsub::Kind,
     session::{Flow, Quiet, Session},
 };
 
@@ -56,6 +57,14 @@ impl Session {
                 self.say(out, |writer| writer.ok());
                 return Flow::End;
             }
+            "subscribe" => return self.subscribe(Kind::Channel, &arguments[1..], out),
+            "psubscribe" => return self.subscribe(Kind::Pattern, &arguments[1..], out),
+            "ssubscribe" => return self.subscribe(Kind::Shard, &arguments[1..], out),
+            "unsubscribe" => return self.unsubscribe(Kind::Channel, &arguments[1..], out),
+            "punsubscribe" => return self.unsubscribe(Kind::Pattern, &arguments[1..], out),
+            "sunsubscribe" => return self.unsubscribe(Kind::Shard, &arguments[1..], out),
+            "publish" | "spublish" => return self.publish_alone(arguments, out),
+            "pubsub" => self.pubsub(arguments, out),
             "client" => return client_commands::client(self, arguments, out),
             "config" => config_commands::config(self, arguments, out),
             "command" => about::command(self, arguments, out),
@@ -70,6 +79,8 @@ impl Session {
 
     fn ping(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
         match arguments {
+            [_] if self.is_subscriber_only() => self.ping_subscriber(b"", out),
+            [_, text] if self.is_subscriber_only() => self.ping_subscriber(text, out),
             [_] => self.say(out, |writer| writer.simple("PONG")),
             [_, text] => self.say(out, |writer| writer.bulk(text)),
             _ => self.error("ERR wrong number of arguments for 'ping' command", out),
@@ -208,6 +219,7 @@ impl Session {
 
     /// As if the client had just come.
     fn reset(&mut self, out: &mut Outbox) {
+        self.subscriber.clear(&self.resp);
         self.end_transaction();
         self.enter_database(0);
         self.speak(Protocol::Resp2);

@@ -47,6 +47,7 @@ pub mod failure;
 pub mod keyspaces;
 pub mod listen;
 pub mod metrics;
+pub mod pubsub;
 pub mod session;
 pub mod transaction;
 pub mod waiting;
@@ -70,6 +71,8 @@ pub struct Resp {
     pub cursors: cursors::Cursors,
     /// Who waits for keys.
     pub waiting: Arc<waiting::Waiting>,
+    /// What clients are subscribed to.
+    pub subscriptions: pubsub::Registry,
     /// Another number each time a server starts.
     pub run: u64,
 }
@@ -84,6 +87,7 @@ impl Resp {
             clients: Arc::default(),
             cursors: cursors::Cursors::default(),
             waiting: Arc::default(),
+            subscriptions: pubsub::Registry::default(),
             run: app.new_number(),
         })
     }

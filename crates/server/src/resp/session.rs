@@ -28,6 +28,7 @@ use super::{
     database::{Company, Database, Outcome, UnderWay},
     failure::Failure,
     metrics::Tally,
+    pubsub::{Subscriber, publishing::Publishing},
     transaction::{Transaction, Watch},
 };
 use crate::{admission::Held, limits::OUTBOX_BYTES};
@@ -79,6 +80,10 @@ pub struct Session {
     pub(super) blocked: Option<Box<super::blocking::Wait>>,
     /// A blocking read that is in the burst alone: what it waits for if it finds nothing.
     pub(super) may_block: Option<Box<super::blocking::Wait>>,
+    /// What it is subscribed to.
+    pub(super) subscriber: Subscriber,
+    /// What it publishes.
+    pub(super) publishing: Publishing,
     /// Nobody else has been at work lately.
     pub is_alone: bool,
     /// Nothing more is taken from this client.
@@ -144,6 +149,8 @@ impl Session {
             under_way: None,
             blocked: None,
             may_block: None,
+            subscriber: Subscriber::default(),
+            publishing: Publishing::default(),
             is_alone: false,
             is_ending: false,
             scratch: Vec::new(),
@@ -158,12 +165,12 @@ impl Session {
 
     /// Whether commands are looked at.
     pub fn listens(&self) -> bool {
-        self.under_way.is_none() && self.blocked.is_none() && !self.is_ending
+        self.under_way.is_none() && self.blocked.is_none() && !self.publishing.is_blocked() && !self.is_ending
     }
 
     /// Whether something is under way whose reply is still to come.
     pub fn is_busy(&self) -> bool {
-        self.under_way.is_some() || self.blocked.is_some()
+        self.under_way.is_some() || self.blocked.is_some() || self.publishing.is_blocked()
     }
 
     /// Whether it waits in a blocking read: for that, nobody waits for it.
@@ -198,6 +205,10 @@ impl Session {
                 }
                 Err(error) => {
                     // What came before it is answered before.
+                    self.flush_published(out);
+                    if self.publishing.is_blocked() {
+                        break;
+                    }
                     let mut text = b"ERR ".to_vec();
                     text.extend_from_slice(&error.text());
                     self.tally.error();
@@ -213,6 +224,7 @@ impl Session {
                 Flow::End => self.is_ending = true,
             }
         }
+        self.flush_published(out);
         if self.under_way.is_none() && !self.burst.is_empty() {
             self.send_burst();
             moved = true;
@@ -232,6 +244,12 @@ impl Session {
 
     #[inline]
     fn dispatch(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+        if self.publishing.is_gathering() && !is_publish(arguments[0]) {
+            self.flush_published(out);
+            if self.publishing.is_blocked() {
+                return Flow::Again;
+            }
+        }
         let command = match thalweg_redis::admit(arguments) {
             Ok(command) => command,
             Err(reply) => return self.not_admitted(arguments, &reply, out),
@@ -239,10 +257,16 @@ impl Session {
         if self.trust == Trust::Unknown && !matches!(command.name, "auth" | "hello" | "quit" | "reset") {
             return self.refuse("NOAUTH Authentication required.", out);
         }
+        if self.is_subscriber_only()
+            && let Some(flow) = self.refuse_subscriber(command.name, arguments, out)
+        {
+            return flow;
+        }
         if self.transaction.is_some() && !ends_queueing(command.name) {
             return self.queue(command, arguments, out);
         }
         let flow = match command.run {
+            Run::Session if is_publish(arguments[0]) => self.publish(arguments, out),
             Run::Session => self.session_command(command, arguments, out),
             Run::Read(_) | Run::Write(_) => self.data_command(command, arguments, out),
         };
@@ -377,7 +401,8 @@ impl Session {
 
     /// Goes on with what is under way. Whether something came of it.
     pub fn settle(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
-        let mut moved = false;
+        let mut moved = self.retry_published(out);
+        moved |= self.deliver(out);
         loop {
             if let Some(under_way) = &mut self.under_way {
                 let Poll::Ready(outcome) = under_way.commands.as_mut().poll(cx) else { return moved };
@@ -509,6 +534,17 @@ impl Session {
         self.client().is_blocked.store(wait.is_some(), Ordering::Relaxed);
         self.blocked = wait;
     }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.subscriber.clear(&self.resp);
+    }
+}
+
+/// Whether messages of it may be gathered with others.
+fn is_publish(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"publish") || name.eq_ignore_ascii_case(b"spublish")
 }
 
 /// The commands that are not queued by a transaction.
