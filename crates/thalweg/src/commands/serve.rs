@@ -241,8 +241,9 @@ fn startup_line(server: &Server, config: &Config, report: &OpenReport) -> String
     let repaired = report.repaired.as_ref().map_or(String::new(), |what| format!(", repaired: {what}"));
     let address = server.local_addr();
     let native = server.native_addr().map_or(String::new(), |native| format!(" and thalweg://{native}"));
+    let resp = server.resp_addr().map_or(String::new(), |resp| format!(" and redis://{resp}"));
     format!(
-        "thalweg {} on http://{address}{native}, data in {} ({}), durability {}, {found}{repaired}",
+        "thalweg {} on http://{address}{native}{resp}, data in {} ({}), durability {}, {found}{repaired}",
         env!("CARGO_PKG_VERSION"),
         config.data.display(),
         report.backend.name(),

@@ -19,7 +19,7 @@
 //! # Slow subscribers
 //!
 //! What a client does not take waits in its link's queue, bounded by [`SUBSCRIPTION_BYTES`] for each of its subscriptions
-//! and by `max_queue_bytes` for all of them. At the bound the client is cut off, as by Redis's `client-output-buffer-limit pubsub`:
+//! and by `max_link_bytes` for all of them. At the bound the client is cut off, as by Redis's `client-output-buffer-limit pubsub`:
 //! there is no other way to tell it that messages are missing.
 
 pub mod commands;

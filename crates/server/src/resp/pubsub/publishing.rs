@@ -135,6 +135,8 @@ impl Session {
         match batch.map(|batch| (try_publish(&self.resp.app.views, &batch, None), batch)) {
             Ok((Some(published), batch)) => {
                 let count = receivers(published, batch.subject(), &self.resp.subscriptions);
+                // Who publishes to itself is sent the message before the reply.
+                self.deliver(out);
                 self.say(out, |writer| writer.integer(count));
             }
             Ok((None, _)) => self.error(BLOCKED, out),
@@ -173,8 +175,10 @@ impl Session {
             return false;
         };
         let count = receivers(published, batch.subject(), &self.resp.subscriptions);
+        let messages = batch.messages();
+        self.deliver(out);
         let was_muted = std::mem::replace(&mut self.muted, false);
-        for _ in 0..batch.messages() {
+        for _ in 0..messages {
             self.say(out, |writer| writer.integer(count));
         }
         self.muted = was_muted;
