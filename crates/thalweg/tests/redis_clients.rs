@@ -60,7 +60,10 @@ fn has(program: &str, arguments: &[&str], required_by: &str) -> bool {
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let found = command.status().is_ok_and(|status| status.success());
     if !found {
-        assert!(std::env::var_os(required_by).is_none(), "{program} {arguments:?} does not work, and {required_by} is set");
+        assert!(
+            std::env::var_os(required_by).is_none(),
+            "{program} {arguments:?} does not work, and {required_by} is set"
+        );
         eprintln!("skipped: {program} {arguments:?} does not work here");
     }
     found

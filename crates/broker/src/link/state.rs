@@ -334,6 +334,8 @@ impl LinkState {
         memory.losses.count(Policy::Disconnect, waiting, false);
         memory.losses.count_link();
         self.standing = Standing::Doomed { subscription: id, messages };
+        // Its driver may have been told of more than it can take: this it must hear all the same.
+        self.told = false;
         for slot in &mut self.slots {
             if let Some(subscription) = &mut slot.subscription {
                 subscription.clear();

@@ -227,18 +227,28 @@ impl Subscriber {
         }
         let mut delivery = Delivery::Nothing;
         self.has_more = true;
-        while self.has_more && out.len() < OUTBOX_BYTES {
-            let budget = Budget { batches: BATCHES_AT_ONCE, bytes: (OUTBOX_BYTES - out.len()) as u64 };
+        while self.has_more {
+            // Without room nothing is taken, but that the client was given up is heard.
+            let room = OUTBOX_BYTES.saturating_sub(out.len());
+            let batches = if room == 0 { 0 } else { BATCHES_AT_ONCE };
+            let budget = Budget { batches, bytes: room as u64 };
             self.has_more = link.take(&mut self.taken, budget) == Taken::More;
             for item in self.taken.drain(..) {
                 match item {
                     Outbound::Batch { batch, subscriptions } => {
-                        let wanted = subscriptions.iter().filter_map(|id| self.wanted.get(id));
-                        wanted.for_each(|wanted| send(&batch, wanted, protocol, out));
+                        let wanted = || subscriptions.iter().filter_map(|id| self.wanted.get(id));
+                        // By name before by pattern, as Redis does it.
+                        let by_name = wanted().filter(|wanted| wanted.kind != Kind::Pattern);
+                        by_name.for_each(|wanted| send(&batch, wanted, protocol, out));
+                        let by_pattern = wanted().filter(|wanted| wanted.kind == Kind::Pattern);
+                        by_pattern.for_each(|wanted| send(&batch, wanted, protocol, out));
                         delivery = Delivery::Moved;
                     }
                     Outbound::Gap { .. } | Outbound::Disconnect { .. } => return Delivery::TooSlow,
                 }
+            }
+            if room == 0 {
+                break;
             }
         }
         delivery
