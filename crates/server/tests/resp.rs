@@ -46,9 +46,9 @@ async fn database_one_is_a_cache() {
         .await;
     assert_eq!(replies[..8], ["+OK", "+OK", "$-1", "+OK", "+OK", "+OK", "+QUEUED", "+QUEUED"]);
     assert!(replies[8].starts_with("*2 :6 -ERR this database is a cache"), "{}", replies[8]);
-    assert_eq!(node.get("/v1/caches/redis/a").await.body, b"faster");
+    assert_eq!(node.get("/v1/caches/redis/keys/a").await.body, b"faster");
     assert_eq!(client.call("WATCH a").await, "+OK");
-    assert!(node.put("/v1/caches/redis/a", b"other").await.status < 300);
+    assert!(node.put("/v1/caches/redis/keys/a", b"other").await.status < 300);
     assert_eq!(client.pipeline(&["MULTI", "SET a mine", "EXEC"]).await[2], "*-1");
     assert_eq!(client.pipeline(&["GET a", "SELECT 0", "GET a"]).await, ["$5 other", "+OK", "$7 durable"]);
     node.stop().await;
