@@ -6,7 +6,7 @@
 //! nothing that counts.
 //!
 //! Whoever counts reads the row that a write replaces. So it is here that it is noticed when a write takes a
-//! hash or a stream from the last key that held it ([`CountChange::trash`]).
+//! hash or a stream from the last key that held it (`CountChange::trash`).
 //!
 //! ```text
 //! counts := keys u64 | bytes u64 | collections u64               little-endian, at key 07 | keyspace u32 BE
