@@ -18,6 +18,7 @@ mod groups;
 mod id;
 mod info;
 pub mod layout;
+pub mod native;
 mod pending;
 mod read;
 mod room;

@@ -22,6 +22,7 @@ mod past;
 mod push;
 mod recipes;
 mod redis;
+mod redis_streams;
 mod snapshots;
 mod streams;
 mod time;

@@ -1,0 +1,246 @@
+//! The native streams as keys of Redis clients, to be read.
+//!
+//! Owns: a [`Read`] whose keys are the streams by name and whose parts are their records, found by offset. Does not own
+//! what reading commands do, nor how a record shows (`thalweg_redis::streams::native`), nor writes, which are appends and
+//! trims like any other.
+//!
+//! It is no view of one moment: streams only grow at their end and lose at their begin, and whoever reads a key finds all
+//! that was there when it was looked up, but for what was trimmed since.
+
+use std::ops::{Bound, ControlFlow};
+
+use bytes::Bytes;
+use thalweg_redis::{
+    Collection, CollectionId, Found, Kind, Look, Read, StoreError, Value,
+    store::{Visit, VisitKeys},
+    streams::{EntryId, layout, native},
+};
+use thalweg_types::{Offset, SpaceTime, StreamId};
+
+use crate::{
+    database::Database,
+    error::ReadError,
+    stream::{Stream, StreamInfo},
+};
+
+/// Records that are read at a time.
+const PAGE_RECORDS: u64 = 256;
+/// Records that are read first where the newest come first: often one is wanted.
+const FIRST_RECORDS: u64 = 4;
+/// Bytes that are read at a time, about.
+const PAGE_BYTES: u64 = 1024 * 1024;
+/// Streams that are listed at a time.
+const PAGE_STREAMS: usize = 1024;
+
+/// The streams of a database. See the module's documentation.
+#[derive(Debug)]
+pub struct RedisStreams<'d> {
+    db: &'d Database,
+}
+
+impl Database {
+    /// Its streams, as Redis commands read them.
+    #[must_use]
+    pub fn redis_streams(&self) -> RedisStreams<'_> {
+        RedisStreams { db: self }
+    }
+}
+
+impl Stream {
+    /// When the record at an offset was appended; none if it is not there.
+    ///
+    /// # Errors
+    /// The state or the log can't be read.
+    pub fn time_of(&self, offset: Offset) -> Result<Option<SpaceTime>, ReadError> {
+        match self.read(offset, 1, 1) {
+            Ok(page) => Ok(page.batches.first().filter(|batch| batch.first == offset).map(|batch| batch.time)),
+            Err(ReadError::Trimmed { .. } | ReadError::BeyondEnd { .. } | ReadError::NoSuchStream(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The first offset whose record has this id of Redis, or one above it; the next offset if there is none.
+    ///
+    /// # Errors
+    /// The state or the log can't be read.
+    pub fn offset_of_id(&self, id: EntryId) -> Result<Offset, ReadError> {
+        let begin = |ms: u64| self.offset_at(SpaceTime(ms.saturating_mul(1000)));
+        let first = begin(id.ms)?;
+        if id.seq <= first.0 {
+            return Ok(first);
+        }
+        Ok(Offset(id.seq).min(begin(id.ms.saturating_add(1))?))
+    }
+}
+
+fn failed(error: ReadError) -> StoreError {
+    StoreError::Failed(Box::new(error))
+}
+
+impl RedisStreams<'_> {
+    fn stream(&self, key: &[u8]) -> Option<Stream> {
+        self.db.find_stream(str::from_utf8(key).ok()?)
+    }
+
+    fn stream_of(&self, id: CollectionId) -> Option<Stream> {
+        Some(self.db.stream_with_id(StreamId(u32::try_from(id.0).ok()?)))
+    }
+
+    fn look_of(info: &StreamInfo) -> Look {
+        // Both only rise.
+        let version = info.start.0 + info.next.0 + 1;
+        Look { kind: Kind::Stream, deadline: None, version, len: 0 }
+    }
+
+    /// What a stream's records from `first` to `last` are now, by offset; the second is not included.
+    fn offsets(stream: &Stream, first: EntryId, last: EntryId) -> Result<Option<(Offset, Offset)>, StoreError> {
+        let Some(info) = info(stream)? else { return Ok(None) };
+        let from = stream.offset_of_id(first).map_err(failed)?.max(info.start);
+        let to = match last.next() {
+            Some(next) if last < native::id_of(info.last_time, info.next) => {
+                stream.offset_of_id(next).map_err(failed)?.min(info.next)
+            }
+            _ => info.next,
+        };
+        Ok((from < to).then_some((from, to)))
+    }
+}
+
+fn info(stream: &Stream) -> Result<Option<StreamInfo>, StoreError> {
+    match stream.info() {
+        Ok(info) => Ok(Some(info)),
+        Err(ReadError::NoSuchStream(_)) => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Shows records of a range in order; where it stopped, and whether the visitor had enough.
+fn show(
+    stream: &Stream,
+    (from, to): (Offset, Offset),
+    visit: &mut dyn FnMut(EntryId, Vec<u8>) -> ControlFlow<()>,
+) -> Result<(Offset, ControlFlow<()>), StoreError> {
+    let page = match stream.read(from, (to.0 - from.0).min(PAGE_RECORDS), PAGE_BYTES) {
+        Ok(page) => page,
+        Err(ReadError::Trimmed { start, .. }) => return Ok((start, ControlFlow::Continue(()))),
+        Err(ReadError::NoSuchStream(_) | ReadError::BeyondEnd { .. }) => return Ok((to, ControlFlow::Continue(()))),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut flow = ControlFlow::Continue(());
+    let each = &mut |offset: Offset, time: SpaceTime, record: &thalweg_types::record::Record<'_>| {
+        flow = if offset >= to {
+            ControlFlow::Break(())
+        } else {
+            visit(native::id_of(time, offset), native::entry_of(record))
+        };
+        flow
+    };
+    page.for_each(each).map_err(failed)?;
+    Ok((page.next.max(from), flow))
+}
+
+impl Read for RedisStreams<'_> {
+    fn now(&self) -> u64 {
+        self.db.space_time().0 / 1000
+    }
+
+    fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError> {
+        let Some(stream) = self.stream(key) else { return Ok(None) };
+        Ok(info(&stream)?.as_ref().map(Self::look_of))
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError> {
+        let Some(stream) = self.stream(key) else { return Ok(None) };
+        let Some(info) = info(&stream)? else { return Ok(None) };
+        let Look { deadline, version, .. } = Self::look_of(&info);
+        let first_time = stream.time_of(info.start).map_err(failed)?.unwrap_or_default();
+        let meta = native::meta(info.start, info.next, first_time, info.last_time);
+        let id = CollectionId(u64::from(info.id.0));
+        let value = Value::Collection(Collection { id, kind: Kind::Stream, meta });
+        Ok(Some(Found { value, deadline, version }))
+    }
+
+    fn len(&self) -> Result<u64, StoreError> {
+        Ok(self.db.inner.open.machine.stream_count() as u64)
+    }
+
+    /// In the order in which they were created. A stream that was deleted since ends a scan that goes on behind it.
+    fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError> {
+        let mut last = match after {
+            None => None,
+            Some(after) => match self.stream(after) {
+                Some(stream) => Some(stream.id()),
+                None => return Ok(()),
+            },
+        };
+        loop {
+            let page = self.db.streams_after(last, PAGE_STREAMS);
+            for info in &page {
+                if visit(info.name.as_bytes(), &Self::look_of(info)).is_break() {
+                    return Ok(());
+                }
+            }
+            match page.last() {
+                Some(info) if page.len() == PAGE_STREAMS => last = Some(info.id),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let mut found = None;
+        let bound = Bound::Included(name);
+        self.parts(id, bound, bound, false, &mut |_, value| {
+            found = Some(Bytes::copy_from_slice(value));
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
+    fn parts(
+        &self,
+        id: CollectionId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        descending: bool,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), StoreError> {
+        let (Some(stream), Some((first, last))) = (self.stream_of(id), native::ids_within((lower, upper))) else {
+            return Ok(());
+        };
+        let Some((mut from, mut to)) = Self::offsets(&stream, first, last)? else { return Ok(()) };
+        if !descending {
+            let each = &mut |id, entry: Vec<u8>| visit(&layout::entry(id), &entry);
+            while from < to {
+                let (next, flow) = show(&stream, (from, to), each)?;
+                if flow.is_break() || next == from {
+                    return Ok(());
+                }
+                from = next;
+            }
+            return Ok(());
+        }
+        let mut records = FIRST_RECORDS;
+        while from < to {
+            let begin = Offset(to.0.saturating_sub(records)).max(from);
+            let (mut rows, mut at) = (Vec::new(), begin);
+            while at < to {
+                let (next, _) = show(&stream, (at, to), &mut |id, entry| {
+                    rows.push((id, entry));
+                    ControlFlow::Continue(())
+                })?;
+                if next == at {
+                    break;
+                }
+                at = next;
+            }
+            for (id, entry) in rows.into_iter().rev() {
+                if visit(&layout::entry(id), &entry).is_break() {
+                    return Ok(());
+                }
+            }
+            (to, records) = (begin, (records * 4).min(PAGE_RECORDS));
+        }
+        Ok(())
+    }
+}
