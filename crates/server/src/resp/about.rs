@@ -136,6 +136,9 @@ fn streams_of<'a>(arguments: &'a [&'a [u8]]) -> &'a [&'a [u8]] {
     &named[..named.len() / 2]
 }
 
+/// Writes the fields of a section.
+type Section = fn(&Session, &mut String);
+
 /// `INFO`
 pub fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     let wants = |section: &str| {
@@ -146,7 +149,7 @@ pub fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
                 name.eq_ignore_ascii_case(section.as_bytes()) || all.iter().any(|all| name.eq_ignore_ascii_case(all))
             })
     };
-    let sections: [(&str, fn(&Session, &mut String)); 9] = [
+    let sections: [(&str, Section); 9] = [
         ("Server", server),
         ("Clients", clients),
         ("Memory", memory),
@@ -198,7 +201,7 @@ fn server(session: &Session, text: &mut String) {
 fn clients(session: &Session, text: &mut String) {
     let resp = &session.resp;
     fields!(text,
-        "connected_clients": resp.clients.len(),
+        "connected_clients": resp.clients.count(),
         "cluster_connections": 0,
         "maxclients": resp.app.config.max_connections,
         "blocked_clients": resp.waiting.count(),

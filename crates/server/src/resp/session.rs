@@ -301,10 +301,10 @@ impl Session {
     /// Commands on keys.
     #[inline]
     fn data_command(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
-        if matches!(command.name, "xread" | "xreadgroup") {
-            if let Some(flow) = self.blocking_command(command, arguments, out) {
-                return flow;
-            }
+        if matches!(command.name, "xread" | "xreadgroup")
+            && let Some(flow) = self.blocking_command(command, arguments, out)
+        {
+            return flow;
         }
         let Some(at) = cursor_argument(command.name) else {
             return self.keys_command(command, arguments, false, out);
@@ -433,7 +433,8 @@ impl Session {
         }
         let (mut slots, mut held) = (std::mem::take(&mut self.burst.slots), std::mem::take(&mut self.burst.held));
         self.write_slots(&slots, &held, outcome, out);
-        (slots.clear(), held.clear());
+        slots.clear();
+        held.clear();
         slots.shrink_to(64);
         held.shrink_to(4096);
         (self.burst.slots, self.burst.held) = (slots, held);
