@@ -25,6 +25,12 @@ pub struct Model {
 }
 
 impl Model {
+    /// An empty store at a time.
+    #[must_use]
+    pub fn at(now: u64) -> Self {
+        Self { now, ..Self::default() }
+    }
+
     fn live(&self, key: &[u8]) -> Option<&Found> {
         self.keys.get(key).filter(|found| found.deadline.is_none_or(|deadline| deadline > self.now))
     }

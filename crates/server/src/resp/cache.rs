@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn strings_are_as_in_the_model() {
         let (cached, _) = cached(64 * 1024 * 1024);
-        let mut model = Model { now: 5, ..Model::default() };
+        let mut model = Model::at(5);
         let mut seed = 42_u64;
         let mut random = |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
