@@ -58,6 +58,13 @@ impl Latencies {
         Duration::from_nanos(self.histogram.value_at_percentile(percentile))
     }
 
+    /// How many took longer, as finely as times are kept.
+    #[must_use]
+    pub fn count_above(&self, time: Duration) -> u64 {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NANOS);
+        self.count() - self.histogram.count_between(0, nanos)
+    }
+
     /// The mean; zero if nothing was counted.
     #[must_use]
     pub fn mean(&self) -> Duration {
@@ -146,6 +153,7 @@ mod tests {
         let within = |got: Duration, ms: f64| (micros(got) / 1e3 - ms).abs() < ms * 0.002;
         assert!(within(a.percentile(50.0), 50.0) && within(a.percentile(99.0), 99.0) && within(a.max(), 100.0));
         assert_eq!(a.spectrum().last().map(|line| line.count), Some(100));
+        assert_eq!([0, 90, 1000].map(|ms| a.count_above(Duration::from_millis(ms))), [100, 10, 0]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use thalweg_engine::{
 };
 
 fn options(compression: Compression, since: Option<Lsn>) -> SnapshotOptions {
-    SnapshotOptions { since, compression, chunk_bytes: 300 }
+    SnapshotOptions { since, compression, chunk_bytes: 300, ..SnapshotOptions::default() }
 }
 
 fn take(db: &Database, compression: Compression, since: Option<Lsn>) -> Vec<u8> {

@@ -2,26 +2,35 @@
 //!
 //! Setup fills an embedded engine and waits for its compactions. A search then finds the knee: the highest rate, on a
 //! schedule, at which the writers meet an objective, and go on meeting it. At half of that they write first
-//! undisturbed and then beside a snapshot, in turns. A snapshot that went to a file is read again and checked, with
-//! nobody writing, or the figures are not given.
+//! undisturbed and then beside a snapshot, in turns, in windows as long as a snapshot takes; all windows of a kind
+//! count as one. A snapshot that went to a file is read again and checked, with nobody writing, or the figures are
+//! not given. Before and after, the disk alone is asked what its fsyncs take.
 
 mod content;
+mod knee;
+mod sides;
 mod take;
 mod tasks;
 mod writers;
 
 use std::{
+    num::NonZeroU64,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use thalweg_engine::{BackendKind, Database, Options, snapshot::Compression};
+use thalweg_engine::{
+    BackendKind, Database, Keyspace, Options,
+    snapshot::{Compression, SnapshotOptions as EngineOptions},
+};
 use thalweg_types::Durability;
 
 use self::{
     content::Content,
+    knee::Load,
+    sides::{Side, Watch, Window},
     take::{Taken, take},
-    writers::{Writers, Written},
+    writers::Writers,
 };
 pub use self::{take::Target, writers::Drive};
 use crate::{
@@ -29,7 +38,9 @@ use crate::{
     backends::backend,
     data::KEY_BYTES,
     engine::settle,
-    load::search::{Bounds, Objective, Trial, find_knee, parse_duration},
+    latency::Latencies,
+    load::search::{Objective, parse_duration},
+    probe::{Probe, Sync},
     report::{Cell, Check, Table, number},
     stats::Summary,
     usage::{Usage, Whose},
@@ -40,17 +51,8 @@ const NAME: &str = "thalweg";
 const WANTED_RATE: f64 = 300e6;
 /// How much longer the writers' 99th percentile may be beside a snapshot.
 const WANTED_TIMES: f64 = 2.0;
-/// Fewer puts say nothing about a 99th percentile.
-const FEWEST_PUTS: u64 = 1000;
-/// Writers that get less of their schedule than this are past what they can do: their times mean nothing.
-const LEAST_OF_RATE: f64 = 0.95;
-/// The search ends when it knows the knee up to this share of it.
-const PRECISION: f64 = 0.05;
-/// A rate meets the objective if so many of one less than twice as many runs do: the disks of virtual machines stop
-/// for 20 to 30 ms now and then, whatever is asked of them, and one stop decides a run's 99th percentile.
-const MAJORITY: usize = 2;
-/// A trial is given up when a put takes longer than this and than 20 times what the objective allows.
-const LEAST_PATIENCE: Duration = Duration::from_millis(500);
+/// The disk's own fsyncs are asked for in a file of this size.
+const PROBE_BYTES: u64 = 16 << 20;
 
 /// Options of the snapshot suite.
 #[derive(Clone, Debug, clap::Args)]
@@ -70,6 +72,9 @@ pub struct SnapshotOptions {
     /// How the snapshot is compressed: none, lz4 or zstd.
     #[arg(long, default_value = "zstd", value_parser = compression)]
     pub compress: Compression,
+    /// MB a second that a snapshot reads while others write; 0: as fast as it goes. Without it, the engine's default.
+    #[arg(long)]
+    pub pace: Option<u32>,
     /// Where the snapshot goes.
     #[arg(long, value_enum, default_value_t)]
     pub to: Target,
@@ -88,10 +93,10 @@ pub struct SnapshotOptions {
     /// Durability of their puts.
     #[arg(long, default_value_t = Durability::Disk)]
     pub durability: Durability,
-    /// How long the writers write without a snapshot, in each round and in each trial of the search.
+    /// How long a window of the writers is, if a snapshot takes no longer, and a trial of the search.
     #[arg(long, default_value = "3s", value_parser = parse_duration)]
     pub duration: Duration,
-    /// Rounds, each without and then with a snapshot; medians are reported.
+    /// Rounds, each a window without and one with a snapshot; all windows of a kind count as one.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Directory below which database and snapshots are made; decides which disk is measured.
@@ -147,12 +152,23 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
             options.compressible
         ),
     );
+    let pace =
+        options.pace().map_or_else(|| "no pace".to_owned(), |pace| format!("at most {} MB/s", pace.get() / 1_000_000));
     let place = match options.to {
         Target::File => "a file on the same disk",
         Target::Null => "nothing",
     };
-    report.condition("snapshot", format!("full, into {place}, compression {}", options.compress.name()));
+    report.condition(
+        "snapshot",
+        format!("full, into {place}, compression {}, {pace} beside writers", options.compress.name()),
+    );
     report.condition("rounds", format!("{}, without and with a snapshot in turn", options.rounds));
+}
+
+impl SnapshotOptions {
+    fn pace(&self) -> Option<NonZeroU64> {
+        self.pace.map_or(EngineOptions::default().pace, |megabytes| NonZeroU64::new(u64::from(megabytes) * 1_000_000))
+    }
 }
 
 /// All rounds.
@@ -160,193 +176,172 @@ struct Measured {
     /// Bytes of all keys and values.
     payload: f64,
     load: Load,
-    rounds: Vec<Round>,
-}
-
-/// How fast the writers go.
-struct Load {
-    /// Puts a second while a snapshot is taken, and without.
-    rate: f64,
-    /// Highest rate that met the objective; `None` if the rate was given.
-    knee: Option<f64>,
-    trials: Vec<(f64, Written, Trial)>,
-}
-
-impl Load {
-    fn text(&self, options: &SnapshotOptions) -> String {
-        let rate = number(self.rate);
-        match self.knee {
-            None => format!("{rate} puts/s, as given"),
-            Some(knee) => format!("{rate} puts/s, half of the knee ({} with {})", number(knee), options.objective),
-        }
-    }
-}
-
-/// One round: the writers without, the snapshot without, and both.
-struct Round {
-    undisturbed: Written,
+    /// With nobody writing.
     alone: Taken,
-    beside: Written,
+    rounds: Vec<Round>,
+    /// The disk's fsyncs before and after the rounds.
+    probe: Latencies,
+}
+
+/// One round: the writers without, and beside a snapshot.
+struct Round {
+    without: Window,
+    beside: Window,
     taken: Taken,
+}
+
+/// What is measured, and where.
+struct Bench<'a> {
+    options: &'a SnapshotOptions,
+    database: &'a Database,
+    content: &'a Content,
+    files: &'a Path,
 }
 
 fn measure(options: &SnapshotOptions, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Measured, BenchError> {
     let (store, files) = (scratch.fresh("store")?, scratch.fresh("snapshots")?);
+    let mut probe = Probe::create(&files, PROBE_BYTES)?;
     let engine = Options { backend: Some(options.backend), durability: Durability::Os, ..Options::default() };
     let database = Database::open(&store, engine).map_err(BenchError::subject(NAME, "opening"))?;
-    let keyspace = database.keyspace("bench").map_err(BenchError::subject(NAME, "creating a keyspace"))?;
     let content = Content {
         entries: options.entries,
         value_bytes: options.value_size as usize,
         compressible: options.compressible as usize,
     };
-    content.fill(&database, &keyspace)?;
-    database.flush().map_err(BenchError::subject(NAME, "flushing"))?;
-    settle(&database)?;
+    let keyspace = filled(&database, &content, options)?;
     progress.step(&format!("filled with {} MB", number(content.bytes() as f64 / 1e6)));
-    let keyspace = keyspace.with_durability(options.durability);
     let asynchronous = database.to_async();
     let mut phases = 0;
     let mut writers = || {
         phases += 1;
         let seed = options.seed.wrapping_add(1 << 32).wrapping_mul(phases << 16);
-        let (database, drive, count) = (&asynchronous, options.drive, options.writers);
-        Writers { database, keyspace: &keyspace, content: &content, level: options.durability, drive, count, seed }
+        let (database, content, drive, count) = (&asynchronous, &content, options.drive, options.writers);
+        Writers { database, keyspace: &keyspace, content, level: options.durability, drive, count, seed }
     };
     let load = match options.rate {
         Some(rate) => Load { rate, knee: None, trials: Vec::new() },
-        None => search(options, &mut writers, progress)?,
+        None => knee::search(options, &mut writers, progress)?,
     };
+    let bench = Bench { options, database: &database, content: &content, files: &files };
+    let alone = bench.alone()?;
+    let mut times = bench.probe(&mut probe)?;
     let mut rounds = Vec::new();
     for number in 1..=options.rounds {
-        settle(&database)?;
-        let alone = checked(options, &content, &files, || take_one(&database, options, &files))?;
-        settle(&database)?;
-        // As long as a snapshot takes: what happens once in a while shall have the same chance to happen.
-        let without = options.duration.max(Duration::from_secs_f64(alone.seconds));
-        let undisturbed = writers().open(load.rate, without, None)?;
-        settle(&database)?;
-        let mut beside = None;
-        let taken = checked(options, &content, &files, || {
-            let (written, taken) = writers().open_beside(load.rate, || take_one(&database, options, &files))?;
-            beside = Some(written);
-            Ok(taken)
-        })?;
-        let round = Round { undisturbed, alone, beside: beside.unwrap_or_default(), taken };
+        let round = bench.round(number, load.rate, &alone, &mut writers)?;
         progress.step(&round.line(number, content.bytes() as f64));
         rounds.push(round);
     }
+    times.merge(&bench.probe(&mut probe)?);
     database.close().map_err(BenchError::subject(NAME, "closing"))?;
-    Ok(Measured { payload: content.bytes() as f64, load, rounds })
+    Ok(Measured { payload: content.bytes() as f64, load, alone, rounds, probe: times })
 }
 
-/// Searches the knee, from a small share of what a closed loop gets.
-fn search<'a>(
-    options: &SnapshotOptions,
-    writers: &mut impl FnMut() -> Writers<'a>,
-    progress: &mut dyn Progress,
-) -> Result<Load, BenchError> {
-    let most = writers().closed(options.duration)?.rate();
-    if most.is_nan() || most <= 0.0 {
-        let message = "no put was answered in that time: make it longer".to_owned();
-        return Err(BenchError::Option { option: "--duration", message });
+/// Fills a keyspace, and waits for the flushes and compactions of that.
+fn filled(database: &Database, content: &Content, options: &SnapshotOptions) -> Result<Keyspace, BenchError> {
+    let keyspace = database.keyspace("bench").map_err(BenchError::subject(NAME, "creating a keyspace"))?;
+    content.fill(database, &keyspace)?;
+    database.flush().map_err(BenchError::subject(NAME, "flushing"))?;
+    settle(database)?;
+    Ok(keyspace.with_durability(options.durability))
+}
+
+impl Bench<'_> {
+    fn alone(&self) -> Result<Taken, BenchError> {
+        settle(self.database)?;
+        self.checked(|| self.take())
     }
-    progress.step(&format!("closed loop: {} puts/s", number(most)));
-    let bounds = Bounds { start: most / 4.0, max: most * 4.0, precision: PRECISION, repeats: 1 };
-    let mut trials = Vec::new();
-    let knee = find_knee(&bounds, |rate| {
-        let mut outcomes = [0, 0];
-        while outcomes.iter().all(|count| *count < MAJORITY) {
-            let written = writers().open(rate, options.duration, Some(patience(options)))?;
-            let trial = trial_of(&written, rate, options.objective);
-            outcomes[usize::from(trial == Trial::Pass)] += 1;
-            let p99 = written.times.quantiles().p99_us;
-            progress.step(&format!("{} puts/s: p99 {} µs, {trial:?}", number(rate), number(p99)));
-            trials.push((rate, written, trial));
+
+    /// What the disk's own fsyncs take, with nobody else at it.
+    fn probe(&self, probe: &mut Probe) -> Result<Latencies, BenchError> {
+        settle(self.database)?;
+        probe.run(&[7; 4096], Sync::Each, self.options.duration).map(|probed| probed.times)
+    }
+
+    /// A window of each kind; which comes first takes turns.
+    fn round<'a>(
+        &self,
+        number: u32,
+        rate: f64,
+        alone: &Taken,
+        writers: &mut impl FnMut() -> Writers<'a>,
+    ) -> Result<Round, BenchError> {
+        if number.is_multiple_of(2) {
+            let (beside, taken) = self.beside(&writers(), rate)?;
+            Ok(Round { without: self.without(&writers(), rate, alone)?, beside, taken })
+        } else {
+            let without = self.without(&writers(), rate, alone)?;
+            let (beside, taken) = self.beside(&writers(), rate)?;
+            Ok(Round { without, beside, taken })
         }
-        Ok::<_, BenchError>(if outcomes[1] == MAJORITY { Trial::Pass } else { Trial::Fail })
-    })?;
-    let Some(knee) = knee.rate else {
-        let message = format!("no rate meets {}", options.objective);
-        return Err(BenchError::Option { option: "--objective", message });
-    };
-    Ok(Load { rate: knee / 2.0, knee: Some(knee), trials })
-}
-
-fn patience(options: &SnapshotOptions) -> Duration {
-    (options.objective.bound * 20).max(LEAST_PATIENCE)
-}
-
-fn trial_of(written: &Written, rate: f64, objective: Objective) -> Trial {
-    let kept_up = !written.gave_up && written.rate() >= LEAST_OF_RATE * rate;
-    if kept_up && objective.is_met(&written.times) { Trial::Pass } else { Trial::Fail }
-}
-
-fn take_one(database: &Database, options: &SnapshotOptions, files: &Path) -> Result<Taken, BenchError> {
-    take(database, options.compress, options.to, &files.join("snapshot"))
-}
-
-/// What `taking` took, once it is known to hold everything.
-fn checked(
-    options: &SnapshotOptions,
-    content: &Content,
-    files: &Path,
-    taking: impl FnOnce() -> Result<Taken, BenchError>,
-) -> Result<Taken, BenchError> {
-    let taken = taking()?;
-    let totals = taken.totals;
-    if totals.rows < content.entries || totals.row_bytes + totals.carried_bytes < content.bytes() {
-        let message = format!("{totals:?} of {content:?}");
-        return Err(BenchError::WrongData { subject: NAME.to_owned(), doing: "taking a snapshot", message });
     }
-    if options.to == Target::File {
-        take::check(&taken, &files.join("snapshot"))?;
+
+    /// As long as a snapshot takes: what happens once in a while shall have the same chance to happen.
+    fn without(&self, writers: &Writers<'_>, rate: f64, alone: &Taken) -> Result<Window, BenchError> {
+        settle(self.database)?;
+        let time = self.options.duration.max(Duration::from_secs_f64(alone.seconds));
+        let watch = Watch::begin(self.database);
+        Ok(watch.end(writers.open(rate, time, None)?))
     }
-    Ok(taken)
+
+    fn beside(&self, writers: &Writers<'_>, rate: f64) -> Result<(Window, Taken), BenchError> {
+        settle(self.database)?;
+        let mut window = None;
+        let taken = self.checked(|| {
+            let watch = Watch::begin(self.database);
+            let (written, taken) = writers.open_beside(rate, || self.take())?;
+            window = Some(watch.end(written));
+            Ok(taken)
+        })?;
+        Ok((window.unwrap_or_default(), taken))
+    }
+
+    fn take(&self) -> Result<Taken, BenchError> {
+        let Self { options, database, files, .. } = self;
+        take(database, options.compress, options.pace(), options.to, &files.join("snapshot"))
+    }
+
+    /// What `taking` took, once it is known to hold everything.
+    fn checked(&self, taking: impl FnOnce() -> Result<Taken, BenchError>) -> Result<Taken, BenchError> {
+        let (taken, content) = (taking()?, self.content);
+        let totals = taken.totals;
+        if totals.rows < content.entries || totals.row_bytes + totals.carried_bytes < content.bytes() {
+            let message = format!("{totals:?} of {content:?}");
+            return Err(BenchError::WrongData { subject: NAME.to_owned(), doing: "taking a snapshot", message });
+        }
+        if self.options.to == Target::File {
+            take::check(&taken, &self.files.join("snapshot"))?;
+        }
+        Ok(taken)
+    }
 }
 
 impl Round {
     fn line(&self, number_of: u32, payload: f64) -> String {
         format!(
-            "round {number_of}: {} MB/s, {} beside writers; their p99 {} µs, {} beside a snapshot",
-            number(payload / self.alone.seconds / 1e6),
+            "round {number_of}: {} MB/s beside writers; their p99 {} µs, {} beside a snapshot",
             number(payload / self.taken.seconds / 1e6),
-            number(self.undisturbed.times.quantiles().p99_us),
-            number(self.beside.times.quantiles().p99_us),
+            number(self.without.written.times.quantiles().p99_us),
+            number(self.beside.written.times.quantiles().p99_us),
         )
     }
 }
 
 impl Measured {
     fn report(&self, report: &mut Report) {
+        let without = Side::of(self.rounds.iter().map(|round| &round.without));
+        let beside = Side::of(self.rounds.iter().map(|round| &round.beside));
         report.tables.push(self.snapshots());
-        report.tables.push(self.writers());
+        report.tables.push(sides::table(&without, &beside, &self.probe));
+        report.tables.push(self.windows());
         if !self.load.trials.is_empty() {
             report.tables.push(self.load.table());
         }
         let rates: Vec<f64> = self.rounds.iter().map(|round| self.payload / round.taken.seconds).collect();
         let rate = Summary::of(&rates).median / 1e6;
         report.checks.push(Check::at_least("payload in a snapshot beside writers", rate, WANTED_RATE / 1e6, " MB/s"));
-        // Of the medians, not the median of the rounds' ratios: a stop of the disk hits one side of a round.
-        let p99 = |of: fn(&Round) -> &Written| {
-            let rounds: Vec<f64> = self.rounds.iter().map(|round| self.p99(of(round))).collect();
-            if rounds.iter().any(|p99| p99.is_nan()) { f64::NAN } else { Summary::of(&rounds).median }
-        };
-        let times = p99(|round| &round.beside) / p99(|round| &round.undisturbed);
-        report.checks.push(Check::below(
-            "median of the writers' p99 beside a snapshot, of without",
-            times,
-            WANTED_TIMES,
-            " ×",
-        ));
-    }
-
-    /// NaN if the phase says nothing about it.
-    fn p99(&self, written: &Written) -> f64 {
-        if written.times.count() < FEWEST_PUTS || written.rate() < LEAST_OF_RATE * self.load.rate {
-            return f64::NAN;
-        }
-        written.times.quantiles().p99_us
+        let times = beside.p99(self.load.rate) / without.p99(self.load.rate);
+        let what = "writers' p99 beside a snapshot, of without, over all windows";
+        report.checks.push(Check::below(what, times, WANTED_TIMES, " ×"));
     }
 
     fn snapshots(&self) -> Table {
@@ -354,65 +349,55 @@ impl Measured {
             "snapshots",
             &["round", "writers", "payload MB/s", "written MB/s", "written B/payload B", "seconds", "CPU s", "rows"],
         );
-        for (round, number) in self.rounds.iter().zip(1_u64..) {
-            for (writers, taken) in [("none", &round.alone), ("on schedule", &round.taken)] {
-                table.row(vec![
-                    number.into(),
-                    writers.into(),
-                    (self.payload / taken.seconds / 1e6).into(),
-                    (taken.bytes as f64 / taken.seconds / 1e6).into(),
-                    (taken.bytes as f64 / self.payload).into(),
-                    taken.seconds.into(),
-                    taken.cpu_seconds.into(),
-                    taken.totals.rows.into(),
-                ]);
-            }
+        let beside =
+            self.rounds.iter().zip(1_u64..).map(|(round, number)| (number.into(), "on schedule", &round.taken));
+        for (number, writers, taken) in [(Cell::Missing(()), "none", &self.alone)].into_iter().chain(beside) {
+            table.row(vec![
+                number,
+                writers.into(),
+                (self.payload / taken.seconds / 1e6).into(),
+                (taken.bytes as f64 / taken.seconds / 1e6).into(),
+                (taken.bytes as f64 / self.payload).into(),
+                taken.seconds.into(),
+                taken.cpu_seconds.into(),
+                taken.totals.rows.into(),
+            ]);
         }
         table
     }
 
-    fn writers(&self) -> Table {
+    fn windows(&self) -> Table {
         let mut table = Table::new(
-            "writers, from the scheduled moment",
-            &["round", "snapshot", "puts/s", "puts", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "p99 of without"],
+            "each window, from the scheduled moment",
+            &[
+                "round",
+                "snapshot",
+                "puts/s",
+                "puts",
+                "p50 µs",
+                "p99 µs",
+                "p99.9 µs",
+                "max µs",
+                "slow fsyncs",
+                "stolen ms",
+            ],
         );
         for (round, number) in self.rounds.iter().zip(1_u64..) {
-            let times = round.beside.times.quantiles().p99_us / round.undisturbed.times.quantiles().p99_us;
-            let rows = [("none", &round.undisturbed, Cell::Missing(())), ("taken", &round.beside, times.into())];
-            for (snapshot, written, times) in rows {
-                let quantiles = written.times.quantiles();
+            for (snapshot, window) in [("none", &round.without), ("taken", &round.beside)] {
+                let quantiles = window.written.times.quantiles();
                 table.row(vec![
                     number.into(),
                     snapshot.into(),
-                    written.rate().into(),
-                    written.times.count().into(),
+                    window.written.rate().into(),
+                    window.written.times.count().into(),
                     quantiles.p50_us.into(),
                     quantiles.p99_us.into(),
                     quantiles.p999_us.into(),
                     quantiles.max_us.into(),
-                    times,
+                    window.slow_syncs.into(),
+                    window.stolen.map_or(Cell::Missing(()), |stolen| (stolen.as_secs_f64() * 1e3).into()),
                 ]);
             }
-        }
-        table
-    }
-}
-
-impl Load {
-    fn table(&self) -> Table {
-        let columns = &["offered/s", "answered/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "outcome"];
-        let mut table = Table::new("the knee: climb, bisect, repeat; two runs of three decide", columns);
-        for (rate, written, trial) in &self.trials {
-            let quantiles = written.times.quantiles();
-            table.row(vec![
-                (*rate).into(),
-                written.rate().into(),
-                quantiles.p50_us.into(),
-                quantiles.p99_us.into(),
-                quantiles.p999_us.into(),
-                quantiles.max_us.into(),
-                if *trial == Trial::Pass { "met" } else { "missed" }.to_owned().into(),
-            ]);
         }
         table
     }
@@ -430,6 +415,7 @@ mod tests {
             compressible: 50,
             backend: BackendKind::Lsm,
             compress: Compression::Zstd,
+            pace: None,
             to: Target::File,
             writers: 2,
             drive: Drive::Tasks,
@@ -460,47 +446,34 @@ mod tests {
     #[test]
     fn a_small_run_takes_whole_snapshots_beside_writers() {
         let report = run(&small(), &mut Quiet).unwrap();
-        assert_eq!((report.tables[0].rows.len(), report.tables[1].rows.len(), report.checks.len()), (4, 4, 2));
-        assert!(report.tables[2].rows.len() > MAJORITY);
-        for row in 0..4 {
+        assert_eq!(report.tables.iter().map(|table| table.rows.len()).collect::<Vec<_>>()[..3], [3, 3, 4]);
+        assert_eq!(report.checks.len(), 2);
+        assert!(report.tables[3].rows.len() > knee::MAJORITY);
+        for row in 0..3 {
             assert!(cell(&report, 0, row, "rows") >= 2000.0);
             let size = cell(&report, 0, row, "written B/payload B");
             assert!((0.5..0.8).contains(&size), "half of each value compresses: {size}");
-            assert!(cell(&report, 1, row, "puts") > 0.0 || row % 2 == 1);
         }
+        for side in [0, 1] {
+            let puts: f64 = [side, side + 2].map(|row| cell(&report, 2, row, "puts")).into_iter().sum();
+            assert_eq!(cell(&report, 1, side, "answers"), puts, "all windows of a kind as one");
+        }
+        assert!(cell(&report, 1, 2, "answers") > 0.0, "the disk alone");
     }
 
     #[test]
     fn without_compression_it_is_as_large_as_what_it_holds() {
         let plain = SnapshotOptions { compress: Compression::None, to: Target::Null, rounds: 1, ..given() };
         let report = run(&plain, &mut Quiet).unwrap();
-        assert_eq!(report.tables.len(), 2, "nothing was searched");
+        assert_eq!(report.tables.len(), 3, "nothing was searched");
         assert!((1.0..1.2).contains(&cell(&report, 0, 0, "written B/payload B")));
     }
 
     #[test]
-    fn few_puts_or_a_missed_schedule_say_nothing_about_a_99th_percentile() {
-        let load = Load { rate: 1000.0, knee: None, trials: Vec::new() };
-        let measured = Measured { payload: 1.0, load, rounds: Vec::new() };
-        let mut written = Written { seconds: 1.0, ..Written::default() };
-        (1..FEWEST_PUTS).for_each(|_| written.times.record_nanos(5000));
-        assert!(measured.p99(&written).is_nan());
-        written.times.record_nanos(5000);
-        assert!((measured.p99(&written) - 5.0).abs() < 0.1);
-        written.seconds = 1.2;
-        assert!(measured.p99(&written).is_nan());
-    }
-
-    #[test]
-    fn a_rate_passes_if_the_writers_keep_up_and_meet_the_objective() {
-        let objective = "p99<5ms".parse().unwrap();
-        let mut written = Written { seconds: 1.0, ..Written::default() };
-        (0..1000).for_each(|_| written.times.record_nanos(4_000_000));
-        assert_eq!(trial_of(&written, 1000.0, objective), Trial::Pass);
-        assert_eq!(trial_of(&written, 1100.0, objective), Trial::Fail);
-        assert_eq!(trial_of(&Written { gave_up: true, ..written.clone() }, 1000.0, objective), Trial::Fail);
-        (0..20).for_each(|_| written.times.record_nanos(6_000_000));
-        assert_eq!(trial_of(&written, 1000.0, objective), Trial::Fail);
+    fn a_pace_of_zero_is_none_at_all() {
+        let paced = |pace| SnapshotOptions { pace, ..small() }.pace();
+        assert_eq!(paced(None), EngineOptions::default().pace);
+        assert_eq!((paced(Some(0)), paced(Some(50))), (None, NonZeroU64::new(50_000_000)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{BufReader, Write as _},
+    num::NonZeroU64,
     path::Path,
     time::Instant,
 };
@@ -46,6 +47,7 @@ pub(super) struct Taken {
 pub(super) fn take(
     database: &Database,
     compression: Compression,
+    pace: Option<NonZeroU64>,
     target: Target,
     path: &Path,
 ) -> Result<Taken, BenchError> {
@@ -54,7 +56,7 @@ pub(super) fn take(
         Target::Null => None,
     };
     let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
-    let options = SnapshotOptions { compression, ..SnapshotOptions::default() };
+    let options = SnapshotOptions { compression, pace, ..SnapshotOptions::default() };
     let mut taking = database.snapshot(&options).map_err(BenchError::subject(NAME, "beginning a snapshot"))?;
     let mut bytes = 0;
     while let Some(chunk) = taking.next_chunk().map_err(BenchError::subject(NAME, "taking a snapshot"))? {

@@ -142,6 +142,13 @@ impl Gatherer {
         Ok(Self { source, next, records, chunk_bytes })
     }
 
+    /// The log that is written to meanwhile.
+    pub(super) fn log(&self) -> &Log {
+        match &self.source {
+            Source::State { log, .. } | Source::Log { log, .. } => log,
+        }
+    }
+
     /// The next chunk, in a buffer that is empty; `None` if no more comes.
     pub(super) fn next(&mut self, mut plain: Vec<u8>) -> Option<Result<Gathered, SnapshotError>> {
         if !matches!(self.next, Cursor::Rows(..) | Cursor::Entries(..)) {

@@ -23,6 +23,7 @@ mod error;
 mod file;
 mod format;
 mod gather;
+mod pace;
 mod pins;
 mod pipeline;
 mod plan;
@@ -33,6 +34,7 @@ mod stats;
 use std::{
     collections::VecDeque,
     io::{self, Write},
+    num::NonZeroU64,
     sync::Arc,
     time::Duration,
 };
@@ -76,11 +78,18 @@ pub struct SnapshotOptions {
     pub compression: Compression,
     /// Bytes that a chunk gathers, at most [`SNAPSHOT_CHUNK_BYTES`].
     pub chunk_bytes: usize,
+    /// Bytes, before compression, that are read in a second while others write; `None`: as fast as it goes. Less takes
+    /// less of the processors, and the log frees nothing for longer. No slower than four chunks a second.
+    pub pace: Option<NonZeroU64>,
 }
+
+/// What a snapshot reads in a second while others write, unless told otherwise.
+const PACE: NonZeroU64 = NonZeroU64::new(330_000_000).unwrap();
 
 impl Default for SnapshotOptions {
     fn default() -> Self {
-        Self { since: None, compression: Compression::default(), chunk_bytes: SNAPSHOT_CHUNK_BYTES }
+        let (compression, pace) = (Compression::default(), Some(PACE));
+        Self { since: None, compression, chunk_bytes: SNAPSHOT_CHUNK_BYTES, pace }
     }
 }
 
@@ -93,6 +102,7 @@ pub struct Snapshot {
     estimated_rows: u64,
     chunk_bytes: usize,
     compression: Compression,
+    pace: Option<NonZeroU64>,
     source: Source,
     pipeline: Option<Pipeline>,
     /// Of the pipeline's threads.
@@ -155,6 +165,7 @@ impl Snapshot {
             estimated_rows,
             chunk_bytes: options.chunk_bytes.clamp(1, SNAPSHOT_CHUNK_BYTES),
             compression: options.compression,
+            pace: options.pace,
             source,
             pipeline: None,
             priority: Priority::Idle,
@@ -243,8 +254,8 @@ impl Snapshot {
             let pipeline = match &mut self.pipeline {
                 Some(pipeline) => pipeline,
                 none => {
-                    let (compression, chunk_bytes) = (self.compression, self.chunk_bytes);
-                    none.insert(Pipeline::start(&self.source, &self.next, chunk_bytes, compression, priority)?)
+                    let (source, next, pace) = (&self.source, &self.next, self.pace);
+                    none.insert(Pipeline::start(source, next, self.chunk_bytes, self.compression, priority, pace)?)
                 }
             };
             if let Some(ready) = pipeline.next(patience)? {

@@ -17,9 +17,10 @@
 
 use std::{
     io,
+    num::NonZeroU64,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -27,6 +28,7 @@ use super::{
     chunk::{Packed, Packer},
     format::{ChunkKind, Compression},
     gather::{Cursor, Gathered, Gatherer, Source},
+    pace::{MAX_REST, Pacer},
 };
 use crate::priority::Priority;
 
@@ -36,6 +38,8 @@ use crate::priority::Priority;
 const MAX_PACKERS: usize = 4;
 /// How long a chunk may take that costs a few milliseconds, or some tens from a slow disk.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+const _: () = assert!(MAX_REST.as_millis() * 2 < PATIENCE.as_millis(), "a rest is not lack of processors");
 
 /// A chunk but for its header, and what comes after it.
 pub(super) struct Ready {
@@ -60,6 +64,7 @@ impl Pipeline {
         chunk_bytes: usize,
         compression: Compression,
         priority: Priority,
+        pace: Option<NonZeroU64>,
     ) -> Result<Self, SnapshotError> {
         let gatherer = Gatherer::new(source.clone(), from.clone(), chunk_bytes)?;
         let (free, freed) = channel();
@@ -72,7 +77,8 @@ impl Pipeline {
             to_packers.push(to_packer);
             lanes.push(lane);
         }
-        spawn("snapshot-read", priority, move || gather(gatherer, &to_packers, &freed))?;
+        let pacer = Pacer::new(pace, Instant::now());
+        spawn("snapshot-read", priority, move || gather(gatherer, pacer, &to_packers, &freed))?;
         Ok(Self { lanes, turn: 0 })
     }
 
@@ -107,14 +113,16 @@ fn spawn(name: &str, priority: Priority, work: impl FnOnce() + Send + 'static) -
     thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
 }
 
-fn gather(mut gatherer: Gatherer, packers: &[Lane<Gathered>], freed: &Receiver<Vec<u8>>) {
+fn gather(mut gatherer: Gatherer, mut pacer: Pacer, packers: &[Lane<Gathered>], freed: &Receiver<Vec<u8>>) {
     for packer in packers.iter().cycle() {
         let plain = freed.try_recv().unwrap_or_default();
         let Some(gathered) = gatherer.next(plain) else { return };
-        let failed = gathered.is_err();
-        if packer.send(gathered).is_err() || failed {
+        let bytes = gathered.as_ref().ok().map(|gathered| gathered.plain.len());
+        if packer.send(gathered).is_err() {
             return;
         }
+        let Some(bytes) = bytes else { return };
+        thread::sleep(pacer.rest(bytes, gatherer.log().end(), Instant::now()));
     }
 }
 

@@ -1,0 +1,119 @@
+//! How fast the writers go: at half of the knee, or as told.
+
+use std::time::Duration;
+
+use super::{
+    SnapshotOptions,
+    writers::{Writers, Written},
+};
+use crate::{
+    BenchError, Progress,
+    load::search::{Bounds, Objective, Trial, find_knee},
+    report::{Table, number},
+};
+
+/// Writers that get less of their schedule than this are past what they can do: their times mean nothing.
+pub(super) const LEAST_OF_RATE: f64 = 0.95;
+/// The search ends when it knows the knee up to this share of it.
+const PRECISION: f64 = 0.05;
+/// A rate meets the objective if so many of one less than twice as many runs do: the disks of virtual machines stop
+/// for 20 to 30 ms now and then, whatever is asked of them, and one stop decides a run's 99th percentile.
+pub(super) const MAJORITY: usize = 2;
+/// A trial is given up when a put takes longer than this and than 20 times what the objective allows.
+const LEAST_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How fast the writers go.
+pub(super) struct Load {
+    /// Puts a second while a snapshot is taken, and without.
+    pub(super) rate: f64,
+    /// Highest rate that met the objective; `None` if the rate was given.
+    pub(super) knee: Option<f64>,
+    pub(super) trials: Vec<(f64, Written, Trial)>,
+}
+
+impl Load {
+    pub(super) fn text(&self, options: &SnapshotOptions) -> String {
+        let rate = number(self.rate);
+        match self.knee {
+            None => format!("{rate} puts/s, as given"),
+            Some(knee) => format!("{rate} puts/s, half of the knee ({} with {})", number(knee), options.objective),
+        }
+    }
+
+    pub(super) fn table(&self) -> Table {
+        let columns = &["offered/s", "answered/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "outcome"];
+        let mut table = Table::new("the knee: climb, bisect, repeat; two runs of three decide", columns);
+        for (rate, written, trial) in &self.trials {
+            let quantiles = written.times.quantiles();
+            table.row(vec![
+                (*rate).into(),
+                written.rate().into(),
+                quantiles.p50_us.into(),
+                quantiles.p99_us.into(),
+                quantiles.p999_us.into(),
+                quantiles.max_us.into(),
+                if *trial == Trial::Pass { "met" } else { "missed" }.to_owned().into(),
+            ]);
+        }
+        table
+    }
+}
+
+/// Searches the knee, from a small share of what a closed loop gets.
+pub(super) fn search<'a>(
+    options: &SnapshotOptions,
+    writers: &mut impl FnMut() -> Writers<'a>,
+    progress: &mut dyn Progress,
+) -> Result<Load, BenchError> {
+    let most = writers().closed(options.duration)?.rate();
+    if most.is_nan() || most <= 0.0 {
+        let message = "no put was answered in that time: make it longer".to_owned();
+        return Err(BenchError::Option { option: "--duration", message });
+    }
+    progress.step(&format!("closed loop: {} puts/s", number(most)));
+    let bounds = Bounds { start: most / 4.0, max: most * 4.0, precision: PRECISION, repeats: 1 };
+    let mut trials = Vec::new();
+    let knee = find_knee(&bounds, |rate| {
+        let mut outcomes = [0, 0];
+        while outcomes.iter().all(|count| *count < MAJORITY) {
+            let written = writers().open(rate, options.duration, Some(patience(options)))?;
+            let trial = trial_of(&written, rate, options.objective);
+            outcomes[usize::from(trial == Trial::Pass)] += 1;
+            let p99 = written.times.quantiles().p99_us;
+            progress.step(&format!("{} puts/s: p99 {} µs, {trial:?}", number(rate), number(p99)));
+            trials.push((rate, written, trial));
+        }
+        Ok::<_, BenchError>(if outcomes[1] == MAJORITY { Trial::Pass } else { Trial::Fail })
+    })?;
+    let Some(knee) = knee.rate else {
+        let message = format!("no rate meets {}", options.objective);
+        return Err(BenchError::Option { option: "--objective", message });
+    };
+    Ok(Load { rate: knee / 2.0, knee: Some(knee), trials })
+}
+
+fn patience(options: &SnapshotOptions) -> Duration {
+    (options.objective.bound * 20).max(LEAST_PATIENCE)
+}
+
+fn trial_of(written: &Written, rate: f64, objective: Objective) -> Trial {
+    let kept_up = !written.gave_up && written.rate() >= LEAST_OF_RATE * rate;
+    if kept_up && objective.is_met(&written.times) { Trial::Pass } else { Trial::Fail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_passes_if_the_writers_keep_up_and_meet_the_objective() {
+        let objective = "p99<5ms".parse().unwrap();
+        let mut written = Written { seconds: 1.0, ..Written::default() };
+        (0..1000).for_each(|_| written.times.record_nanos(4_000_000));
+        assert_eq!(trial_of(&written, 1000.0, objective), Trial::Pass);
+        assert_eq!(trial_of(&written, 1100.0, objective), Trial::Fail);
+        assert_eq!(trial_of(&Written { gave_up: true, ..written.clone() }, 1000.0, objective), Trial::Fail);
+        (0..20).for_each(|_| written.times.record_nanos(6_000_000));
+        assert_eq!(trial_of(&written, 1000.0, objective), Trial::Fail);
+    }
+}

@@ -1,0 +1,211 @@
+//! What the writers noticed in windows without and with a snapshot, each side as a whole.
+//!
+//! Owns: [`Watch`], which makes a [`Window`] of what happened while writers wrote, and [`Side`], all windows of a kind
+//! in one histogram. Windows are short and take turns, so what comes and goes on the machine hits both sides; a 99th
+//! percentile of a single window says little, since one stop of 20 ms is one percent of two seconds.
+
+use std::time::Duration;
+
+use thalweg_engine::Database;
+use thalweg_types::Log2Histogram;
+
+use super::{knee::LEAST_OF_RATE, writers::Written};
+use crate::{
+    latency::Latencies,
+    report::{Cell, Table},
+    usage,
+};
+
+/// Fewer puts say nothing about a 99th percentile.
+pub(super) const FEWEST_PUTS: u64 = 1000;
+/// Fsyncs that took longer are slow: 4.1 ms, a bound that the log's histogram has.
+const SLOW_SYNC_MICROS: u64 = 4096;
+
+/// Figures of log and machine at one moment.
+pub(super) struct Watch<'a> {
+    database: &'a Database,
+    sync_micros: Log2Histogram,
+    stolen: Option<Duration>,
+}
+
+/// The writers' times between two moments, and what log and machine did meanwhile.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Window {
+    pub(super) written: Written,
+    /// Of the log.
+    pub(super) syncs: u64,
+    /// Slower than 4.1 ms.
+    pub(super) slow_syncs: u64,
+    /// Time that whoever runs the machine took from its processors; `None` if the kernel doesn't say.
+    pub(super) stolen: Option<Duration>,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn begin(database: &'a Database) -> Self {
+        Self { database, sync_micros: database.stats().log.sync_latency, stolen: usage::stolen_from_processors() }
+    }
+
+    pub(super) fn end(self, written: Written) -> Window {
+        let now = self.database.stats().log.sync_latency;
+        Window {
+            written,
+            syncs: now.count() - self.sync_micros.count(),
+            slow_syncs: slow(&now) - slow(&self.sync_micros),
+            stolen: usage::stolen_from_processors().zip(self.stolen).map(|(now, then)| now.saturating_sub(then)),
+        }
+    }
+}
+
+fn slow(sync_micros: &Log2Histogram) -> u64 {
+    sync_micros.buckets[Log2Histogram::bucket_of(SLOW_SYNC_MICROS) + 1..].iter().sum()
+}
+
+/// All windows of a kind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Side {
+    windows: u64,
+    times: Latencies,
+    seconds: f64,
+    syncs: u64,
+    slow_syncs: u64,
+    stolen: Option<Duration>,
+}
+
+impl Side {
+    pub(super) fn of<'a>(windows: impl Iterator<Item = &'a Window>) -> Self {
+        let mut side = Self { stolen: Some(Duration::ZERO), ..Self::default() };
+        for window in windows {
+            side.windows += 1;
+            side.times.merge(&window.written.times);
+            side.seconds += window.written.seconds;
+            side.syncs += window.syncs;
+            side.slow_syncs += window.slow_syncs;
+            side.stolen = side.stolen.zip(window.stolen).map(|(sum, more)| sum + more);
+        }
+        side
+    }
+
+    /// In microseconds; NaN if there were too few puts, or fewer than `rate` a second: then it says nothing.
+    pub(super) fn p99(&self, rate: f64) -> f64 {
+        let answered = self.times.count();
+        if answered < FEWEST_PUTS || (answered as f64) < LEAST_OF_RATE * rate * self.seconds {
+            return f64::NAN;
+        }
+        self.times.quantiles().p99_us
+    }
+
+    /// Of the time of all processors, how much was taken from the machine, in percent.
+    fn stolen_percent(&self) -> Option<f64> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        self.stolen.map(|stolen| 100.0 * stolen.as_secs_f64() / (processors * self.seconds))
+    }
+}
+
+/// A row for each side, and one for the disk with nobody else at it.
+pub(super) fn table(without: &Side, beside: &Side, probe: &Latencies) -> Table {
+    let columns = [
+        "snapshot",
+        "windows",
+        "answers",
+        "p50 µs",
+        "p90 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "max µs",
+        "fsyncs",
+        "over 4.1 ms",
+        "stolen %",
+    ];
+    let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync", &columns);
+    for (name, side) in [("none", without), ("taken", beside)] {
+        let stolen = side.stolen_percent().map_or(Cell::Missing(()), Cell::from);
+        let ends = [side.syncs.into(), side.slow_syncs.into(), stolen];
+        table.row(row(name, side.windows.into(), &side.times, ends));
+    }
+    let slow = probe.count_above(Duration::from_micros(SLOW_SYNC_MICROS));
+    let ends = [probe.count().into(), slow.into(), Cell::Missing(())];
+    table.row(row("the disk alone", Cell::Missing(()), probe, ends));
+    table
+}
+
+fn row(name: &str, windows: Cell, times: &Latencies, ends: [Cell; 3]) -> Vec<Cell> {
+    let at = times.quantiles();
+    let quantiles = [at.p50_us, at.p90_us, at.p99_us, at.p999_us, at.max_us].map(Cell::from);
+    [name.into(), windows, times.count().into()].into_iter().chain(quantiles).chain(ends).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(nanos: u64, puts: u64, seconds: f64) -> Window {
+        let mut written = Written { seconds, ..Written::default() };
+        written.times.record_nanos_times(nanos, puts);
+        Window { written, syncs: puts, slow_syncs: 1, stolen: Some(Duration::from_millis(10)) }
+    }
+
+    #[test]
+    fn the_p99_of_a_side_is_of_all_its_puts_and_not_of_its_windows() {
+        // In one window of four every put is slow: a quarter of all puts, so the median is fast and p90 is not.
+        let windows = [window(1_000, 2000, 1.0), window(1_000, 2000, 1.0), window(1_000, 2000, 1.0)];
+        let calm = Side::of(windows.iter());
+        assert!((calm.p99(2000.0) - 1.0).abs() < 0.01);
+        let slow = window(9_000, 2000, 1.0);
+        let side = Side::of(windows.iter().chain([&slow]));
+        assert!((side.p99(2000.0) - 9.0).abs() < 0.1);
+        assert!((side.times.quantiles().p50_us - 1.0).abs() < 0.01);
+        assert_eq!((side.windows, side.times.count(), side.syncs, side.slow_syncs), (4, 8000, 8000, 4));
+        assert!((side.seconds - 4.0).abs() < 1e-9);
+        // A stop that is 1.6 % of one window is 0.4 % of four.
+        let stop =
+            Window { written: Written { times: calm_but(32), seconds: 1.0, gave_up: false }, ..Window::default() };
+        assert!(Side::of([&stop].into_iter()).p99(2000.0) > 8.0);
+        assert!(Side::of(windows.iter().chain([&stop])).p99(2000.0) < 2.0);
+    }
+
+    fn calm_but(slow: u64) -> Latencies {
+        let mut times = Latencies::default();
+        times.record_nanos_times(1_000, 2000 - slow);
+        times.record_nanos_times(9_000, slow);
+        times
+    }
+
+    #[test]
+    fn few_puts_or_a_missed_schedule_say_nothing_about_a_99th_percentile() {
+        let side = |puts, seconds| Side::of([window(5_000, puts, seconds)].iter());
+        assert!(side(FEWEST_PUTS - 1, 1.0).p99(1000.0).is_nan());
+        assert!((side(FEWEST_PUTS, 1.0).p99(1000.0) - 5.0).abs() < 0.1);
+        assert!(side(FEWEST_PUTS, 1.2).p99(1000.0).is_nan());
+        assert!(Side::of([].into_iter()).p99(1000.0).is_nan());
+    }
+
+    #[test]
+    fn time_taken_from_the_machine_is_a_share_of_all_processors() {
+        let processors = std::thread::available_parallelism().unwrap().get() as f64;
+        let (one, other) = (window(1, 1, 0.5), window(1, 1, 0.5));
+        let percent = Side::of([&one, &other].into_iter()).stolen_percent().unwrap();
+        assert!((percent - 2.0 / processors).abs() < 1e-9, "{percent}");
+        let unknown = Window { stolen: None, ..one };
+        assert_eq!(Side::of([&other, &unknown].into_iter()).stolen_percent(), None);
+    }
+
+    #[test]
+    fn syncs_are_slow_above_a_bound_of_the_histogram() {
+        let mut sync_micros = Log2Histogram::default();
+        [100, SLOW_SYNC_MICROS, SLOW_SYNC_MICROS + 1, 1 << 40]
+            .into_iter()
+            .for_each(|micros| sync_micros.record(micros));
+        assert_eq!(slow(&sync_micros), 2);
+    }
+
+    #[test]
+    fn both_sides_and_the_disk_have_a_row() {
+        let sides = [window(1_000, 10, 1.0), window(2_000, 20, 1.0)].map(|window| Side::of([window].iter()));
+        let mut probe = Latencies::default();
+        [1, 5, 6].into_iter().for_each(|millis| probe.record(Duration::from_millis(millis)));
+        let table = table(&sides[0], &sides[1], &probe);
+        let counts: Vec<_> = table.rows.iter().map(|row| (row[2].clone(), row[9].clone())).collect();
+        let expected = [(10_u64, 1_u64), (20, 1), (3, 2)].map(|(answers, slow)| (answers.into(), slow.into()));
+        assert_eq!(counts, expected);
+    }
+}
