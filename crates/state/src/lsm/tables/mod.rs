@@ -7,7 +7,9 @@
 mod block;
 mod cache;
 mod cursor;
+mod discarding;
 mod filter;
+mod growing;
 mod set;
 mod store;
 mod table;

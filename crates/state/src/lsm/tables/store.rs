@@ -32,6 +32,8 @@ use lsm_tree::{
 
 use super::{
     cache::BlockCache,
+    discarding::Discarding,
+    growing::Growth,
     set::{Run, TableSet},
     table::{Found, Table},
 };
@@ -67,6 +69,8 @@ pub struct TableOptions {
 pub struct TableStore {
     tree: Tree,
     cache: Arc<BlockCache>,
+    growth: Growth,
+    discarding: Discarding,
     table_bytes: u64,
     /// The newest set and the next flush's seqno. Held while a set is read from the crate, so that sets
     /// never go back.
@@ -91,14 +95,19 @@ impl TableStore {
     /// Opens the tables in a directory, which is created if missing.
     pub fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
-        let config = config(dir);
+        let growth = Growth::of(dir);
+        let config = config(dir).with_compaction_filter_factory(Some(Arc::new(growth.clone())));
         let tree = match guarded("open", || config.open())? {
             AnyTree::Standard(tree) => tree,
             AnyTree::Blob(_) => return Err(corrupt(dir, "the directory holds a tree of another kind")),
         };
+        growth.begin(tree.get_next_table_id());
+        let start = |error: std::io::Error| BackendError::Io { operation: "start thread", message: error.to_string() };
+        let discarding = Discarding::start().map_err(start)?;
         let next_seqno = tree.get_highest_persisted_seqno().map_or(FIRST_SEQNO, |highest| highest + 1);
         let newest = Newest { set: Arc::default(), next_seqno: next_seqno.max(FIRST_SEQNO) };
-        let store = Self { tree, cache, table_bytes: options.table_bytes, newest: Mutex::new(newest) };
+        let store =
+            Self { tree, cache, growth, discarding, table_bytes: options.table_bytes, newest: Mutex::new(newest) };
         store.refresh(&mut store.lock(), Origin::Found)?;
         Ok(store)
     }
@@ -133,7 +142,11 @@ impl TableStore {
             Entry::Deleted => InternalValue::new_tombstone(key, seqno),
         });
         let last = InternalValue::from_components(APPLIED_KEY, applied.encode(), seqno, ValueType::Value);
-        let items = items.chain([last]).map(Ok);
+        let mut growing = self.growth.watch();
+        let items = items.chain([last]).map(|item| {
+            growing.add(item.key.user_key.len() + item.value.len());
+            Ok(item)
+        });
         let written_bytes = guarded("flush", || {
             let Some((tables, _)) = self.tree.flush_to_tables(items)? else { return Ok(0) };
             self.tree.register_tables(&tables, None, None, &[], EVERYTHING)?;
@@ -198,7 +211,7 @@ impl TableStore {
     }
 
     fn open_table(&self, table: lsm_tree::Table, origin: Origin) -> Result<Table, BackendError> {
-        let table = Table::open(table, Arc::clone(&self.cache))?;
+        let table = Table::open(table, Arc::clone(&self.cache), &self.discarding)?;
         Ok(match origin {
             Origin::Written => table,
             Origin::Found => table.leave_cold(),

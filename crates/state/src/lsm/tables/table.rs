@@ -8,7 +8,6 @@
 
 use std::{
     cmp::Ordering,
-    fs::File,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -25,6 +24,7 @@ use super::{
     block::{DataBlock, Malformed, common_len},
     cache::{BlockCache, Slots},
     cursor::Reads,
+    discarding::{Discarding, TableFile},
     filter::Filter,
 };
 use crate::backend::BackendError;
@@ -43,9 +43,9 @@ pub enum Found {
 
 /// See the module.
 pub struct Table {
-    /// Keeps the file from being deleted.
+    /// Keeps the file from being deleted. Dropped before `file` is, which sees to what was deleted.
     inner: lsm_tree::Table,
-    file: File,
+    file: TableFile,
     cache: Arc<BlockCache>,
     /// Its blocks in memory.
     slots: Arc<Slots>,
@@ -68,15 +68,20 @@ pub fn key_hash(key: &[u8]) -> u64 {
 }
 
 impl Table {
-    pub(super) fn open(inner: lsm_tree::Table, cache: Arc<BlockCache>) -> Result<Self, BackendError> {
+    pub(super) fn open(
+        inner: lsm_tree::Table,
+        cache: Arc<BlockCache>,
+        discarding: &Discarding,
+    ) -> Result<Self, BackendError> {
         let io = |error: std::io::Error| BackendError::Io { operation: "open table", message: error.to_string() };
-        let file = File::open(&*inner.path).map_err(io)?;
+        let file = TableFile::open(&inner.path, discarding).map_err(io)?;
         let corrupt = |message: &str| corrupt(&inner, message);
         if inner.regions.index.is_some() || inner.regions.filter_tli.is_some() {
             return Err(corrupt("its index or filter is partitioned, which this version never writes"));
         }
         let part = |what: &str, handle, compression, kind| {
-            let block = Block::from_file(&file, handle, compression).map_err(|error| corrupt(&error.to_string()))?;
+            let block =
+                Block::from_file(file.get(), handle, compression).map_err(|error| corrupt(&error.to_string()))?;
             if block.header.block_type == kind {
                 Ok(block)
             } else {
@@ -197,7 +202,7 @@ impl Table {
         let (offset, size) = self.index.place(number);
         let handle = BlockHandle::new(BlockOffset(offset), size);
         let block =
-            Block::from_file(&self.file, handle, self.inner.metadata.data_block_compression).map_err(|error| {
+            Block::from_file(self.file.get(), handle, self.inner.metadata.data_block_compression).map_err(|error| {
                 match error {
                     lsm_tree::Error::Io(error) => BackendError::Io {
                         operation: "read table",

@@ -1,0 +1,169 @@
+//! Tables go to the disk while they grow.
+//!
+//! Owns: [`Growth`], which knows the tables being written, and [`Growing`], with which a flush or compaction hands
+//! what it wrote to the disk, a piece at a time. Does not own: writing and syncing them, which the LSM crate does.
+//!
+//! The crate syncs a table once, when it is complete. Until a disk has taken 64 MiB at once, everybody else's syncs
+//! wait for it: those of the log took up to 66 ms.
+//!
+//! The crate doesn't say which file it writes. But it numbers them one after the other, so a file with the next number
+//! is one that somebody writes; whoever sees it first takes care of it. Nothing depends on that being right, or on a
+//! piece's outcome: the sync at the end is told of every failure once more.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use lsm_tree::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
+use thalweg_disk::write_out;
+
+/// What goes to the disk at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Numbers may be missing: of tables that turned out to be empty.
+const MAX_MISSING: u64 = 16;
+
+/// The tables of a directory that are being written.
+#[derive(Clone, Debug)]
+pub(super) struct Growth(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    tables: PathBuf,
+    /// Tables below are finished, or somebody takes care of them.
+    next: AtomicU64,
+}
+
+impl Growth {
+    /// Of the crate's directory `dir`.
+    pub(super) fn of(dir: &Path) -> Self {
+        Self(Arc::new(Shared { tables: dir.join("tables"), next: AtomicU64::new(u64::MAX) }))
+    }
+
+    /// From now on; the crate's next table has this number.
+    pub(super) fn begin(&self, next: u64) {
+        self.0.next.store(next, Ordering::Relaxed);
+    }
+
+    /// For one flush or compaction.
+    pub(super) fn watch(&self) -> Growing {
+        Growing { shared: Arc::clone(&self.0), bytes: 0, files: Vec::new() }
+    }
+}
+
+/// See [`Growth`].
+#[derive(Debug)]
+pub(super) struct Growing {
+    shared: Arc<Shared>,
+    /// Given to the crate since the last look.
+    bytes: u64,
+    files: Vec<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    file: File,
+    /// Bytes when last looked at.
+    len: u64,
+    written_out: u64,
+}
+
+impl Growing {
+    /// So many more bytes are about to be written.
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+        if self.bytes >= PIECE_BYTES {
+            self.bytes = 0;
+            self.find_new();
+            self.files.retain_mut(Table::write_out);
+        }
+    }
+
+    fn find_new(&mut self) {
+        let next = self.shared.next.load(Ordering::Relaxed);
+        for number in next..next.saturating_add(MAX_MISSING) {
+            let Ok(file) = File::open(self.shared.tables.join(number.to_string())) else { continue };
+            if self.shared.next.fetch_max(number + 1, Ordering::Relaxed) <= number {
+                self.files.push(Table { file, len: 0, written_out: 0 });
+            }
+        }
+    }
+}
+
+impl Table {
+    /// Hands over what has come since the last time; false if that is nothing: then it is complete, or somebody else's.
+    fn write_out(&mut self) -> bool {
+        let Ok(metadata) = self.file.metadata() else { return false };
+        let grew = metadata.len() > self.len || metadata.len() == 0;
+        self.len = metadata.len();
+        while self.written_out + PIECE_BYTES <= self.len {
+            if write_out(&self.file, self.written_out, PIECE_BYTES).is_err() {
+                return false;
+            }
+            self.written_out += PIECE_BYTES;
+        }
+        grew
+    }
+}
+
+/// Makes the crate tell of what its compactions write: as filters that keep everything.
+impl Factory for Growth {
+    fn name(&self) -> &'static str {
+        "write out"
+    }
+
+    fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
+        Box::new(self.watch())
+    }
+}
+
+impl CompactionFilter for Growing {
+    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> lsm_tree::Result<Verdict> {
+        self.add(item.key().len() + item.value()?.len());
+        Ok(Verdict::Keep)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    const PIECE: usize = PIECE_BYTES as usize;
+
+    fn tables(growing: &Growing) -> Vec<(u64, u64)> {
+        growing.files.iter().map(|table| (table.len, table.written_out)).collect()
+    }
+
+    #[test]
+    fn whole_pieces_of_new_tables_are_handed_over_until_they_grow_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("tables")).unwrap();
+        let create = |number: u64| File::create(dir.path().join("tables").join(number.to_string())).unwrap();
+        let growth = Growth::of(dir.path());
+        create(6);
+        growth.begin(7);
+        let (mut one, mut other) = (growth.watch(), growth.watch());
+        let mut table = create(7);
+        table.write_all(&vec![1; PIECE * 2 + 5]).unwrap();
+        one.add(PIECE - 1);
+        assert_eq!(tables(&one), [], "no look before a piece is together");
+        one.add(1);
+        assert_eq!(tables(&one), [(2 * PIECE_BYTES + 5, 2 * PIECE_BYTES)]);
+        other.add(PIECE);
+        assert_eq!(tables(&other), [], "somebody cares for it");
+        let mut next = create(9);
+        next.write_all(&[1; 10]).unwrap();
+        table.write_all(&vec![1; PIECE]).unwrap();
+        one.add(PIECE);
+        assert_eq!(tables(&one), [(3 * PIECE_BYTES + 5, 3 * PIECE_BYTES), (10, 0)]);
+        next.write_all(&[1; 10]).unwrap();
+        one.add(PIECE);
+        assert_eq!(tables(&one), [(20, 0)], "the first is complete");
+    }
+}
