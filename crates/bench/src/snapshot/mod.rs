@@ -19,10 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_engine::{
-    BackendKind, Database, Keyspace, Options,
-    snapshot::{Compression, SnapshotOptions as EngineOptions},
-};
+use thalweg_engine::{BackendKind, Database, Keyspace, Options, snapshot::Compression};
 use thalweg_types::Durability;
 
 use self::{
@@ -72,9 +69,9 @@ pub struct SnapshotOptions {
     /// How the snapshot is compressed: none, lz4 or zstd.
     #[arg(long, default_value = "zstd", value_parser = compression)]
     pub compress: Compression,
-    /// MB a second that a snapshot reads while others write; 0: as fast as it goes. Without it, the engine's default.
-    #[arg(long)]
-    pub pace: Option<u32>,
+    /// MB a second, before compression, that a snapshot reads while others write; 0: as fast as it goes.
+    #[arg(long, default_value_t = 0)]
+    pub pace: u32,
     /// Where the snapshot goes.
     #[arg(long, value_enum, default_value_t)]
     pub to: Target,
@@ -167,7 +164,7 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
 
 impl SnapshotOptions {
     fn pace(&self) -> Option<NonZeroU64> {
-        self.pace.map_or(EngineOptions::default().pace, |megabytes| NonZeroU64::new(u64::from(megabytes) * 1_000_000))
+        NonZeroU64::new(u64::from(self.pace) * 1_000_000)
     }
 }
 
@@ -415,7 +412,7 @@ mod tests {
             compressible: 50,
             backend: BackendKind::Lsm,
             compress: Compression::Zstd,
-            pace: None,
+            pace: 0,
             to: Target::File,
             writers: 2,
             drive: Drive::Tasks,
@@ -472,8 +469,7 @@ mod tests {
     #[test]
     fn a_pace_of_zero_is_none_at_all() {
         let paced = |pace| SnapshotOptions { pace, ..small() }.pace();
-        assert_eq!(paced(None), EngineOptions::default().pace);
-        assert_eq!((paced(Some(0)), paced(Some(50))), (None, NonZeroU64::new(50_000_000)));
+        assert_eq!((paced(0), paced(50)), (None, NonZeroU64::new(50_000_000)));
     }
 
     #[test]

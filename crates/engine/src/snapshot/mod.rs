@@ -83,13 +83,9 @@ pub struct SnapshotOptions {
     pub pace: Option<NonZeroU64>,
 }
 
-/// What a snapshot reads in a second while others write, unless told otherwise.
-const PACE: NonZeroU64 = NonZeroU64::new(330_000_000).unwrap();
-
 impl Default for SnapshotOptions {
     fn default() -> Self {
-        let (compression, pace) = (Compression::default(), Some(PACE));
-        Self { since: None, compression, chunk_bytes: SNAPSHOT_CHUNK_BYTES, pace }
+        Self { since: None, compression: Compression::default(), chunk_bytes: SNAPSHOT_CHUNK_BYTES, pace: None }
     }
 }
 
