@@ -38,6 +38,8 @@ pub enum RespDatabase {
     Keyspace(String),
     /// A cache of that name.
     Cache(String),
+    /// The native streams.
+    Streams,
 }
 
 /// Which number is which database, from the lowest number on; 0 is among them.
@@ -49,11 +51,16 @@ const MAX_DATABASES: u32 = 256;
 
 impl Setting for RespDatabases {
     fn parse(text: &str) -> Result<Self, &'static str> {
-        let expected = "numbers below 256 with what they are, 0 among them, such as 0=keyspace:redis,1=cache:redis";
+        let expected =
+            "numbers below 256 with what they are, 0 among them, such as 0=keyspace:redis,1=cache:redis,2=streams";
         let mut databases = Vec::new();
         for part in text.split(',') {
             let (number, what) = part.trim().split_once('=').ok_or(expected)?;
             let number: u32 = number.parse().map_err(|_| expected)?;
+            if what == "streams" {
+                databases.push((number, RespDatabase::Streams));
+                continue;
+            }
             let (kind, name) = what.split_once(':').ok_or(expected)?;
             let name = (1..=MAX_NAME_BYTES).contains(&name.len()).then(|| name.to_owned()).ok_or(expected)?;
             let database = match kind {
@@ -74,6 +81,7 @@ impl Setting for RespDatabases {
         let part = |(number, database): &(u32, RespDatabase)| match database {
             RespDatabase::Keyspace(name) => format!("{number}=keyspace:{name}"),
             RespDatabase::Cache(name) => format!("{number}=cache:{name}"),
+            RespDatabase::Streams => format!("{number}=streams"),
         };
         self.0.iter().map(part).collect::<Vec<_>>().join(",")
     }
@@ -127,6 +135,7 @@ mod tests {
         let two = parse("1=cache:c, 0=keyspace:k:x").unwrap();
         assert_eq!(two.show(), "0=keyspace:k:x,1=cache:c");
         assert_eq!(parse(&two.show()), Ok(two));
+        assert_eq!(parse("0=streams").unwrap().show(), "0=streams");
         for wrong in
             ["", "0", "0=k", "0=keyspace:", "1=cache:c", "0=cache:a,0=cache:b", "0=cache:a,256=cache:b", "0=x:y"]
         {

@@ -23,7 +23,7 @@ use thalweg_transport::Outbox;
 use tokio::time::Sleep;
 
 use super::{
-    database::Database,
+    database::{Appended, Database},
     failure::Failure,
     session::{Flow, Session},
     waiting::Waiter,
@@ -35,6 +35,8 @@ use crate::admission::Held;
 pub struct Wait {
     blocked: Blocked,
     waiter: Waiter,
+    /// Those who are no Redis clients.
+    others: Vec<Appended>,
     until: Option<Pin<Box<Sleep>>>,
     muted: bool,
     _held: Held,
@@ -68,10 +70,18 @@ impl Session {
         };
         let waiter = self.resp.waiting.register(self.database, blocked.keys().map(|key| &key[..]));
         let until = blocked.timeout().map(|timeout| Box::pin(tokio::time::sleep(timeout)));
-        let wait = Box::new(Wait { blocked, waiter, until, muted: self.muted, _held: held });
+        let others = self.appended_by_others(&blocked);
+        let wait = Box::new(Wait { blocked, waiter, others, until, muted: self.muted, _held: held });
         // What changed before it was registered has rung for nobody.
         wait.waiter.ring();
         Some(self.try_to_read(command, arguments, wait, out))
+    }
+
+    fn appended_by_others(&self, blocked: &Blocked) -> Vec<Appended> {
+        match self.store() {
+            Database::Batched(database) => blocked.keys().filter_map(|key| database.appended(key)).collect(),
+            Database::Immediate(_) => Vec::new(),
+        }
     }
 
     /// Does the command, and waits if it answers nothing.
@@ -110,7 +120,8 @@ impl Session {
     pub(super) fn poll_blocked(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         let Some(wait) = &mut self.blocked else { return false };
         self.muted = wait.muted;
-        if wait.waiter.poll(cx).is_ready() {
+        let was_told = wait.others.iter_mut().any(|other| other.is_ready(cx));
+        if wait.waiter.poll(cx).is_ready() || was_told {
             self.look_again(out);
             return true;
         }
@@ -123,8 +134,10 @@ impl Session {
     }
 
     fn look_again(&mut self, out: &mut Outbox) {
-        let Some(wait) = self.blocked.take() else { return };
+        let Some(mut wait) = self.blocked.take() else { return };
         self.set_blocked(None);
+        // Those of before are over, and from now on is what the look below does not see.
+        wait.others = self.appended_by_others(&wait.blocked);
         match self.store().read(|read| wait.blocked.poll(read)) {
             Ok(Found::Waiting) => self.set_blocked(Some(wait)),
             Ok(Found::Ended(reply)) => self.answer(&reply, out),

@@ -2,7 +2,7 @@
 //!
 //! Owns: the traits. Does not own where keys are, nor which number is which database ([`databases`](super::databases)).
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 
 use thalweg_redis::{Read, Reply, Store, StoreError};
 
@@ -15,6 +15,22 @@ pub type Outcome = Result<Option<Vec<Reply>>, Failure>;
 pub type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 /// A key, and the version that it must have; 0: it must not be there.
 pub type Watched = (Box<[u8]>, u64);
+
+/// See [`Batched::appended`].
+pub struct Appended(pub Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl Appended {
+    /// Whether it is ready; once it is, it is not asked again.
+    pub fn is_ready(&mut self, cx: &mut Context<'_>) -> bool {
+        self.0.as_mut().poll(cx).is_ready()
+    }
+}
+
+impl fmt::Debug for Appended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Appended")
+    }
+}
 
 /// Whether whoever proposes commands has the server to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +67,10 @@ pub trait Batched: fmt::Debug + Send + Sync {
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
     /// Proposes commands, all of which happen with nothing in between, or none if a watched key has changed.
     fn propose(&self, commands: &Commands, watched: &[Watched], company: Company) -> UnderWay;
+    /// Ready when somebody who is no Redis client has appended to this stream after now; none: nobody else does.
+    fn appended(&self, _key: &[u8]) -> Option<Appended> {
+        None
+    }
 }
 
 /// A database of either kind.

@@ -6,7 +6,7 @@ use thalweg_broker::CreateCacheError;
 use thalweg_engine::WriteError;
 use thalweg_types::{Action, Classified};
 
-use super::{cache::Cached, database::Database, keyspaces::Durable};
+use super::{cache::Cached, database::Database, keyspaces::Durable, native_streams::NativeStreams};
 use crate::{app::App, config::RespDatabase};
 
 /// A database under its number.
@@ -85,6 +85,9 @@ impl Databases {
                         created.map_err(|error| DatabaseError::Cache { number, name: name.clone(), error })?;
                     let (clock, seed) = (Arc::clone(app), app.new_number());
                     Database::Immediate(Arc::new(Cached::new(cache.cache, move || clock.views.now(), seed)))
+                }
+                RespDatabase::Streams => {
+                    Database::Batched(Arc::new(NativeStreams::new(&app.db, app.config.durability)))
                 }
             };
             list.push(Numbered { number, database });

@@ -47,6 +47,7 @@ pub mod failure;
 pub mod keyspaces;
 pub mod listen;
 pub mod metrics;
+pub mod native_streams;
 pub mod pubsub;
 pub mod session;
 pub mod transaction;
