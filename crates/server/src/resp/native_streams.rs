@@ -201,10 +201,10 @@ impl Doing {
             (Err(error), _) | (_, Err(error)) => return Reply::Error(Failure::of(&error).0),
         };
         let start = trim.start(info.start, info.next, first);
-        if start > info.start {
-            if let Err(error) = self.db.trim_stream(stream.id(), start).await {
-                return refusal(&error);
-            }
+        if start > info.start
+            && let Err(error) = self.db.trim_stream(stream.id(), start).await
+        {
+            return refusal(&error);
         }
         Reply::Integer((start.0 - info.start.0) as i64)
     }
