@@ -41,8 +41,9 @@ impl Both<'_> {
         self.select(Connection::tcp(self.node.resp.expect("it serves Redis clients"), protocol))
     }
 
-    fn compare(&self, families: &[&[Generator]], seed: u64) {
-        let mix = Mix::new(families);
+    /// `queued`: what transactions may hold.
+    fn compare(&self, families: &[&[Generator]], queued: &[&[Generator]], seed: u64) {
+        let (mix, queued) = (Mix::new(families), Mix::new(queued));
         for protocol in [2, 3] {
             let (mut redis, mut ours) = (self.redis(protocol), self.ours(protocol));
             Pair::new(&mut redis, &mut ours).run(&mix, seed, 2000);
@@ -51,7 +52,7 @@ impl Both<'_> {
             self.contents(seed, "in bursts");
             let clients = |connect: &dyn Fn(u8) -> Connection| (0..3).map(|_| connect(protocol)).collect::<Vec<_>>();
             let (theirs, mine) = (clients(&|protocol| self.redis(protocol)), clients(&|protocol| self.ours(protocol)));
-            let seen = histories::transactions(theirs, mine, &mix, seed, 2500);
+            let seen = histories::transactions(theirs, mine, &queued, seed, 2500);
             assert!(seen.done > 10 && seen.watched_changed > 5 && seen.spoilt > 5, "{seen:?}");
             self.contents(seed, "in transactions");
         }
@@ -63,20 +64,24 @@ impl Both<'_> {
 }
 
 /// Both, in a database, if Redis is there; the node is served by other threads meanwhile.
-async fn compared(database: u32, families: &[&[Generator]], default_seed: u64) {
+async fn compared(database: u32, families: &[&[Generator]], queued: &[&[Generator]], default_seed: u64) {
     let Some(redis) = RedisServer::start() else { return };
     let node = node().await;
     let seed = seed(default_seed);
-    tokio::task::block_in_place(|| Both { redis, node: &node, database }.compare(families, seed));
+    tokio::task::block_in_place(|| Both { redis, node: &node, database }.compare(families, queued, seed));
     node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_database_answers_as_redis_answers() {
-    compared(0, &[strings::ALL, keys::ALL, hashes::ALL, streams::ALL, connection::ALL], 401).await;
+    let stored = [strings::ALL, keys::ALL, hashes::ALL, streams::ALL];
+    // A transaction is of one database here: docs/redis.md.
+    let all: Vec<_> = stored.into_iter().chain([connection::ALL]).collect();
+    compared(0, &all, &stored, 401).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cache_answers_as_redis_answers() {
-    compared(1, &[strings::ALL, keys::ALL], 402).await;
+    let stored = [strings::ALL, keys::ALL];
+    compared(1, &stored, &stored, 402).await;
 }

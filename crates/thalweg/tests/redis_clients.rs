@@ -87,7 +87,7 @@ fn redis_cli_asks_pipes_and_scans() {
     assert_eq!(server.cli(&["SET", "greeting", "hello world", "EX", "1000"], b""), "OK");
     assert_eq!(server.cli(&["GET", "greeting"], b""), "hello world");
     assert_eq!(server.cli(&["-3", "HSET", "h", "a", "1", "b", "2"], b""), "2");
-    assert_eq!(server.cli(&["-3", "HGETALL", "h"], b""), "a\n1\nb\n2");
+    assert_eq!(server.cli(&["-3", "HGETALL", "h"], b""), "a 1\nb 2");
     assert_eq!(server.cli(&["-n", "1", "SET", "c", "1"], b""), "OK");
     assert_eq!(server.cli(&["-n", "1", "DBSIZE"], b""), "1");
     assert_eq!(server.cli(&["--raw", "INCR", "greeting"], b""), "ERR value is not an integer or out of range");

@@ -350,21 +350,24 @@ impl Suite<'_> {
         };
         // How fast it is, is found out with the subscribers there, in a run that is not counted.
         const PILOT: u64 = 20_000;
+        // redis-benchmark sends whole pipelines.
+        let unit = (scenario.connections * scenario.pipeline) as u64;
+        let pilots = PILOT.next_multiple_of(unit);
         let (pilot, binary) = (std::sync::Arc::new(std::sync::Mutex::new(0.0)), self.options.redis_benchmark.clone());
         let found = std::sync::Arc::clone(&pilot);
         let pilot_binary = binary.clone();
         let with = request("x".repeat(scenario.value_bytes));
         let of_pilot = with.clone();
         let checked = fanout::run_beside(&plan, move |_| {
-            let figures = of_pilot.count(&pilot_binary, PILOT)?;
+            let figures = of_pilot.count(&pilot_binary, pilots)?;
             *found.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = figures.rate;
-            Ok((figures, PILOT))
+            Ok((figures, pilots))
         })?;
         if checked.validity != Validity::Good {
             return Ok(checked.into());
         }
         let rate = *pilot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let count = ((rate * self.options.duration.as_secs_f64()) as u64).max(PILOT);
+        let count = ((rate * self.options.duration.as_secs_f64()) as u64).max(PILOT).next_multiple_of(unit);
         fanout::run_beside(&plan, move |_| Ok((with.count(&binary, count)?, count))).map(Round::from)
     }
 

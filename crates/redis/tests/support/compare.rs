@@ -15,6 +15,8 @@ use super::{
 pub enum Compare {
     /// All bytes.
     Exact,
+    /// How many items: they say which connection it is.
+    Greeting,
     /// Their items, in whatever order.
     Unordered,
     /// Their items two by two, in whatever order.
@@ -84,9 +86,12 @@ impl<'t> Pair<'t> {
             return same(theirs == ours);
         }
         match step.compare {
-            Compare::Exact | Compare::Unordered | Compare::UnorderedPairs | Compare::Near(_) | Compare::Times => {
-                same(alike(step.compare, theirs, ours))
-            }
+            Compare::Exact
+            | Compare::Greeting
+            | Compare::Unordered
+            | Compare::UnorderedPairs
+            | Compare::Near(_)
+            | Compare::Times => same(alike(step.compare, theirs, ours)),
             Compare::CountOfKeys => {
                 let all = self.redis.ask(&[b"KEYS".to_vec(), b"*".to_vec()]);
                 same(ours.integer() == i64::try_from(all.items().len()).ok())
@@ -133,7 +138,7 @@ pub fn alike(compare: Compare, theirs: &Frame, ours: &Frame) -> bool {
             _ => theirs == ours,
         },
         Compare::Times => same_but_times(theirs, ours),
-        Compare::AmongKeys | Compare::AmongFields => theirs.items().len() == ours.items().len(),
+        Compare::Greeting | Compare::AmongKeys | Compare::AmongFields => theirs.items().len() == ours.items().len(),
         Compare::CountOfKeys | Compare::Pages { .. } => true,
     }
 }

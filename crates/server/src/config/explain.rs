@@ -129,7 +129,8 @@ pub fn example(defaults: &Config) -> String {
             let _ = writeln!(out, "# {line}");
         }
         let value = defaults.get(knob.name).unwrap_or_default();
-        let bare = value == "true" || value == "false" || value.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        let bare = value == "true" || value == "false" || is_number;
         let _ =
             if bare { writeln!(out, "{} = {value}", knob.name) } else { writeln!(out, "{} = {value:?}", knob.name) };
     }

@@ -18,7 +18,8 @@ use super::{
     session::{Session, To},
 };
 
-const SUBCOMMANDS: &[(&str, i32)] = &[("count", 2), ("docs", -2), ("getkeys", -3), ("info", -2), ("list", -2)];
+pub(super) const SUBCOMMANDS: &[(&str, i32)] =
+    &[("count", 2), ("docs", -2), ("getkeys", -3), ("info", -2), ("list", -2)];
 
 /// `COMMAND`
 pub fn command(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {

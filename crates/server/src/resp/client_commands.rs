@@ -16,7 +16,7 @@ use super::{
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
 /// Subcommands, and how many arguments they take, with `CLIENT` and their name.
-const SUBCOMMANDS: &[(&str, i32)] = &[
+pub(super) const SUBCOMMANDS: &[(&str, i32)] = &[
     ("getname", 2),
     ("getredir", 2),
     ("id", 2),

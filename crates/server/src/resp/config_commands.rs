@@ -8,7 +8,7 @@ use thalweg_types::{
 
 use super::{client_commands::subcommand, session::Session};
 
-const SUBCOMMANDS: &[(&str, i32)] = &[("get", -3), ("set", -4), ("resetstat", 2), ("rewrite", 2)];
+pub(super) const SUBCOMMANDS: &[(&str, i32)] = &[("get", -3), ("set", -4), ("resetstat", 2), ("rewrite", 2)];
 
 /// Names in Redis's configuration, and what is to be said of them.
 fn parameters(session: &Session) -> Vec<(&'static str, String)> {

@@ -276,7 +276,8 @@ impl Session {
         flow
     }
 
-    fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> Flow {
+    /// No command, or none with these arguments; within a transaction none of it will be done.
+    pub(super) fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> Flow {
         // A browser that was sent here by a page of somebody else: nothing of what follows is to be looked at.
         if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
             tracing::warn!(peer = %self.client().peer, "an HTTP request came to the port for Redis clients");
