@@ -10,7 +10,7 @@
 //! the task is then woken by its socket, by what is under way, or by its clock.
 //!
 //! Back-pressure: while [`OUTBOX_BYTES`](crate::limits::OUTBOX_BYTES) or more wait for the client, no command of it is
-//! looked at, and while [`MAX_UNREAD_BYTES`] wait to be looked at, nothing is read. A client that does not take its replies
+//! looked at, and while `MAX_UNREAD_BYTES` wait to be looked at, nothing is read. A client that does not take its replies
 //! is cut off after `write_timeout`, one that sends half a request after `body_timeout`. One that is silent stays.
 
 use std::{

@@ -283,6 +283,14 @@ impl Session {
             tracing::warn!(peer = %self.client().peer, "an HTTP request came to the port for Redis clients");
             return Flow::End;
         }
+        if arguments[0].eq_ignore_ascii_case(b"exec")
+            && let Reply::Error(text) = reply
+        {
+            self.end_transaction();
+            let why = text.strip_prefix("ERR ").unwrap_or(text);
+            self.error(&format!("EXECABORT Transaction discarded because of: {why}"), out);
+            return Flow::Done;
+        }
         if let Some(transaction) = &mut self.transaction {
             transaction.is_refused = true;
         }
