@@ -82,6 +82,9 @@ pub enum ServerError {
     /// A database of Redis clients cannot be served.
     #[error("{0}; `resp_databases` says which there are")]
     RespDatabase(#[from] resp::databases::DatabaseError),
+    /// The threads for Redis clients could not be started.
+    #[error("cannot start the threads for Redis clients: {0}; `resp_threads` says how many, resp = off serves none")]
+    RespThreads(io::Error),
     /// The configuration does not hold together.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
@@ -95,6 +98,7 @@ impl Classified for ServerError {
         match self {
             Self::Bind { .. } | Self::BindNative(_) | Self::BindNext(_) | Self::BindResp { .. } => "bind",
             Self::RespDatabase(error) => error.code(),
+            Self::RespThreads(_) => "threads",
             Self::Config(error) => error.code(),
             Self::Certificate(error) => error.code(),
             Self::Close(_) => "close",
@@ -103,9 +107,12 @@ impl Classified for ServerError {
 
     fn action(&self) -> Action {
         match self {
-            Self::Bind { .. } | Self::BindNative(_) | Self::BindNext(_) | Self::BindResp { .. } | Self::Config(_) => {
-                Action::Fix
-            }
+            Self::Bind { .. }
+            | Self::BindNative(_)
+            | Self::BindNext(_)
+            | Self::BindResp { .. }
+            | Self::RespThreads(_)
+            | Self::Config(_) => Action::Fix,
             Self::RespDatabase(error) => error.action(),
             Self::Certificate(error) => error.action(),
             Self::Close(_) => Action::Stop,
@@ -119,9 +126,18 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     native: Option<thalweg_transport::Listener>,
-    resp: Option<(TcpListener, SocketAddr, Arc<resp::Resp>)>,
+    resp: Option<Redis>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
+}
+
+/// What serves Redis clients.
+#[derive(Debug)]
+struct Redis {
+    listener: TcpListener,
+    address: SocketAddr,
+    threads: resp::threads::Threads,
+    resp: Arc<resp::Resp>,
 }
 
 impl Server {
@@ -167,7 +183,7 @@ impl Server {
     /// Where it serves Redis clients, if it does.
     #[must_use]
     pub fn resp_addr(&self) -> Option<SocketAddr> {
-        self.resp.as_ref().map(|(_, address, _)| *address)
+        self.resp.as_ref().map(|redis| redis.address)
     }
 
     /// The fingerprint of the native protocol's certificate, if it has one.
@@ -190,9 +206,9 @@ impl Server {
             // Ends with its last connection, so the drain below waits for those as for HTTP's.
             connections.spawn(native::listen::serve(native::Native::new(&app), native));
         }
-        if let Some((listener, address, resp)) = resp {
-            tracing::info!(%address, "serving Redis clients");
-            connections.spawn(resp::listen::serve(resp, listener));
+        if let Some(Redis { listener, address, threads, resp }) = resp {
+            tracing::info!(%address, threads = threads.count(), "serving Redis clients");
+            connections.spawn(resp::listen::serve(resp, listener, threads));
         }
         accept_until(shutdown, &listener, &app, &mut connections).await;
         drop(listener);
@@ -216,12 +232,14 @@ impl Server {
     }
 }
 
-async fn bind_resp(app: &Arc<App>, at: SocketAddr) -> Result<(TcpListener, SocketAddr, Arc<resp::Resp>), ServerError> {
+async fn bind_resp(app: &Arc<App>, at: SocketAddr) -> Result<Redis, ServerError> {
     let failed = |error| ServerError::BindResp { resp: at, error };
     let listener = listen(at).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let databases = resp::databases::Databases::open(app).await?;
-    Ok((listener, address, resp::Resp::new(app, databases)))
+    let threads = resp::threads::Threads::start(app.config.resp_threads as usize, &app.db);
+    let threads = threads.map_err(ServerError::RespThreads)?;
+    Ok(Redis { listener, address, threads, resp: resp::Resp::new(app, databases) })
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

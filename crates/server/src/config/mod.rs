@@ -26,6 +26,8 @@ use thalweg_types::{
     },
 };
 
+use crate::limits::MAX_RESP_THREADS;
+
 pub use certificate::PemFile;
 pub use explain::example;
 pub use layers::{Layers, Resolved, Source};
@@ -150,6 +152,10 @@ knobs! {
         (0, RespDatabase::Keyspace("redis".to_owned())),
         (1, RespDatabase::Cache("redis".to_owned())),
     ]);
+    /// Threads that serve Redis clients, each its share of the connections; 0: half as many as there are processors. A
+    /// thread commits what its clients write, so that all of them wait for that fsync and for each other's long commands: more
+    /// threads keep that apart. Each costs 100 KiB, and groups of its own where fewer would share fsyncs.
+    resp_threads: u32 = |_| 0;
     /// Password of Redis clients (`AUTH`, `HELLO`); empty asks for none. Costs nothing; it travels in the clear, and a flag is
     /// seen by whoever lists processes: prefer the environment or the file.
     resp_password: Password = |_| Password::default();
@@ -315,6 +321,9 @@ impl Config {
             && !self.allow_unprotected
         {
             return Err(ConfigError::Unprotected { knob: "resp", address });
+        }
+        if self.resp_threads > MAX_RESP_THREADS {
+            return wrong("resp_threads", "at most 256");
         }
         if u32::try_from(self.segment_bytes.0).is_err() {
             return wrong("segment_bytes", "below 4GiB");

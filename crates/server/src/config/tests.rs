@@ -114,6 +114,7 @@ fn what_the_native_port_needs_must_fit_together() {
         ("native_quic_window = \"64KiB\"", "native_quic_window"),
         ("native_quic_window = \"2GiB\"", "native_quic_window"),
         ("max_handshakes = 0", "max_handshakes"),
+        ("resp_threads = 257", "resp_threads"),
     ] {
         assert!(matches!(resolve(text), Err(ConfigError::Range { name: named, .. }) if named == name), "{text}");
     }

@@ -25,7 +25,7 @@ use futures_util::{Stream as _, stream::FuturesUnordered};
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 use thalweg_transport::{Channel, Outbox};
 
-use super::session::Session;
+use super::{session::Session, threads};
 use crate::{admission::Held, limits::MAX_TURNS};
 
 /// Bytes that wait to be looked at from which on nothing is read, unless they are less than a request.
@@ -67,7 +67,6 @@ pub struct Connection {
     arriving_bytes: usize,
     /// The place of a client that has not authenticated yet.
     place: Option<Held>,
-    number: u64,
     phase: Phase,
     alarms: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
     opened: Instant,
@@ -92,7 +91,6 @@ impl Connection {
             let _ = stopping.wait_for(|stopping| *stopping).await;
             Alarm::Stop
         }));
-        let number = session.resp.app.new_number();
         let connection = Self {
             session,
             io,
@@ -101,7 +99,6 @@ impl Connection {
             arriving: None,
             arriving_bytes: 0,
             place,
-            number,
             phase: Phase::Open,
             alarms,
             opened: now,
@@ -134,9 +131,9 @@ impl Connection {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
         }
-        self.session.is_alone = self.session.resp.app.solitude.at_work(self.number);
         for _ in 0..MAX_TURNS {
             self.now = Instant::now();
+            threads::commit_overdue(&self.session.resp.app.db, self.now);
             let mut moved = self.look_at_clocks(cx);
             moved |= self.session.settle(cx, &mut self.out);
             moved |= self.receive(cx);

@@ -32,15 +32,6 @@ impl fmt::Debug for Appended {
     }
 }
 
-/// Whether whoever proposes commands has the server to itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Company {
-    /// It may commit on its own thread.
-    Alone,
-    /// Others are at work: what they propose is committed together.
-    Others,
-}
-
 /// A database whose commands happen at once: a cache.
 pub trait Immediate: fmt::Debug + Send + Sync {
     /// Shows it for reading. `act` is called once.
@@ -66,7 +57,7 @@ pub trait Batched: fmt::Debug + Send + Sync {
     /// count.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
     /// Proposes commands, all of which happen with nothing in between, or none if a watched key has changed.
-    fn propose(&self, commands: &Commands, watched: &[Watched], company: Company) -> UnderWay;
+    fn propose(&self, commands: &Commands, watched: &[Watched]) -> UnderWay;
     /// Ready when somebody who is no Redis client has appended to this stream after now; none: nobody else does.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {
         None

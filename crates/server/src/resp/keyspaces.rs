@@ -9,8 +9,9 @@ use thalweg_types::{
 
 use super::{
     commands::Commands,
-    database::{Batched, Company, UnderWay, Watched},
+    database::{Batched, UnderWay, Watched},
     failure::Failure,
+    threads,
 };
 
 /// See the module's documentation.
@@ -56,16 +57,13 @@ impl Batched for Durable {
         self.db.blocking().redis_read(self.keyspace, |read| act(read)).map_err(|error| Failure::of(&error))
     }
 
-    fn propose(&self, commands: &Commands, watched: &[Watched], company: Company) -> UnderWay {
+    fn propose(&self, commands: &Commands, watched: &[Watched]) -> UnderWay {
         let (command, purpose) = match self.build(commands, watched) {
             Ok(built) => built,
             Err(error) => return Box::pin(std::future::ready(Err(Failure::of(&error)))),
         };
         let under_way = self.db.propose_command(&command, purpose, self.level, Wake::Later);
-        match company {
-            Company::Alone => self.db.commit_queued_here(),
-            Company::Others => self.db.commit_queued(),
-        }
+        threads::commit_soon(&self.db);
         Box::pin(async move {
             match under_way.await {
                 Ok((_, Some(Outcome::Redis(outcome)))) => Ok(outcome),

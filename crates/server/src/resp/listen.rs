@@ -1,7 +1,8 @@
 //! Listening for Redis clients.
 //!
 //! Owns: accepting, the bounds on connections (HTTP's: a connection is a connection) and, where a password is asked for, on
-//! those that have not given it (`max_handshakes`, and `header_timeout` to do so), one task a connection.
+//! those that have not given it (`max_handshakes`, and `header_timeout` to do so), one task a connection, on one of the
+//! [`threads`](super::threads).
 
 use std::{
     future::poll_fn,
@@ -16,13 +17,13 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Resp, connection::Connection, session::Session};
+use super::{Resp, connection::Connection, session::Session, threads::Threads};
 
 /// Pause after a failed accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts until the server stops, then waits until all connections have ended. Dropped, it cuts those that have not.
-pub async fn serve(resp: Arc<Resp>, listener: TcpListener) {
+pub async fn serve(resp: Arc<Resp>, listener: TcpListener, threads: Threads) {
     let mut stopping = resp.app.stopping.clone();
     let mut connections = JoinSet::new();
     loop {
@@ -36,7 +37,7 @@ pub async fn serve(resp: Arc<Resp>, listener: TcpListener) {
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => begin(&resp, stream, &mut connections),
+            Ok((stream, _)) => begin(&resp, stream, &threads, &mut connections),
             Err(error) => {
                 tracing::warn!(%error, "accepting a Redis client failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -47,9 +48,10 @@ pub async fn serve(resp: Arc<Resp>, listener: TcpListener) {
     while let Some(ended) = connections.join_next().await {
         log_panic(ended);
     }
+    threads.stop().await;
 }
 
-fn begin(resp: &Arc<Resp>, stream: TcpStream, connections: &mut JoinSet<()>) {
+fn begin(resp: &Arc<Resp>, stream: TcpStream, threads: &Threads, connections: &mut JoinSet<()>) {
     let admission = &resp.app.admission;
     let must_authenticate = resp.first_trust() == Trust::Unknown;
     let place = must_authenticate.then(|| admission.handshakes.take(1));
@@ -58,19 +60,24 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, connections: &mut JoinSet<()>) {
         let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
         return;
     };
-    let Ok(local) = stream.local_addr() else { return };
-    let io = Channel::tcp(stream);
-    let client = resp.clients.add(io.peer(), local, Instant::now());
-    let mut connection = Connection::new(Session::new(resp, client), io, place.flatten());
+    // Its readiness is to be told to the thread that it goes to, not to this one.
+    let Ok(stream) = stream.into_std() else { return };
     let resp = Arc::clone(resp);
-    connections.spawn(async move {
+    let (runtime, seat) = threads.place();
+    let task = async move {
+        let Ok(stream) = TcpStream::from_std(stream) else { return };
+        let Ok(local) = stream.local_addr() else { return };
+        let io = Channel::tcp(stream);
+        let client = resp.clients.add(io.peer(), local, Instant::now());
+        let mut connection = Connection::new(Session::new(&resp, client), io, place.flatten());
         resp.app.resp_metrics.connection_opened();
         poll_fn(|cx| connection.poll(cx)).await;
         // Its place among the clients is free when it is counted as ended.
         drop(connection);
         resp.app.resp_metrics.connection_closed();
-        drop(held);
-    });
+        drop((held, seat));
+    };
+    connections.spawn_on(task, runtime);
 }
 
 fn log_panic(ended: Result<(), tokio::task::JoinError>) {

@@ -7,11 +7,12 @@
 //!
 //! # How a command goes through
 //!
-//! One task a connection does all for it ([`connection`]). What came with one read is parsed where it lies and given to the
+//! One task a connection does all for it ([`connection`]), on one thread ([`threads`]). What came with one read is parsed where it lies and given to the
 //! [`session`], command by command. In a cache, and while a burst has not written yet, a command is done there and then,
 //! and its reply is put into the outbox. The first command that writes to a keyspace begins a [`burst`]: from then on all
 //! that came along is proposed as one command of the log, at the end of what was read; its replies are written when it is
-//! durable. The outbox is written once a turn. While a burst is on its way its client is not listened to, but read: so what
+//! durable. What all connections of a thread have proposed becomes one entry when the thread has nothing else to do. The outbox
+//! is written once a turn. While a burst is on its way its client is not listened to, but read: so what
 //! a client sends meanwhile is the next burst, and the slower the disk the larger it is.
 //!
 //! # Bounds
@@ -50,6 +51,7 @@ pub mod metrics;
 pub mod native_streams;
 pub mod pubsub;
 pub mod session;
+pub mod threads;
 pub mod transaction;
 pub mod waiting;
 

@@ -22,7 +22,7 @@ use thalweg_types::{
 
 use super::{
     commands::Commands,
-    database::{Appended as Told, Batched, Company, UnderWay, Watched},
+    database::{Appended as Told, Batched, UnderWay, Watched},
     failure::Failure,
 };
 
@@ -47,7 +47,7 @@ impl Batched for NativeStreams {
         act(&self.db.blocking().redis_streams()).map_err(Failure::from)
     }
 
-    fn propose(&self, commands: &Commands, watched: &[Watched], _company: Company) -> UnderWay {
+    fn propose(&self, commands: &Commands, watched: &[Watched]) -> UnderWay {
         if !watched.is_empty() {
             return Box::pin(std::future::ready(Err(Failure(NO_WATCH.into()))));
         }

@@ -25,7 +25,7 @@ use super::{
     burst::{Burst, Slot},
     client::{Client, Registered},
     cursors::{INVALID_CURSOR, cursor_argument},
-    database::{Company, Database, Outcome, UnderWay},
+    database::{Database, Outcome, UnderWay},
     failure::Failure,
     metrics::Tally,
     pubsub::{Subscriber, publishing::Publishing},
@@ -84,8 +84,6 @@ pub struct Session {
     pub(super) subscriber: Subscriber,
     /// What it publishes.
     pub(super) publishing: Publishing,
-    /// Nobody else has been at work lately.
-    pub is_alone: bool,
     /// Nothing more is taken from this client.
     pub is_ending: bool,
     scratch: Vec<u8>,
@@ -151,7 +149,6 @@ impl Session {
             may_block: None,
             subscriber: Subscriber::default(),
             publishing: Publishing::default(),
-            is_alone: false,
             is_ending: false,
             scratch: Vec::new(),
             tally: Tally::default(),
@@ -400,8 +397,7 @@ impl Session {
             return;
         }
         let Database::Batched(database) = &self.resp.databases.list[self.burst.database].database else { return };
-        let company = if self.is_alone { Company::Alone } else { Company::Others };
-        let commands = database.propose(&self.burst.commands, &self.burst.watched, company);
+        let commands = database.propose(&self.burst.commands, &self.burst.watched);
         // They are on their way; what waits for them needs their replies' places only.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();
