@@ -75,8 +75,10 @@ impl News {
 
 impl Notify for News {
     fn notify(&self) {
-        self.is_there.store(true, Ordering::Release);
-        self.client.bell.ring();
+        // Who has not looked since it was told last need not be told again.
+        if !self.is_there.swap(true, Ordering::AcqRel) {
+            self.client.bell.ring();
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use thalweg_redis::channels::subject_of;
 use thalweg_transport::Outbox;
 use thalweg_wire::{BatchWriter, Checksum};
 
-use super::{News, Registry};
+use super::{Client, Registry};
 use crate::{
     resp::session::{Flow, Session},
     views::Views,
@@ -42,6 +42,16 @@ pub struct Publishing {
 impl std::fmt::Debug for Publishing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Publishing").field("blocked", &self.blocked).finish_non_exhaustive()
+    }
+}
+
+/// Wakes a publisher that waits for room.
+#[derive(Debug)]
+struct Room(Arc<Client>);
+
+impl Notify for Room {
+    fn notify(&self) {
+        self.0.bell.ring();
     }
 }
 
@@ -167,7 +177,7 @@ impl Session {
             (Some(published), _) => Some(published),
             (None, waiter) => {
                 let client = &self.registered.client;
-                try_publish(views, batch, Some(waiter.get_or_insert_with(|| News::of(client) as _)))
+                try_publish(views, batch, Some(waiter.get_or_insert_with(|| Arc::new(Room(Arc::clone(client))))))
             }
         };
         let (Some(published), Some(batch)) = (published, self.publishing.blocked.take_if(|_| published.is_some()))
