@@ -25,7 +25,7 @@ use futures_util::{Stream as _, stream::FuturesUnordered};
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 use thalweg_transport::{Channel, Outbox};
 
-use super::{session::Session, threads};
+use super::session::Session;
 use crate::{admission::Held, limits::MAX_TURNS};
 
 /// Bytes that wait to be looked at from which on nothing is read, unless they are less than a request.
@@ -133,7 +133,6 @@ impl Connection {
         }
         for _ in 0..MAX_TURNS {
             self.now = Instant::now();
-            threads::commit_overdue(&self.session.resp.app.db, self.now);
             let mut moved = self.look_at_clocks(cx);
             moved |= self.session.settle(cx, &mut self.out);
             moved |= self.receive(cx);
