@@ -97,3 +97,54 @@ impl Burst {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With so many commands, whose arguments are together so many bytes.
+    fn burst(commands: usize, bytes: usize) -> Burst {
+        let mut burst = Burst::default();
+        let append = thalweg_redis::find(b"append").unwrap();
+        for at in 0..commands {
+            let share = bytes / commands + usize::from(at < bytes % commands);
+            burst.commands.push(append, [&vec![b'x'; share][..]].into_iter());
+            burst.slots.push(Slot::Outcome { is_scan: false, muted: false });
+        }
+        burst
+    }
+
+    #[test]
+    fn what_does_not_fit_waits_for_the_next_one() {
+        let empty = Burst::default();
+        assert!(empty.has_room(1, 100 * MAX_BURST_BYTES), "one command may be as large as it likes");
+        // By commands: as many as a command of the log takes, be they one by one or a transaction of many.
+        let few = burst(10, 100);
+        assert!(few.has_room(MAX_REDIS_COMMANDS - 11, 0) && !few.has_room(MAX_REDIS_COMMANDS - 9, 0));
+        let many = burst(MAX_REDIS_COMMANDS - 2, 0);
+        assert!(many.has_room(1, 0) && !many.has_room(3, 0));
+        // By bytes, with what each command takes around its arguments.
+        let large = burst(1, MAX_BURST_BYTES - 100);
+        let left = MAX_BURST_BYTES - large.commands.bytes();
+        assert!(large.has_room(1, left) && !large.has_room(1, left + 1));
+        // By replies, those that no command of the log has included.
+        let mut held = burst(1, 0);
+        held.slots.resize(MAX_SLOTS - 2, Slot::Refused { error: "", muted: false });
+        assert!(held.has_room(1, 0));
+        held.slots.push(Slot::Refused { error: "", muted: false });
+        assert!(!held.has_room(1, 0));
+    }
+
+    #[test]
+    fn replies_that_are_there_already_are_one_slot_as_long_as_nothing_comes_between() {
+        let mut burst = burst(1, 1);
+        for (bytes, slots) in [(5, 2), (7, 2)] {
+            burst.hold(bytes);
+            assert_eq!(burst.slots.len(), slots);
+        }
+        assert_eq!(burst.slots[1], Slot::Held(12));
+        burst.slots.push(Slot::Refused { error: "", muted: false });
+        burst.hold(3);
+        assert_eq!(burst.slots[3], Slot::Held(3));
+    }
+}

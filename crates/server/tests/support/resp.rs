@@ -72,6 +72,23 @@ impl Resp {
         replies
     }
 
+    /// Gives a command again and again until its reply holds this.
+    pub async fn until(&mut self, command: &str, part: &str) {
+        let until = std::time::Instant::now() + PATIENCE;
+        loop {
+            let reply = self.call(command).await;
+            if reply.contains(part) {
+                return;
+            }
+            assert!(std::time::Instant::now() < until, "{command}: no {part:?} in {reply}");
+        }
+    }
+
+    /// Ends the connection with a reset, as a client does whose machine was restarted.
+    pub fn reset(self) {
+        self.stream.set_zero_linger().unwrap();
+    }
+
     /// Everything until the server closes the connection.
     pub async fn rest(&mut self) -> String {
         let mut rest = std::mem::take(&mut self.buffer);
