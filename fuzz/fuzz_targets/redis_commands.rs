@@ -1,7 +1,7 @@
 //! Commands made of the input, over a store in memory, twice.
 //!
 //! Never a panic; the same commands have the same replies and leave the same keys; what is refused changes nothing; a
-//! hash says how many fields it has, and none is empty.
+//! hash says how many fields it has, and none is empty; a stream how many entries, and their ids rise.
 
 #![no_main]
 
@@ -47,6 +47,45 @@ const WORDS: &[&[u8]] = &[
     b"?[a-b]*",
     b"hash",
     b"string",
+    b"stream",
+    b"-",
+    b"+",
+    b"$",
+    b">",
+    b"(1-1",
+    b"0-0",
+    b"1-1",
+    b"1-*",
+    b"7-2",
+    b"MAXLEN",
+    b"MINID",
+    b"~",
+    b"=",
+    b"LIMIT",
+    b"NOMKSTREAM",
+    b"MKSTREAM",
+    b"CREATE",
+    b"SETID",
+    b"DESTROY",
+    b"CREATECONSUMER",
+    b"DELCONSUMER",
+    b"ENTRIESREAD",
+    b"ENTRIESADDED",
+    b"MAXDELETEDID",
+    b"STREAM",
+    b"STREAMS",
+    b"GROUP",
+    b"GROUPS",
+    b"CONSUMERS",
+    b"FULL",
+    b"NOACK",
+    b"BLOCK",
+    b"IDLE",
+    b"TIME",
+    b"RETRYCOUNT",
+    b"FORCE",
+    b"JUSTID",
+    b"LASTID",
 ];
 
 fn argument(input: &mut Input<'_>) -> Vec<u8> {
@@ -56,6 +95,21 @@ fn argument(input: &mut Input<'_>) -> Vec<u8> {
 
 fn ask(model: &mut Model, args: &[&[u8]]) -> Reply {
     execute(model, args).expect("a store in memory does not fail")
+}
+
+/// A stream's entries, groups and consumers.
+fn stream(model: &mut Model, name: &[u8]) -> Reply {
+    let Reply::Array(entries) = ask(model, &[b"xrange", name, b"-", b"+"]) else { panic!("entries") };
+    assert_eq!(ask(model, &[b"xlen", name]), Reply::Integer(entries.len() as i64));
+    let id = |entry: &Reply| {
+        let Reply::Array(parts) = entry else { panic!("an entry") };
+        let Reply::Bulk(id) = &parts[0] else { panic!("an id") };
+        let text = std::str::from_utf8(id).expect("numbers");
+        let (ms, seq) = text.split_once('-').expect("both");
+        (ms.parse::<u64>().expect("a number"), seq.parse::<u64>().expect("a number"))
+    };
+    assert!(entries.windows(2).all(|pair| id(&pair[0]) < id(&pair[1])));
+    ask(model, &[b"xinfo", b"stream", name, b"full", b"count", b"0"])
 }
 
 /// Each key with what it holds.
@@ -71,6 +125,7 @@ fn contents(model: &mut Model) -> Vec<(Reply, Reply, Reply)> {
                 assert!(!pairs.is_empty());
                 Reply::Map(pairs)
             }
+            Reply::Simple("stream") => stream(model, name),
             Reply::Simple("string") => ask(model, &[b"get", name]),
             other => other,
         };

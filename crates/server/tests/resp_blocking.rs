@@ -49,7 +49,7 @@ async fn who_has_gone_before_an_entry_comes_does_not_get_it() {
     // In each of the ways in which a client goes.
     for way in 0..4 {
         let mut client = waiting(&node, &mut watcher, READ, 1).await;
-        assert_eq!(listed_as_blocked(&mut watcher).await, 1);
+        watcher.until("CLIENT LIST", " flags=b ").await;
         match way {
             0 => drop(client),
             1 => client.reset(),
@@ -230,7 +230,16 @@ async fn what_is_pipelined_behind_a_wait_is_done_after_it_in_order() {
     let node = node().await;
     let mut watcher = Resp::connect(&node).await;
     let mut client = Resp::connect(&node).await;
-    let commands = ["SET a 1", "XREAD BLOCK 0 STREAMS s $", "INCR a", "MULTI", "INCR a", "EXEC", "XREAD BLOCK 1 STREAMS s $", "GET a"];
+    let commands = [
+        "SET a 1",
+        "XREAD BLOCK 0 STREAMS s $",
+        "INCR a",
+        "MULTI",
+        "INCR a",
+        "EXEC",
+        "XREAD BLOCK 1 STREAMS s $",
+        "GET a",
+    ];
     client.send(&commands.iter().flat_map(|command| encode(command)).collect::<Vec<_>>()).await;
     blocked(&mut watcher, 1).await;
     assert_eq!(watcher.call("GET a").await, "$1 1", "what stands before it is done, and nothing behind it");

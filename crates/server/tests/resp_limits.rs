@@ -11,17 +11,29 @@ use support::{
     Node, PATIENCE,
     resp::{Resp, encode, node, serving},
 };
-use thalweg_server::config::{Setting, Span};
+use tempfile::TempDir;
+use thalweg_engine::{Database, Options};
+use thalweg_server::{
+    Config,
+    config::{ByteSize, Setting, Span},
+};
 use tokio::io::AsyncWriteExt as _;
 
 /// Cuts slow clients soon.
-async fn impatient() -> Node {
-    Node::with(|config| {
-        serving(config);
-        config.body_timeout = Span(Duration::from_millis(200));
-        config.write_timeout = Span(Duration::from_millis(200));
-    })
-    .await
+fn impatient(config: &mut Config) {
+    config.body_timeout = Span(Duration::from_millis(200));
+    config.write_timeout = Span(Duration::from_millis(200));
+}
+
+/// Has room for entries as large as they may be.
+async fn roomy(change: impl FnOnce(&mut Config)) -> (Node, TempDir) {
+    let mut config = support::config();
+    serving(&mut config);
+    change(&mut config);
+    let options = Options { segment_bytes: 64 << 20, ..support::small_options(&config) };
+    let dir = tempfile::tempdir().unwrap();
+    let db = Database::open(dir.path(), options).unwrap();
+    (Node::over(config, db).await, dir)
 }
 
 const TOO_SLOW: &str = "-ERR Protocol error: a request was begun and its rest did not arrive in time";
@@ -32,7 +44,9 @@ async fn bytes_that_come_one_by_one_are_the_same_requests() {
     let mut script = Vec::new();
     script.extend(encode("SET a one"));
     script.extend_from_slice(b"SET b \"t\\x77o\\r\\n\"\r\n\r\n*0\r\nGET b\n*-1\r\n");
-    script.extend(["APPEND a two", "MULTI", "INCR n", "GET a", "EXEC", "NOPE"].iter().flat_map(|command| encode(command)));
+    script.extend(
+        ["APPEND a two", "MULTI", "INCR n", "GET a", "EXEC", "NOPE"].iter().flat_map(|command| encode(command)),
+    );
     script.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$4\r\n\r\n\r\n\r\n*1\r\n:1\r\n");
     let said = "+OK +OK $5 two\r\n :6 +OK +QUEUED +QUEUED *2 :1 $6 onetwo \
                 -ERR unknown command 'NOPE', with args beginning with:  $-1 -ERR Protocol error: expected '$', got ':'";
@@ -53,7 +67,7 @@ async fn bytes_that_come_one_by_one_are_the_same_requests() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_request_is_not_waited_for_wherever_it_ends() {
-    let node = impatient().await;
+    let (node, _dir) = roomy(impatient).await;
     let whole = encode("SET key value");
     let mut halves: Vec<Vec<u8>> = (1..whole.len()).map(|len| whole[..len].to_vec()).collect();
     halves.push(b"SET key val".to_vec());
@@ -144,7 +158,7 @@ async fn nonsense_ends_its_own_connection_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_takes_no_replies_is_cut_off_and_others_are_not_kept_waiting() {
-    let node = impatient().await;
+    let (node, _dir) = roomy(impatient).await;
     let mut other = Resp::connect(&node).await;
     assert_eq!(other.call(&format!("SET large {}", "x".repeat(1_000_000))).await, "+OK");
     // Reads alone, a burst that begins with a write, and a transaction.
@@ -220,7 +234,7 @@ async fn transactions_have_a_bound_of_commands() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_have_a_bound_of_bytes() {
-    let node = node().await;
+    let (node, _dir) = roomy(|_| ()).await;
     let mut client = Resp::connect(&node).await;
     let set = |key: usize, bytes: usize| encode(&format!("SET {key} {}", "v".repeat(bytes)));
     for (last, fits) in [(1_000_000, true), (1_100_000, false)] {
@@ -274,17 +288,17 @@ async fn scans_under_way_have_a_bound() {
     assert!(client.call(&format!("SCAN {first} COUNT 9")).await.starts_with("*2 $1 0 "), "it can go on at the bound");
     client.call("SCAN 0 COUNT 1").await;
     assert_eq!(client.call(&format!("SCAN {first} COUNT 9")).await, "-ERR invalid cursor");
-    assert!(client.call(&format!("SCAN {second} COUNT 9")).await.starts_with("*2 $1 0 "), "only the oldest is forgotten");
+    assert!(
+        client.call(&format!("SCAN {second} COUNT 9")).await.starts_with("*2 $1 0 "),
+        "only the oldest is forgotten"
+    );
     node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_of_large_requests_have_a_bound_and_come_back() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.max_body_bytes_in_flight = thalweg_server::config::ByteSize::parse("4MiB").unwrap();
-    })
-    .await;
+    let four = ByteSize::parse("4MiB").unwrap();
+    let (node, _dir) = roomy(|config| (config.max_body_bytes, config.max_body_bytes_in_flight) = (four, four)).await;
     let announce = |bytes: usize| format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${bytes}\r\n").into_bytes();
     let mut held = Vec::new();
     for _ in 0..3 {

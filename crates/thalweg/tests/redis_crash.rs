@@ -239,7 +239,11 @@ impl Client {
 
     fn take_reply(&mut self) -> bool {
         let Some(Awaited { replies, is_transaction, answered }) = self.awaited.pop_front() else { return false };
-        let got = if is_transaction { self.transaction(replies.len()) } else { self.connection.reply().ok().map(|got| vec![got]) };
+        let got = if is_transaction {
+            self.transaction(replies.len())
+        } else {
+            self.connection.reply().ok().map(|got| vec![got])
+        };
         let Some(got) = got else { return false };
         assert_eq!(got.len(), replies.len(), "{got:?}");
         for (got, expected) in got.into_iter().zip(replies) {
@@ -378,8 +382,7 @@ fn find(server: &mut Redis, of: usize) -> Keys {
         keys.counter = count.parse().unwrap();
     }
     let fields = server.call(&format!("HGETALL {of}:h"));
-    keys.hash =
-        fields.items().chunks(2).map(|pair| (pair[0].text().to_owned(), pair[1].text().to_owned())).collect();
+    keys.hash = fields.items().chunks(2).map(|pair| (pair[0].text().to_owned(), pair[1].text().to_owned())).collect();
     assert_eq!(server.call(&format!("HLEN {of}:h")), Reply::Integer(keys.hash.len() as i64));
     keys.stream = entries(server, &format!("{of}:s")).into_iter().map(|(_, _, number)| number).collect();
     assert_eq!(server.call(&format!("XLEN {of}:s")), Reply::Integer(keys.stream.len() as i64));

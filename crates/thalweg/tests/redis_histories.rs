@@ -326,7 +326,15 @@ enum End {
 }
 
 /// Lets clients work until enough was answered, and gathers what they were told.
-fn round(node: Node, database: Database, moments: &Moments, number: u64, seed: u64, wanted: u64, end: End) -> (History, Node) {
+fn round(
+    node: Node,
+    database: Database,
+    moments: &Moments,
+    number: u64,
+    seed: u64,
+    wanted: u64,
+    end: End,
+) -> (History, Node) {
     let answers = Arc::new(AtomicU64::new(0));
     let address = address(&node);
     let clients: Vec<_> = (0..CLIENTS)
@@ -376,7 +384,8 @@ fn verify(database: Database, history: &History, order: &[u64], context: &str) {
     if let Err(why) = check_refusals(database, history) {
         panic!("{context}: EXEC was refused without a reason: {why}");
     }
-    let count = |of: fn(&Transaction) -> bool| history.transactions.iter().filter(|timed| of(&timed.transaction)).count();
+    let count =
+        |of: fn(&Transaction) -> bool| history.transactions.iter().filter(|timed| of(&timed.transaction)).count();
     let changes = count(|transaction| matches!(transaction, Transaction::Change { told: Some(_), .. }));
     let reads = count(|transaction| matches!(transaction, Transaction::Read { .. }));
     let said = format!("{context}: {changes} changes, {reads} audits, {} refusals", history.refusals.len());

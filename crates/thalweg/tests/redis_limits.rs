@@ -141,13 +141,13 @@ fn what_is_announced_by_who_is_known_is_bounded_too() {
 #[test]
 fn who_takes_no_replies_holds_little_and_is_cut_off() {
     const CLIENTS: usize = 8;
-    const VALUE: usize = 4 << 20;
+    const VALUE: usize = 1 << 20;
     let server = Server::start(&["--write-timeout", "1s"]);
     let mut other = Redis::connect(&server.address);
     assert_eq!(other.call(&format!("SET large {}", "x".repeat(VALUE))), Reply::ok());
     other.call("GET large");
     let before = server.forget_peak();
-    // Each asks for four gigabytes.
+    // Each asks for a gigabyte.
     let get = encode("GET large").repeat(1000);
     let all: Vec<_> = (0..CLIENTS).map(|_| server.sends(&get)).collect();
     server.until_connected(&mut other, 1 + CLIENTS);
@@ -170,7 +170,7 @@ fn who_takes_no_replies_holds_little_and_is_cut_off() {
         bursts / MIB
     );
     assert!(took < Duration::from_secs(10), "{took:?}");
-    // One value beyond the bound for each, perhaps as it was read and as it is sent.
+    // For each one value beyond the bound, as it was read and as it is sent.
     assert!(reads < CLIENTS as u64 * 3 * VALUE as u64, "{reads}");
     // What one commit may read, and the values as they were read.
     assert!(bursts < 2 * 128 * MIB, "{bursts}");
