@@ -48,19 +48,24 @@ pub(crate) fn integer_between(argument: &[u8], min: i64, max: i64) -> Result<i64
     }
 }
 
+/// Puts a number's digits at the end of a place with room for [`MAX_DIGITS`], and says where they begin.
+#[inline]
+pub(crate) fn put_digits(place: &mut [u8], mut number: u64) -> usize {
+    let mut begin = place.len();
+    loop {
+        begin -= 1;
+        place[begin] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return begin;
+        }
+    }
+}
+
 /// An integer's decimal form.
 pub(crate) fn format_integer(value: i64) -> Vec<u8> {
     let mut digits = [0; MAX_DIGITS];
-    let mut begin = MAX_DIGITS;
-    let mut magnitude = value.unsigned_abs();
-    loop {
-        begin -= 1;
-        digits[begin] = b'0' + (magnitude % 10) as u8;
-        magnitude /= 10;
-        if magnitude == 0 {
-            break;
-        }
-    }
+    let mut begin = put_digits(&mut digits, value.unsigned_abs());
     if value < 0 {
         begin -= 1;
         digits[begin] = b'-';

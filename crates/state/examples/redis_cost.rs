@@ -1,19 +1,24 @@
-//! What applying Redis commands costs, over the LSM backend in memory: nanoseconds a command.
+//! What applying Redis commands costs, without a log: nanoseconds of CPU a command, on the LSM backend and in memory, in
+//! entries of 50 clients' bursts of 16, and in entries of one command.
 //!
 //! `cargo run --release -p thalweg-state --example redis_cost`
 //!
-//! Estimates, for entries of 50 batches of 16 commands on 100,000 keys with values of 64 bytes: SET 700 (decoding 30, the
-//! table and the arguments 40, the row before 150, counts, the overlay and what it takes back 150, the verdict 30, the
-//! batch 50, the memtable 250); INCR 900 (twice the key's row); GET 350; HSET 1500 (key and part, both read and written).
+//! Estimates, for bursts on the LSM backend, 100,000 keys with values of 64 bytes: SET 450 (decoding and arguments 40, the
+//! row before 120, the overlay 30, the verdict 20, the batch 40, the memtable 150); GET 250; INCR 700 (twice the key's row, and
+//! what can be taken back 150); HSET 1000 (key and part, both read and written); XADD 900, all to one stream (a part and
+//! the key written, no part read). An entry of one command has the entry's own cost to itself: 1 µs more.
 
 #![allow(clippy::print_stdout)]
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
+use rustix::time::{ClockId, clock_gettime};
+use thalweg_disk::RealDisk;
 use thalweg_state::{
-    backend::{BarrierFailed, LogBarrier},
+    backend::{Backend, BarrierFailed, LogBarrier},
     lsm::{LsmBackend, LsmOptions},
     machine::{Entry, Machine, MachineOptions},
+    memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, SpaceTime, Term,
@@ -22,9 +27,27 @@ use thalweg_types::{
 
 const KEYSPACE: KeyspaceId = KeyspaceId(1);
 const KEYS: u64 = 100_000;
-const BATCHES: u64 = 50;
-const COMMANDS: u64 = 16;
-const ENTRIES: u64 = 250;
+const COMMANDS: u64 = 200_000;
+
+/// How commands come together.
+#[derive(Clone, Copy)]
+struct Shape {
+    name: &'static str,
+    /// Of an entry.
+    batches: u64,
+    /// Of a batch.
+    commands: u64,
+}
+
+const SHAPES: [Shape; 2] = [
+    Shape { name: "entries of 50 x 16", batches: 50, commands: 16 },
+    Shape { name: "entries of 1 x 1", batches: 1, commands: 1 },
+];
+
+fn cpu_nanos() -> i64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
 
 #[derive(Debug)]
 struct NoLog;
@@ -54,60 +77,81 @@ fn apply(machine: &Machine, payload: &[u8]) -> Vec<Outcome> {
     outcomes
 }
 
+type Args<'a> = &'a dyn Fn(&[u8]) -> Vec<Vec<u8>>;
+
 /// Entries of commands that `args` gives for each random key.
-fn entries(seed: u64, args: &dyn Fn(&[u8]) -> Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+fn entries(seed: u64, shape: Shape, args: Args<'_>) -> Vec<Vec<u8>> {
     let mut random = seed;
     let mut batch = || {
         let mut builder = RedisBuilder::new(KEYSPACE);
-        for _ in 0..COMMANDS {
+        for _ in 0..shape.commands {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let args = args(format!("key:{:012}", (random >> 33) % KEYS).as_bytes());
             builder.push(&args.iter().map(Vec::as_slice).collect::<Vec<_>>()).expect("within the bounds");
         }
         builder.finish()
     };
-    (0..ENTRIES).map(|_| frame(&(0..BATCHES).map(|_| batch()).collect::<Vec<_>>())).collect()
+    let count = COMMANDS / (shape.batches * shape.commands);
+    (0..count).map(|_| frame(&(0..shape.batches).map(|_| batch()).collect::<Vec<_>>())).collect()
 }
 
-fn measure(machine: &Machine, what: &str, args: &dyn Fn(&[u8]) -> Vec<Vec<u8>>) {
-    let mut rounds: Vec<f64> = (0..5)
-        .map(|round| {
-            let entries = entries(round + 1, args);
-            let start = Instant::now();
-            for payload in &entries {
-                let outcomes = apply(machine, payload);
-                assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Redis(Some(_)))), "{outcomes:?}");
-            }
-            start.elapsed().as_nanos() as f64 / (ENTRIES * BATCHES * COMMANDS) as f64
-        })
-        .collect();
-    rounds.sort_by(f64::total_cmp);
-    println!("{what:<28} {:>7.0} ns a command (of {} to {})", rounds[2], rounds[0] as u64, rounds[4] as u64);
+fn measure(machine: &Machine, what: &str, args: Args<'_>) {
+    let figures = SHAPES.map(|shape| {
+        let mut rounds: Vec<f64> = (0..5)
+            .map(|round| {
+                let entries = entries(round + 1, shape, args);
+                let start = cpu_nanos();
+                for payload in &entries {
+                    let outcomes = apply(machine, payload);
+                    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Redis(Some(_)))), "{outcomes:?}");
+                }
+                let nanos = (cpu_nanos() - start) as f64;
+                nanos / (entries.len() as u64 * shape.batches * shape.commands) as f64
+            })
+            .collect();
+        rounds.sort_by(f64::total_cmp);
+        format!("{:>6.0} ({:.0} to {:.0})", rounds[2], rounds[0], rounds[4])
+    });
+    println!("{what:<20} {:<24} {}", figures[0], figures[1]);
 }
 
-fn main() {
-    let dir = std::env::temp_dir().join(format!("thalweg-redis-cost-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).expect("a directory");
-    let backend = LsmBackend::open(LsmOptions::new(&dir), Arc::new(NoLog)).expect("opens");
-    let machine = Machine::open(Arc::new(backend), MachineOptions::default()).expect("opens");
+fn measure_all(name: &str, backend: Arc<dyn Backend>) {
+    let machine = Machine::open(backend, MachineOptions::default()).expect("opens");
     let mut create = Vec::new();
     let config = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
     command::encode_create_keyspace(&mut create, "redis", &config).expect("a good name");
     apply(&machine, &frame(&[create]));
-    println!("{BATCHES} batches of {COMMANDS} commands an entry, {KEYS} keys, values of 64 bytes, LSM backend, no log");
-    let bytes = |text: &[u8]| text.to_vec();
-    let value = vec![b'v'; 64];
-    measure(&machine, "SET", &|key| vec![bytes(b"SET"), bytes(key), value.clone()]);
-    measure(&machine, "GET", &|key| vec![bytes(b"GET"), bytes(key)]);
-    measure(&machine, "SET ... PX", &|key| {
-        vec![bytes(b"SET"), bytes(key), value.clone(), bytes(b"PX"), bytes(b"100000000")]
-    });
-    measure(&machine, "INCR", &|key| vec![bytes(b"INCR"), [b"n", key].concat()]);
-    measure(&machine, "HSET, one field", &|key| {
-        vec![bytes(b"HSET"), [b"h", key].concat(), bytes(b"field"), value.clone()]
-    });
-    measure(&machine, "HGET", &|key| vec![bytes(b"HGET"), [b"h", key].concat(), bytes(b"field")]);
-    measure(&machine, "DEL", &|key| vec![bytes(b"DEL"), bytes(key)]);
-    drop(machine);
+    println!("{name}, ns of CPU a command: {:<15} {}", SHAPES[0].name, SHAPES[1].name);
+    let only = std::env::args().nth(1);
+    let measure = |what: &str, args: Args<'_>| {
+        if only.as_ref().is_none_or(|only| what.starts_with(only.as_str())) {
+            measure(&machine, what, args);
+        }
+    };
+    let words = |text: &[&[u8]]| text.iter().map(|word| word.to_vec()).collect::<Vec<_>>();
+    let value = [b'v'; 64];
+    measure("SET", &|key| words(&[b"SET", key, &value]));
+    measure("GET", &|key| words(&[b"GET", key]));
+    measure("SET ... PX", &|key| words(&[b"SET", key, &value, b"PX", b"100000000"]));
+    measure("INCR", &|key| words(&[b"INCR", &[b"n", key].concat()]));
+    measure("HSET, one field", &|key| words(&[b"HSET", &[b"h", key].concat(), b"field", &value]));
+    measure("HGET", &|key| words(&[b"HGET", &[b"h", key].concat(), b"field"]));
+    measure("XADD, one stream", &|_| words(&[b"XADD", b"stream", b"*", b"field", &value]));
+    measure("DEL", &|key| words(&[b"DEL", key]));
+}
+
+fn main() {
+    let dir = std::env::temp_dir().join(format!("thalweg-redis-cost-{}", std::process::id()));
+    let place = |name: &str| {
+        let place = dir.join(name);
+        std::fs::create_dir_all(&place).expect("a directory");
+        place
+    };
+    println!("{KEYS} keys, values of 64 bytes, {COMMANDS} commands a round, median of 5 (least to most); no log");
+    let lsm = LsmBackend::open(LsmOptions::new(&place("lsm")), Arc::new(NoLog)).expect("opens");
+    measure_all("LSM", Arc::new(lsm));
+    let disk = Arc::new(RealDisk::open(place("memory")).expect("a disk"));
+    let memory = MemoryBackend::open(disk, MemoryOptions::default(), Arc::new(NoLog)).expect("opens");
+    measure_all("memory", Arc::new(memory));
     let _ = std::fs::remove_dir_all(&dir);
 }

@@ -125,15 +125,32 @@ impl WriteBatch {
 
     /// The changes in order.
     pub fn changes(&self) -> impl ExactSizeIterator<Item = Change<'_>> {
-        self.ops.iter().map(|op| {
-            let key_end = (op.key_at + op.key_len) as usize;
-            let key = &self.bytes[op.key_at as usize..key_end];
-            if op.value_len == u32::MAX {
-                Change::Delete(key)
-            } else {
-                Change::Put(key, &self.bytes[key_end..key_end + op.value_len as usize])
-            }
-        })
+        self.ops.iter().map(|op| self.change_of(op))
+    }
+
+    /// The change of that number, from 0, if there are so many.
+    #[inline]
+    pub(crate) fn change(&self, number: u32) -> Option<Change<'_>> {
+        self.ops.get(number as usize).map(|op| self.change_of(op))
+    }
+
+    #[inline]
+    fn change_of(&self, op: &Op) -> Change<'_> {
+        let key_end = (op.key_at + op.key_len) as usize;
+        let key = &self.bytes[op.key_at as usize..key_end];
+        if op.value_len == u32::MAX {
+            Change::Delete(key)
+        } else {
+            Change::Put(key, &self.bytes[key_end..key_end + op.value_len as usize])
+        }
+    }
+
+    /// Takes back all changes but the first so many.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if let Some(op) = self.ops.get(len) {
+            self.bytes.truncate(op.key_at as usize);
+            self.ops.truncate(len);
+        }
     }
 
     /// How many changes.
@@ -246,6 +263,13 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
     fn persisted(&self) -> Option<Applied>;
     /// The newest value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
+    /// Shows the newest value of a key where it lies, if there is one: for whoever keeps nothing of it.
+    fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
+        if let Some(value) = self.get(key)? {
+            show(&value);
+        }
+        Ok(())
+    }
     /// The newest consistent view.
     fn view(&self) -> Arc<dyn View>;
     /// Persists everything applied before the call: first the log (through the barrier), then the

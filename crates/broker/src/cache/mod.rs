@@ -40,6 +40,8 @@ pub const ENTRY_BYTES: u64 = 256;
 const MIN_SHARD_BYTES: u64 = 16 * 1024 * 1024;
 /// Enough that the threads of a node seldom meet.
 const MAX_SHARDS: u64 = 16;
+/// Longer values are not copied under a shard's mutex when one is put in the place of another.
+const MAX_OVERWRITTEN_BYTES: usize = 1024;
 /// Entries freed at a time under a shard's mutex.
 const RECLAIM_AT_ONCE: usize = 64;
 
@@ -234,10 +236,15 @@ impl Cache {
         ((u128::from(place) * self.shards.len() as u128) >> 64) as usize
     }
 
+    #[inline]
     fn shard<'k>(&self, bytes: &'k [u8]) -> (Lookup<'k>, MutexGuard<'_, Shard>) {
         let hash = self.hasher.hash_one(bytes);
-        let shard = &self.shards[self.shard_of(Self::place(hash))];
-        (Lookup { hash, bytes }, locked(shard.0.lock()))
+        (Lookup { hash, bytes }, self.locked_shard(hash))
+    }
+
+    #[inline]
+    fn locked_shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        locked(self.shards[self.shard_of(Self::place(hash))].0.lock())
     }
 
     fn check(&self, key: &[u8], value: usize) -> Result<(), CacheError> {
@@ -262,7 +269,7 @@ impl Cache {
     pub fn read<R>(&self, now: Moment, key: &[u8], read: impl FnOnce(&CacheEntry) -> R) -> Option<R> {
         let mut gone = Gone::new();
         let (key, mut shard) = self.shard(key);
-        let found = shard.read(now, key, &mut gone).map(read);
+        let found = shard.read(now, key, &mut gone, read);
         drop(shard);
         found
     }
@@ -279,9 +286,17 @@ impl Cache {
     /// Too long or too large for this cache.
     pub fn put(&self, now: Moment, key: &[u8], value: &[u8], expiry: Expiry) -> Result<Version, CacheError> {
         self.check(key, value.len())?;
-        let value = Arc::from(value);
         let mut gone = Gone::new();
         let (key, mut shard) = self.shard(key);
+        if expiry == Expiry::Never
+            && value.len() <= MAX_OVERWRITTEN_BYTES
+            && let Some(version) = shard.overwrite(key, value)
+        {
+            return Ok(version);
+        }
+        drop(shard);
+        let value = Arc::from(value);
+        let mut shard = self.locked_shard(key.hash);
         let (version, ()) = shard.update(now, key, &mut gone, |_| (Update::Put { value, expiry }, ()));
         drop(shard);
         Ok(version.expect("what was put is there"))

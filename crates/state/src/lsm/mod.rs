@@ -241,6 +241,11 @@ impl Backend for LsmBackend {
         version.get(key, version.active.visible())
     }
 
+    fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
+        let version = self.shared.version.load();
+        version.look(key, version.active.visible(), show)
+    }
+
     fn view(&self) -> Arc<dyn View> {
         let state = self.shared.lock();
         let version = Arc::clone(&state.version);

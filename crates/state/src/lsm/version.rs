@@ -59,13 +59,36 @@ impl Version {
     /// The newest value of a key as of a batch of the active memtable.
     #[inline]
     pub(super) fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
-        let entry = self.active.get(key, upto);
-        let sealed = || self.sealed.iter().find_map(|sealed| sealed.memtable.get(key, BatchNumber::MAX));
-        match entry.or_else(sealed) {
-            Some(Entry::Value(value)) => return Ok(Some(Bytes::copy_from_slice(value))),
-            Some(Entry::Deleted) => return Ok(None),
-            None => {}
+        match self.in_memory(key, upto) {
+            Some(Entry::Value(value)) => Ok(Some(Bytes::copy_from_slice(value))),
+            Some(Entry::Deleted) => Ok(None),
+            None => self.in_tables(key),
         }
+    }
+
+    /// Shows it where it lies.
+    #[inline]
+    pub(super) fn look(&self, key: &[u8], upto: BatchNumber, show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
+        match self.in_memory(key, upto) {
+            Some(Entry::Value(value)) => show(value),
+            Some(Entry::Deleted) => {}
+            None => {
+                if let Some(value) = self.in_tables(key)? {
+                    show(&value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the memtables know of a key.
+    #[inline]
+    fn in_memory(&self, key: &[u8], upto: BatchNumber) -> Option<Entry<'_>> {
+        let sealed = || self.sealed.iter().find_map(|sealed| sealed.memtable.get(key, BatchNumber::MAX));
+        self.active.get(key, upto).or_else(sealed)
+    }
+
+    fn in_tables(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         if key.starts_with(RESERVED) {
             return Ok(None);
         }

@@ -15,7 +15,7 @@ use crate::{
     counts::{CountChange, Held},
     expiry::Expiry,
     keys,
-    keyspaces::{Stored, StoredValue, decode_owned},
+    keyspaces::{Decoded, Stored, StoredValue, decode_owned, decode_value},
     machine::{MachineError, entry::Applying, overlay::Overlay},
 };
 
@@ -150,6 +150,39 @@ pub(crate) fn row_before<'a>(
         Some(written) => Ok(written.clone()),
         None => Ok(stored_row(applying, keyspace, key)?.map(live)),
     }
+}
+
+/// What a put that asks for nothing must know of the row that it replaces, be that hidden or ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replaced {
+    pub(crate) held: Held,
+    pub(crate) expiry: Expiry,
+    /// Whether exact counts count it.
+    pub(crate) is_counted: bool,
+}
+
+/// The row that a put replaces; nothing of it is copied.
+#[inline]
+pub(crate) fn replaced(
+    applying: &Applying<'_>,
+    overlay: &Overlay<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+) -> Result<Option<Replaced>, MachineError> {
+    if let Some(written) = overlay.get(keyspace, key) {
+        let of = |live: &LiveKey<'_>| Replaced { held: live.held(), expiry: live.expiry, is_counted: true };
+        return Ok(written.as_ref().map(of));
+    }
+    keys::with_data_key(keyspace, key, |full| {
+        let mut found = Ok(None);
+        applying.machine.backend.look(full, &mut |row| {
+            found = decode_value(full, row).map(|Decoded { revision, value, expiry }| {
+                let is_counted = applying.counts_row(overlay, keyspace, revision);
+                Some(Replaced { held: value.into(), expiry, is_counted })
+            });
+        })?;
+        found
+    })
 }
 
 /// As [`count_change`], of a row that is known already.

@@ -5,8 +5,14 @@
 //! [`Overlay::keep`] or [`Overlay::undo`].
 //! Invariant: while it is wanted, the overlay and the backend together say what the map will be.
 
-use std::{borrow::Cow, collections::BTreeMap, ops::Bound};
+use std::{
+    borrow::Cow,
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+};
 
+use foldhash::quality::RandomState;
 use thalweg_types::{
     KeyspaceId,
     command::{Command, Commands},
@@ -18,7 +24,39 @@ use crate::machine::live::LiveKey;
 /// A key, and what the overlay said of it.
 type Before<'a> = (KeyspaceId, Cow<'a, [u8]>, Option<Option<LiveKey<'a>>>);
 
-type Keys<'a> = BTreeMap<Cow<'a, [u8]>, Option<LiveKey<'a>>>;
+/// Keys of a keyspace, found by their hash, which nobody can see: whoever goes through them goes by their order. That is
+/// made when it is first asked for, and kept from then on: most entries have no use for it.
+#[derive(Debug, Default)]
+struct Keys<'a> {
+    rows: HashMap<Cow<'a, [u8]>, Option<LiveKey<'a>>, RandomState>,
+    order: OnceCell<BTreeSet<Cow<'a, [u8]>>>,
+}
+
+impl<'a> Keys<'a> {
+    #[inline]
+    fn insert(&mut self, key: Cow<'a, [u8]>, written: Option<LiveKey<'a>>) -> Option<Option<LiveKey<'a>>> {
+        if let Some(order) = self.order.get_mut() {
+            order.insert(key.clone());
+        }
+        self.rows.insert(key, written)
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        if let Some(order) = self.order.get_mut() {
+            order.remove(key);
+        }
+        self.rows.remove(key);
+    }
+
+    fn range(
+        &self,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> impl DoubleEndedIterator<Item = (&[u8], Option<&LiveKey<'a>>)> {
+        let order = self.order.get_or_init(|| self.rows.keys().cloned().collect());
+        let row = |key: &[u8]| self.rows.get(key).and_then(Option::as_ref);
+        order.range::<[u8], _>(bounds).map(move |key| (&**key, row(key)))
+    }
+}
 
 /// The keys that the entry wrote; `None` where it deleted.
 #[derive(Debug)]
@@ -80,6 +118,7 @@ impl<'a> Overlay<'a> {
         self.number < self.last_reader || self.own
     }
 
+    #[inline]
     pub(crate) fn set(&mut self, keyspace: KeyspaceId, key: impl Into<Cow<'a, [u8]>>, written: Option<LiveKey<'a>>) {
         let key = key.into();
         let keys = self.keys.entry(keyspace).or_default();
@@ -93,8 +132,9 @@ impl<'a> Overlay<'a> {
     }
 
     /// What the entry made of a key; `None` if it did not touch it.
+    #[inline]
     pub(crate) fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<&Option<LiveKey<'a>>> {
-        self.keys.get(&keyspace)?.get(key)
+        self.keys.get(&keyspace)?.rows.get(key)
     }
 
     /// The keys from `lower` up to, and without, `upper` that the entry touched, in order.
@@ -107,8 +147,7 @@ impl<'a> Overlay<'a> {
         let is_empty = upper.is_some_and(|upper| upper <= lower);
         let keys = self.keys.get(&keyspace).filter(|_| !is_empty);
         let bounds = (Bound::Included(lower), upper.map_or(Bound::Unbounded, Bound::Excluded));
-        let range = keys.into_iter().flat_map(move |keys| keys.range::<[u8], _>(bounds));
-        range.map(|(key, live)| (&**key, live.as_ref()))
+        keys.into_iter().flat_map(move |keys| keys.range(bounds))
     }
 
     /// The keys with a prefix that have a value by this entry.
@@ -156,7 +195,7 @@ impl<'a> Overlay<'a> {
             let keys = self.keys.entry(keyspace).or_default();
             match before {
                 Some(before) => drop(keys.insert(key, before)),
-                None => drop(keys.remove(&key)),
+                None => keys.remove(&key),
             }
         }
     }

@@ -4,30 +4,32 @@
 //! sweeps, a bounded number at a time. Ids are never used again, so nobody can tell.
 
 use std::{
+    cell::OnceCell,
     collections::BTreeMap,
     ops::{Bound, ControlFlow},
     sync::atomic::Ordering,
 };
 
-use bytes::Bytes;
 use thalweg_redis::CollectionId;
 use thalweg_types::KeyspaceId;
 
 use crate::{
-    backend::{Direction, View},
+    backend::{Change, Direction, View, WriteBatch},
     keys::{self, KeyRange, PART_PREFIX_LEN, TAG_TRASH, part_prefix, trash_row},
-    machine::{MachineError, entry::Applying},
+    machine::{
+        MachineError,
+        entry::{Applier, Applying},
+    },
 };
 
-/// A part's name, and what the entry had made of it before.
-type Before = (CollectionId, Box<[u8]>, Option<Option<Bytes>>);
-
-/// The parts that the entry wrote; `None` where it removed them.
+/// What the entry made of parts: where its changes of them are in the batch, in order. By name they can be found from when
+/// somebody first reads one on: an entry that only adds to streams never does.
 #[derive(Debug, Default)]
 pub(crate) struct PendingParts {
-    rows: BTreeMap<CollectionId, BTreeMap<Box<[u8]>, Option<Bytes>>>,
-    /// What the current command did.
-    tried: Vec<Before>,
+    written: Vec<Written>,
+    /// How many of those are of earlier commands.
+    kept: usize,
+    index: OnceCell<Index>,
     /// Whether ids of collections were given out.
     pub(crate) gave_ids: bool,
     /// Whether collections went.
@@ -36,30 +38,40 @@ pub(crate) struct PendingParts {
     removed: bool,
 }
 
-impl PendingParts {
-    pub(super) fn set(&mut self, id: CollectionId, name: &[u8], value: Option<Bytes>) {
-        let before = self.rows.entry(id).or_default().insert(name.into(), value);
-        self.tried.push((id, name.into(), before));
+/// A change of a part: which of the batch's.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    id: CollectionId,
+    change: u32,
+}
+
+/// The last change of each part, and what the current command has done to this.
+#[derive(Debug, Default)]
+struct Index {
+    rows: BTreeMap<CollectionId, BTreeMap<Box<[u8]>, u32>>,
+    tried: Vec<(CollectionId, Box<[u8]>, Option<u32>)>,
+}
+
+impl Index {
+    fn of(written: &[Written], kept: usize, batch: &WriteBatch) -> Self {
+        let mut index = Self::default();
+        for (number, part) in written.iter().enumerate() {
+            index.add(*part, batch);
+            if number < kept {
+                index.tried.clear();
+            }
+        }
+        index
     }
 
-    /// What the entry made of a part; `None` if it did not touch it.
-    pub(super) fn get(&self, id: CollectionId, name: &[u8]) -> Option<&Option<Bytes>> {
-        self.rows.get(&id)?.get(name)
+    fn add(&mut self, part: Written, batch: &WriteBatch) {
+        let Some(Change::Put(key, _) | Change::Delete(key)) = batch.change(part.change) else { return };
+        let name = name_of(key);
+        let before = self.rows.entry(part.id).or_default().insert(name.into(), part.change);
+        self.tried.push((part.id, name.into(), before));
     }
 
-    pub(super) fn range(
-        &self,
-        id: CollectionId,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
-    ) -> impl DoubleEndedIterator<Item = (&[u8], Option<&Bytes>)> {
-        let rows = self.rows.get(&id);
-        rows.into_iter()
-            .flat_map(move |rows| rows.range::<[u8], _>(bounds))
-            .map(|(name, value)| (&**name, value.as_ref()))
-    }
-
-    /// Takes back what the current command did.
-    pub(super) fn undo(&mut self) {
+    fn undo(&mut self) {
         while let Some((id, name, before)) = self.tried.pop() {
             let rows = self.rows.entry(id).or_default();
             match before {
@@ -68,25 +80,94 @@ impl PendingParts {
             }
         }
     }
+}
+
+fn value_of(batch: &WriteBatch, change: u32) -> Option<&[u8]> {
+    match batch.change(change) {
+        Some(Change::Put(_, value)) => Some(value),
+        Some(Change::Delete(_)) | None => None,
+    }
+}
+
+/// Entries that an empty one keeps room for.
+const IDLE_WRITTEN: usize = 16 * 1024;
+
+impl PendingParts {
+    /// The batch's last change is one of a part of this collection.
+    fn note(&mut self, id: CollectionId, batch: &WriteBatch) {
+        let part = Written { id, change: batch.len() as u32 - 1 };
+        self.written.push(part);
+        if let Some(index) = self.index.get_mut() {
+            index.add(part, batch);
+        }
+    }
+
+    /// What the entry made of a part: `None` if it did not touch it, nothing if it removed it.
+    pub(super) fn get<'b>(&self, batch: &'b WriteBatch, id: CollectionId, name: &[u8]) -> Option<Option<&'b [u8]>> {
+        let change = *self.index(batch)?.rows.get(&id)?.get(name)?;
+        Some(value_of(batch, change))
+    }
+
+    pub(super) fn range<'b>(
+        &'b self,
+        batch: &'b WriteBatch,
+        id: CollectionId,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> impl DoubleEndedIterator<Item = (&'b [u8], Option<&'b [u8]>)> {
+        let rows = self.index(batch).and_then(|index| index.rows.get(&id));
+        rows.into_iter()
+            .flat_map(move |rows| rows.range::<[u8], _>(bounds))
+            .map(|(name, change)| (&**name, value_of(batch, *change)))
+    }
+
+    fn index(&self, batch: &WriteBatch) -> Option<&Index> {
+        if self.written.is_empty() {
+            return None;
+        }
+        Some(self.index.get_or_init(|| Index::of(&self.written, self.kept, batch)))
+    }
+
+    /// Takes back what the current command did; its changes leave the batch.
+    pub(super) fn undo(&mut self, batch: &mut WriteBatch) {
+        let Some(first) = self.written.get(self.kept) else { return };
+        // Until it is kept, a command puts nothing into the batch but parts.
+        batch.truncate(first.change as usize);
+        self.written.truncate(self.kept);
+        if let Some(index) = self.index.get_mut() {
+            index.undo();
+        }
+    }
+
+    /// What the current command did stays.
+    pub(super) fn keep(&mut self) {
+        self.kept = self.written.len();
+        if let Some(index) = self.index.get_mut() {
+            index.tried.clear();
+        }
+    }
 
     pub(crate) fn clear(&mut self) {
-        if self.gave_ids || self.discarded || self.removed || !self.rows.is_empty() {
-            *self = Self::default();
-        }
+        self.written.clear();
+        self.written.shrink_to(IDLE_WRITTEN);
+        self.kept = 0;
+        self.index.take();
+        (self.gave_ids, self.discarded, self.removed) = (false, false, false);
     }
 }
 
 impl Applying<'_> {
-    /// What the current command did to parts stays.
-    pub(super) fn keep_parts(&mut self, keyspace: KeyspaceId) {
-        let PendingParts { rows, tried, .. } = &mut self.applier.pending.parts;
-        for (id, name, _) in tried.drain(..) {
-            let key: [&[u8]; 2] = [&part_prefix(keyspace, id), &name];
-            match rows.get(&id).and_then(|rows| rows.get(&name)) {
-                Some(Some(value)) => self.applier.batch.put(&key, &[value]),
-                _ => self.applier.batch.delete(&key),
-            }
-        }
+    /// Sets a part.
+    pub(super) fn put_part(&mut self, keyspace: KeyspaceId, id: CollectionId, name: &[u8], value: &[u8]) {
+        let Applier { batch, pending, .. } = &mut *self.applier;
+        batch.put(&[&part_prefix(keyspace, id), name], &[value]);
+        pending.parts.note(id, batch);
+    }
+
+    /// Removes a part.
+    pub(super) fn delete_part(&mut self, keyspace: KeyspaceId, id: CollectionId, name: &[u8]) {
+        let Applier { batch, pending, .. } = &mut *self.applier;
+        batch.delete(&[&part_prefix(keyspace, id), name]);
+        pending.parts.note(id, batch);
     }
 
     /// No key holds the collection any more.

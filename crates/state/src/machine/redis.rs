@@ -64,6 +64,10 @@ pub(crate) fn apply<'a>(
     let mut replies = Vec::with_capacity(batch.len());
     let (mut commands, mut args) = (batch.commands(), Vec::new());
     while commands.next_into(&mut args) {
+        if let Some(reply) = store.set(&args)? {
+            replies.push(reply);
+            continue;
+        }
         store.begin(&args);
         let reply = execute(&mut store, &args).map_err(failure)?;
         let reply = store.within_bounds(reply);

@@ -21,13 +21,14 @@ use crate::{
 
 const HEAD_BYTES: usize = 13;
 
-/// Builds the command, as its parts come in.
+/// Builds the command, as its parts come in: in one buffer, so that what is pushed is copied once.
 #[derive(Clone, Debug)]
 pub struct RedisBuilder {
-    keyspace: KeyspaceId,
-    watched: Vec<u8>,
-    watched_count: u32,
-    commands: Vec<u8>,
+    /// The head, of which the counts are put in at the end, watched keys, commands.
+    bytes: Vec<u8>,
+    watched: u32,
+    /// Where the commands begin.
+    commands_at: usize,
     count: u32,
 }
 
@@ -35,7 +36,17 @@ impl RedisBuilder {
     /// Without commands.
     #[must_use]
     pub fn new(keyspace: KeyspaceId) -> Self {
-        Self { keyspace, watched: Vec::new(), watched_count: 0, commands: Vec::new(), count: 0 }
+        Self::with_capacity(keyspace, 0)
+    }
+
+    /// Without commands, and with room for so many bytes of watched keys and commands.
+    #[must_use]
+    pub fn with_capacity(keyspace: KeyspaceId, bytes: usize) -> Self {
+        let mut head = Vec::with_capacity(HEAD_BYTES + bytes);
+        head.push(REDIS);
+        head.extend_from_slice(&keyspace.0.to_le_bytes());
+        head.resize(HEAD_BYTES, 0);
+        Self { bytes: head, watched: 0, commands_at: HEAD_BYTES, count: 0 }
     }
 
     /// Nothing happens unless the key has this version, or, if that is 0, is not there.
@@ -43,13 +54,17 @@ impl RedisBuilder {
     /// # Errors
     /// Too many keys, or bytes; the builder is as it was.
     pub fn watch(&mut self, key: &[u8], version: u64) -> Result<&mut Self, CommandError> {
-        if self.watched_count as usize >= MAX_REDIS_WATCHED_KEYS || !self.has_room(key.len() + 12) {
+        if self.watched as usize >= MAX_REDIS_WATCHED_KEYS || !self.has_room(key.len() + 12) {
             return Err(CommandError::CommitTooLarge);
         }
-        put_u32(&mut self.watched, key.len());
-        self.watched.extend_from_slice(key);
-        self.watched.extend_from_slice(&version.to_le_bytes());
-        self.watched_count += 1;
+        // Keys are mostly watched before there are commands: then nothing is moved.
+        let commands = self.bytes.split_off(self.commands_at);
+        put_u32(&mut self.bytes, key.len());
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(&version.to_le_bytes());
+        self.commands_at = self.bytes.len();
+        self.bytes.extend_from_slice(&commands);
+        self.watched += 1;
         Ok(self)
     }
 
@@ -57,22 +72,24 @@ impl RedisBuilder {
     ///
     /// # Errors
     /// Too many commands, or bytes: what is there already goes first, as a command of its own. The builder is as it was.
+    #[inline]
     pub fn push(&mut self, args: &[&[u8]]) -> Result<&mut Self, CommandError> {
         let bytes = 4 + args.iter().map(|arg| 4 + arg.len()).sum::<usize>();
         if args.is_empty() || self.count as usize >= MAX_REDIS_COMMANDS || !self.has_room(bytes) {
             return Err(CommandError::CommitTooLarge);
         }
-        put_u32(&mut self.commands, args.len());
+        self.bytes.reserve(bytes);
+        put_u32(&mut self.bytes, args.len());
         for arg in args {
-            put_u32(&mut self.commands, arg.len());
-            self.commands.extend_from_slice(arg);
+            put_u32(&mut self.bytes, arg.len());
+            self.bytes.extend_from_slice(arg);
         }
         self.count += 1;
         Ok(self)
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        HEAD_BYTES + self.watched.len() + self.commands.len() + bytes <= MAX_COMMAND_BYTES
+        self.bytes.len() + bytes <= MAX_COMMAND_BYTES
     }
 
     /// How many commands.
@@ -90,26 +107,15 @@ impl RedisBuilder {
     /// Bytes of the encoded command.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        HEAD_BYTES + self.watched.len() + self.commands.len()
-    }
-
-    /// Appends the encoded command.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        out.reserve(self.bytes());
-        out.push(REDIS);
-        for number in [self.keyspace.0, self.watched_count, self.count] {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
-        out.extend_from_slice(&self.watched);
-        out.extend_from_slice(&self.commands);
+        self.bytes.len()
     }
 
     /// The encoded command.
     #[must_use]
-    pub fn finish(self) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.encode(&mut out);
-        out
+    pub fn finish(mut self) -> Vec<u8> {
+        self.bytes[HEAD_BYTES - 8..HEAD_BYTES - 4].copy_from_slice(&self.watched.to_le_bytes());
+        self.bytes[HEAD_BYTES - 4..HEAD_BYTES].copy_from_slice(&self.count.to_le_bytes());
+        self.bytes
     }
 }
 

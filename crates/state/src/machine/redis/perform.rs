@@ -1,8 +1,14 @@
 //! What commands changed becomes rows.
 
-use thalweg_types::{KeyspaceId, LogPosition};
+use thalweg_types::{
+    KeyspaceId, LogPosition,
+    command::offset_within,
+    limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES},
+    reply::Reply,
+};
 
 use crate::{
+    counts::{CountChange, Held},
     expiry::{Expiry, deadline_prefix},
     history::KeyChange,
     keys::data_prefix,
@@ -11,18 +17,19 @@ use crate::{
     machine::{
         MachineError,
         clearing::Emptying,
-        commit::blob_at,
+        commit::{self, blob_at, within},
         entry::Applying,
-        live::{LiveKey, LiveValue},
+        live::{LiveKey, LiveValue, replaced},
         redis::store::{Effect, RedisStore, Shows},
         timed::write_value,
     },
 };
 
-impl RedisStore<'_, '_, '_> {
+impl<'a> RedisStore<'_, '_, 'a> {
     /// What the command did stays.
     pub(super) fn keep(&mut self) -> Result<(), MachineError> {
         self.overlay.keep();
+        self.applying.applier.pending.parts.keep();
         if !self.effects.is_empty() {
             self.use_revision();
             for superseded in self.superseded.drain(..) {
@@ -37,8 +44,36 @@ impl RedisStore<'_, '_, '_> {
                 self.applying.count(self.keyspace, change);
             }
         }
-        self.applying.keep_parts(self.keyspace);
         Ok(())
+    }
+
+    /// `SET` without options, from beginning to end: what most commands are. Nothing of it can be refused, so nothing is
+    /// kept to be taken back. `None`: this is no such command, or one that is refused.
+    #[inline]
+    pub(super) fn set(&mut self, args: &[&'a [u8]]) -> Result<Option<Reply>, MachineError> {
+        let &[name, key, value] = args else { return Ok(None) };
+        let is_plain =
+            name.eq_ignore_ascii_case(b"set") && key.len() <= MAX_KEY_BYTES && value.len() <= MAX_VALUE_BYTES;
+        if !is_plain || self.keeps {
+            return Ok(None);
+        }
+        let Some(offset) = offset_within(self.batch.bytes, value) else { return Ok(None) };
+        let (keyspace, at) = (self.keyspace, within(self.at, offset));
+        let before = replaced(self.applying, self.overlay, keyspace, key)?;
+        self.use_revision();
+        if let Some(before) = before.filter(|before| before.expiry != Expiry::NEVER) {
+            replace_ends(self.applying, keyspace, key, &before.expiry, &Expiry::NEVER)?;
+        }
+        commit::put(self.applying, keyspace, key, value, self.revision, at);
+        if self.counts {
+            let counted = before.filter(|before| before.is_counted).map(|before| before.held);
+            let change = CountChange::of(key, counted, Some(Held::bytes(value.len())));
+            let trash = before.and_then(|before| before.held.collection);
+            self.applying.count(keyspace, CountChange { trash, ..change });
+        }
+        let value = LiveValue::Written(value, at);
+        self.overlay.set(keyspace, key, Some(LiveKey { revision: self.revision, value, expiry: Expiry::NEVER }));
+        Ok(Some(Reply::Ok))
     }
 
     fn use_revision(&mut self) {

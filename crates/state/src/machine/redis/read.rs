@@ -14,6 +14,7 @@ use crate::{
     keyspaces::{Decoded, StoredValue, decode_value},
     machine::{
         MachineError,
+        entry::Applier,
         live::{LiveKey, LiveValue},
         parts::{name_of, parts_range},
         redis::{
@@ -114,8 +115,9 @@ impl Read for RedisStore<'_, '_, '_> {
     }
 
     fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError> {
-        let found = match self.applying.applier.pending.parts.get(id, name) {
-            Some(written) => written.clone(),
+        let Applier { batch, pending, .. } = &*self.applying.applier;
+        let found = match pending.parts.get(batch, id, name) {
+            Some(written) => written.map(Bytes::copy_from_slice),
             None => {
                 let key = [&keys::part_prefix(self.keyspace, id), name].concat();
                 self.applying.machine.backend.get(&key).map_err(|error| failed(error.into()))?
@@ -138,7 +140,8 @@ impl Read for RedisStore<'_, '_, '_> {
             return Ok(());
         }
         let direction = if descending { Direction::Reverse } else { Direction::Forward };
-        let own = self.applying.applier.pending.parts.range(id, (lower, upper));
+        let Applier { batch, pending, .. } = &*self.applying.applier;
+        let own = pending.parts.range(batch, id, (lower, upper));
         let own: Box<dyn Iterator<Item = _>> = if descending { Box::new(own.rev()) } else { Box::new(own) };
         let mut own = own.peekable();
         let comes_before = |own: &[u8], name: &[u8]| if descending { own > name } else { own < name };
@@ -159,10 +162,10 @@ impl Read for RedisStore<'_, '_, '_> {
             let name = name_of(full);
             let mut step = || {
                 while let Some((own, value)) = own.next_if(|(own, _)| comes_before(own, name)) {
-                    show(own, value.map(|value| &value[..]))?;
+                    show(own, value)?;
                 }
                 match own.next_if(|(own, _)| *own == name) {
-                    Some((own, value)) => show(own, value.map(|value| &value[..])),
+                    Some((own, value)) => show(own, value),
                     None => show(name, Some(row)),
                 }
             };
@@ -172,7 +175,7 @@ impl Read for RedisStore<'_, '_, '_> {
         });
         scanned.map_err(|error| failed(error.into()))?;
         while !ended && let Some((name, value)) = own.next() {
-            ended = show(name, value.map(|value| &value[..])).is_break();
+            ended = show(name, value).is_break();
         }
         if read_bytes == usize::MAX {
             return Err(refused(TOO_MUCH_READ));

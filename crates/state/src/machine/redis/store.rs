@@ -23,7 +23,7 @@ use crate::{
         MachineError,
         clearing::{Emptying, plan_emptying},
         commit::within,
-        entry::Applying,
+        entry::{Applier, Applying},
         live::{LiveKey, LiveValue, change_of_row, is_live, row_before},
         overlay::Overlay,
         redis::{failed, refused},
@@ -66,9 +66,9 @@ pub(super) enum Shows {
 pub(super) struct RedisStore<'s, 'm, 'a> {
     pub(super) applying: &'s mut Applying<'m>,
     pub(super) overlay: &'s mut Overlay<'a>,
-    batch: RedisBatch<'a>,
+    pub(super) batch: RedisBatch<'a>,
     /// Where the batch begins in the log.
-    at: LogPosition,
+    pub(super) at: LogPosition,
     pub(super) keyspace: KeyspaceId,
     pub(super) counts: bool,
     pub(super) keeps: bool,
@@ -147,7 +147,8 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.counted.clear();
         self.superseded.clear();
         self.overlay.undo();
-        self.applying.applier.pending.parts.undo();
+        let Applier { batch, pending, .. } = &mut *self.applying.applier;
+        pending.parts.undo(batch);
     }
 
     /// After the last command.
@@ -385,13 +386,13 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
             return Err(refused("ERR a field's name is above the limit"));
         }
         self.note_written(name.len() + value.len())?;
-        self.applying.applier.pending.parts.set(id, name, Some(Bytes::copy_from_slice(value)));
+        self.applying.put_part(self.keyspace, id, name, value);
         Ok(())
     }
 
     fn delete_part(&mut self, id: CollectionId, name: &[u8]) -> Result<(), StoreError> {
         self.note_written(name.len())?;
-        self.applying.applier.pending.parts.set(id, name, None);
+        self.applying.delete_part(self.keyspace, id, name);
         Ok(())
     }
 
