@@ -270,6 +270,9 @@ pub trait Backend: Send + Sync + fmt::Debug + 'static {
         }
         Ok(())
     }
+    /// Says which keys will be read next. Who finds them in memory may bring what that takes near the processor, for all
+    /// of them at once: then the misses of its caches overlap. No more than a hint.
+    fn warm(&self, _keys: &[&[u8]]) {}
     /// The newest consistent view.
     fn view(&self) -> Arc<dyn View>;
     /// Persists everything applied before the call: first the log (through the barrier), then the

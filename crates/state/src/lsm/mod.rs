@@ -246,6 +246,10 @@ impl Backend for LsmBackend {
         version.look(key, version.active.visible(), show)
     }
 
+    fn warm(&self, keys: &[&[u8]]) {
+        self.shared.version.load().active.warm(keys);
+    }
+
     fn view(&self) -> Arc<dyn View> {
         let state = self.shared.lock();
         let version = Arc::clone(&state.version);

@@ -18,7 +18,7 @@ mod store;
 use thalweg_redis::{StoreError, execute};
 use thalweg_types::{
     KeyspaceId, LogPosition,
-    command::{Outcome, RedisBatch},
+    command::{Outcome, RedisBatch, RedisCommands},
     limits::MAX_KEY_BYTES,
     record::Malformed,
     reply::Reply,
@@ -26,8 +26,9 @@ use thalweg_types::{
 
 use crate::{
     catalog::KeyspaceKind,
+    keys::{DATA_PREFIX_LEN, data_prefix},
     machine::{
-        MachineError,
+        Machine, MachineError,
         entry::{Applying, Refused},
         live::live_key,
         overlay::Overlay,
@@ -63,7 +64,11 @@ pub(crate) fn apply<'a>(
     let mut store = RedisStore::new(applying, overlay, batch, at);
     let mut replies = Vec::with_capacity(batch.len());
     let (mut commands, mut args) = (batch.commands(), Vec::new());
+    let mut ahead = commands.clone();
     while commands.next_into(&mut args) {
+        if replies.len().is_multiple_of(WARMED) && batch.len() > 1 {
+            warm(store.applying.machine, batch.keyspace, &mut ahead);
+        }
         if let Some(reply) = store.set(&args)? {
             replies.push(reply);
             continue;
@@ -79,6 +84,31 @@ pub(crate) fn apply<'a>(
     }
     store.end();
     Ok(Outcome::Redis(Some(replies)))
+}
+
+/// Commands whose keys are looked for together.
+const WARMED: usize = 16;
+
+/// Tells the backend the keys of the next commands, as far as these are the first argument and short.
+fn warm<'a>(machine: &Machine, keyspace: KeyspaceId, ahead: &mut RedisCommands<'a>) {
+    const BYTES: usize = 64;
+    let prefix = data_prefix(keyspace);
+    let (mut full, mut lens, mut count) = ([[0; BYTES]; WARMED], [0; WARMED], 0);
+    let mut last: &[u8] = &[];
+    for _ in 0..WARMED {
+        let Some(key) = ahead.next_key() else { break };
+        if key.len() > BYTES - DATA_PREFIX_LEN || key == last {
+            continue;
+        }
+        full[count][..DATA_PREFIX_LEN].copy_from_slice(&prefix);
+        full[count][DATA_PREFIX_LEN..][..key.len()].copy_from_slice(key);
+        lens[count] = DATA_PREFIX_LEN + key.len();
+        (last, count) = (key, count + 1);
+    }
+    if count > 1 {
+        let keys: [&[u8]; WARMED] = std::array::from_fn(|at| &full[at][..lens[at]]);
+        machine.backend.warm(&keys[..count]);
+    }
 }
 
 /// Whether a watched key has another version than it had.

@@ -95,6 +95,13 @@ impl HashIndex {
         if self.incomplete.load(Ordering::Acquire) { Lookup::Unknown } else { Lookup::Absent }
     }
 
+    /// The node whose key most probably has this hash; 0 if there is none.
+    #[inline]
+    pub(super) fn guess(&self, hash: u32) -> u32 {
+        let table = self.table();
+        table[hash as usize & (table.len() - 1)].load(Ordering::Acquire) as u32
+    }
+
     /// Adds a node whose key is not in the table yet. The writer only.
     pub(super) fn insert(&self, hash: u32, node: u32) {
         let len = self.len.fetch_add(1, Ordering::Relaxed) + 1;

@@ -225,6 +225,20 @@ pub struct RedisCommands<'a> {
 }
 
 impl<'a> RedisCommands<'a> {
+    /// The next command's first argument behind its name, empty if it has none.
+    pub fn next_key(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        let count = self.reader.u32("argument count").ok()?;
+        let mut key: &[u8] = &[];
+        for number in 0..count {
+            let argument = argument(&mut self.reader).ok()?;
+            if number == 1 {
+                key = argument;
+            }
+        }
+        Some(key)
+    }
+
     /// Replaces `args` by the next command's; says whether there was one. The name is the first of them.
     pub fn next_into(&mut self, args: &mut Vec<&'a [u8]>) -> bool {
         args.clear();
