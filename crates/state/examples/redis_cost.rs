@@ -148,7 +148,7 @@ fn main() {
         place
     };
     println!("{KEYS} keys, values of 64 bytes, {COMMANDS} commands a round, median of 5 (least to most); no log");
-    let lsm = LsmBackend::open(LsmOptions::new(&place("lsm")), Arc::new(NoLog)).expect("opens");
+    let lsm = LsmBackend::open(LsmOptions::new(place("lsm")), Arc::new(NoLog)).expect("opens");
     measure_all("LSM", Arc::new(lsm));
     let disk = Arc::new(RealDisk::open(place("memory")).expect("a disk"));
     let memory = MemoryBackend::open(disk, MemoryOptions::default(), Arc::new(NoLog)).expect("opens");
