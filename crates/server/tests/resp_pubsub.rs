@@ -330,3 +330,27 @@ async fn names_and_globs_at_their_bounds() {
     assert_eq!(client.call("PUBSUB NUMPAT").await, ":0", "nothing was subscribed to");
     node.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_published_before_a_command_comes_before_its_reply() {
+    let node = node().await;
+    let mut publisher = Resp::connect(&node).await;
+    let mut subscribers = Vec::new();
+    for _ in 0..40 {
+        let mut subscriber = Resp::connect(&node).await;
+        subscriber.call("SUBSCRIBE c").await;
+        subscribers.push(subscriber);
+    }
+    for round in 0..20 {
+        assert_eq!(publisher.call(&format!("PUBLISH c {round}")).await, ":40");
+        // The last of them has its turn last.
+        for subscriber in subscribers.iter_mut().rev() {
+            subscriber.send(&encode("PING")).await;
+        }
+        for subscriber in &mut subscribers {
+            assert!(subscriber.reply().await.ends_with(&format!(" {round}")));
+            assert_eq!(subscriber.reply().await, "*2 $4 pong $0");
+        }
+    }
+    node.stop().await;
+}

@@ -57,7 +57,8 @@ pub struct Client {
     heard: AtomicU64,
     since: Instant,
     killed: AtomicBool,
-    /// Rung when it is to look whether it was killed.
+    has_turn: AtomicBool,
+    /// Rung when it is to look whether it was killed, and when it has its turn.
     pub bell: Bell,
 }
 
@@ -66,6 +67,17 @@ impl Client {
     pub fn kill(&self) {
         self.killed.store(true, Relaxed);
         self.bell.ring();
+    }
+
+    /// It is its turn to be sent messages.
+    pub fn give_turn(&self) {
+        self.has_turn.store(true, Relaxed);
+        self.bell.ring();
+    }
+
+    /// Whether it was given its turn, which is over with that.
+    pub fn has_turn(&self) -> bool {
+        self.has_turn.swap(false, Relaxed)
     }
 
     /// Whether it is to end.
@@ -144,6 +156,7 @@ impl Clients {
             last: Mutex::new("NULL"),
             heard: AtomicU64::new(0),
             since: now,
+            has_turn: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             bell: Bell::default(),
         });

@@ -241,6 +241,10 @@ impl Session {
 
     #[inline]
     fn dispatch(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+        if self.subscriber.has_news() {
+            // What came before its command is sent before the reply.
+            self.deliver(out);
+        }
         if self.publishing.is_gathering() && !is_publish(arguments[0]) {
             self.flush_published(out);
             if self.publishing.is_blocked() {
@@ -407,7 +411,9 @@ impl Session {
     /// Goes on with what is under way. Whether something came of it.
     pub fn settle(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         let mut moved = self.retry_published(out);
-        moved |= self.deliver(out);
+        if !self.subscriber.must_wait(&self.registered.client) {
+            moved |= self.deliver(out);
+        }
         loop {
             if let Some(under_way) = &mut self.under_way {
                 let Poll::Ready(outcome) = under_way.commands.as_mut().poll(cx) else { return moved };

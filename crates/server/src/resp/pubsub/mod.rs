@@ -16,6 +16,8 @@
 //! kept with the batch; patterns are written for each, because their messages name them. So a delivery is one copy of
 //! what goes into a socket, and a share of a write.
 //!
+//! How deliveries and publishers share a thread is [`turns`]'.
+//!
 //! # Slow subscribers
 //!
 //! What a client does not take waits in its link's queue, bounded by [`SUBSCRIPTION_BYTES`] for each of its subscriptions
@@ -25,6 +27,7 @@
 pub mod commands;
 pub mod publishing;
 pub mod registry;
+mod turns;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -101,6 +104,8 @@ pub struct Subscriber {
     taken: Vec<Outbound>,
     /// The link has more than was taken.
     has_more: bool,
+    /// It waits for its turn to take.
+    waits: bool,
 }
 
 impl fmt::Debug for Subscriber {
@@ -219,6 +224,25 @@ impl Subscriber {
             }
         }
         *self = Self { last_id: self.last_id, ..Self::default() };
+    }
+
+    /// Whether something may be there that was not looked at.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.link.as_ref().is_some_and(|(_, news)| news.is_there.load(Ordering::Acquire))
+    }
+
+    /// Whether what may be there is not to be delivered before others have had their turn: then the client is woken.
+    pub fn must_wait(&mut self, client: &Arc<Client>) -> bool {
+        if !self.has_news() || self.has_more {
+            return false;
+        }
+        if !self.waits {
+            self.waits = true;
+            turns::join(client);
+        }
+        self.waits = !client.has_turn();
+        self.waits
     }
 
     /// Puts what waits into the outbox, as far as it has room.
