@@ -256,9 +256,46 @@ async fn transactions_have_a_bound_of_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_transactions_queue_has_a_bound_and_comes_back() {
+    let four = ByteSize::parse("4MiB").unwrap();
+    let (node, _dir) = roomy(|config| (config.max_body_bytes, config.max_body_bytes_in_flight) = (four, four)).await;
+    let (mut one, mut other) = (Resp::connect(&node).await, Resp::connect(&node).await);
+    let half = format!("SET k {}", "v".repeat(1 << 19));
+    for client in [&mut one, &mut other] {
+        assert_eq!(client.call("MULTI").await, "+OK");
+    }
+    for _ in 0..5 {
+        assert_eq!(one.call(&half).await, "+QUEUED");
+    }
+    let busy = "-BUSY too many bytes of requests at a time: DISCARD, and retry later";
+    assert_eq!(other.call(&half).await, "+QUEUED");
+    assert_eq!(other.call(&half).await, busy);
+    assert_eq!(other.call("EXEC").await, "-EXECABORT Transaction discarded because of previous errors.");
+    // Small ones need no room, not even now.
+    assert_eq!(other.pipeline(&["MULTI", "SET a 1", "EXEC"]).await[2], "*1 +OK");
+    assert_eq!(one.call("EXEC").await, format!("*5{}", " +OK".repeat(5)));
+    // And what one held who has vanished, or who discards it, is free again.
+    for _ in 0..3 {
+        let mut client = Resp::connect(&node).await;
+        assert_eq!(client.call("MULTI").await, "+OK");
+        for _ in 0..6 {
+            assert_eq!(client.call(&half).await, "+QUEUED");
+        }
+        client.reset();
+        one.until("INFO clients", "connected_clients:2 ").await;
+        assert_eq!(other.call("MULTI").await, "+OK");
+        for _ in 0..6 {
+            assert_eq!(other.call(&half).await, "+QUEUED");
+        }
+        assert_eq!(other.call("DISCARD").await, "+OK");
+    }
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_have_a_bound() {
     const MOST: usize = 16_384;
-    let node = node().await;
+    let (node, _dir) = roomy(|_| ()).await;
     let (mut client, mut other) = (Resp::connect(&node).await, Resp::connect(&node).await);
     let watch = |from: usize, to: usize| {
         let keys: Vec<_> = (from..to).map(|key| key.to_string()).collect();
@@ -271,6 +308,15 @@ async fn watches_have_a_bound() {
     assert_eq!(client.pipeline(&[&watch(0, MOST - 1), "WATCH last"]).await, ["+OK", "+OK"]);
     assert_eq!(other.call("SET last 1").await, "+OK");
     assert_eq!(client.pipeline(&["MULTI", "SET a 2", "EXEC", "GET a"]).await[2..], ["*-1", "$1 1"]);
+    // By bytes: 32 keys, as long as keys are, together.
+    let long = |number: usize| format!("WATCH {number:0>32768}");
+    let watches: Vec<_> = (0..32).map(long).collect();
+    assert_eq!(client.pipeline(&watches.iter().map(String::as_str).collect::<Vec<_>>()).await, ["+OK"; 32]);
+    let refused = "-ERR the keys that are watched are at most 1 MiB long together: UNWATCH some";
+    assert_eq!(
+        client.pipeline(&["WATCH x", "MULTI", "SET a 3", "EXEC", "UNWATCH", "WATCH x"]).await[..4],
+        [refused, "+OK", "+QUEUED", "*1 +OK"]
+    );
     node.stop().await;
 }
 

@@ -19,7 +19,8 @@
 //!
 //! Connections count against HTTP's; bursts on their way against `max_requests_in_flight`, blocked reads against `max_tails`.
 //! A connection holds at most twice [`READ_BYTES`](thalweg_redis::wire::READ_BYTES) of requests, one request above that (larger
-//! than 64 KiB it counts against `max_body_bytes_in_flight` from its announcement on), a burst, and about
+//! than 64 KiB it counts against `max_body_bytes_in_flight` from its announcement on), a transaction that is being queued (above
+//! 64 KiB it counts there, too) and 1 MiB of watched keys, a burst, and about
 //! [`OUTBOX_BYTES`](crate::limits::OUTBOX_BYTES) and the replies of one burst for its client. When it is idle, nothing but
 //! its state.
 //!

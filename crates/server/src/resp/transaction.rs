@@ -9,9 +9,10 @@
 //! Watched keys of other databases than the one that `EXEC` is given in are compared just before it.
 //!
 //! Bounds: a transaction is at most as large as a command of the log ([`MAX_TRANSACTION_BYTES`], [`MAX_REDIS_COMMANDS`]), and
-//! watches at most [`MAX_REDIS_WATCHED_KEYS`]. Beyond, it is refused and `EXEC` discards it.
+//! watches at most [`MAX_REDIS_WATCHED_KEYS`] of [`MAX_WATCHED_BYTES`]. Beyond, it is refused and `EXEC` discards it. What all transactions hold that
+//! wait for their `EXEC` counts against `max_body_bytes_in_flight`, but for the first 64 KiB of each.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use thalweg_redis::{Command, Read, Reply, Run, StoreError};
 use thalweg_transport::Outbox;
@@ -28,9 +29,13 @@ use super::{
     failure::Failure,
     session::{Flow, Session},
 };
+use crate::admission::{Bound, Held};
 
 /// Bytes of the commands of a transaction.
 pub const MAX_TRANSACTION_BYTES: usize = MAX_COMMAND_BYTES - 1024 * 1024;
+
+/// Bytes of the keys that a client watches.
+pub const MAX_WATCHED_BYTES: usize = 1024 * 1024;
 
 /// What was queued since `MULTI`.
 #[derive(Debug, Default)]
@@ -38,6 +43,34 @@ pub struct Transaction {
     commands: Commands,
     /// One of its commands was no command: `EXEC` does nothing.
     pub is_refused: bool,
+    /// Room for what is queued, if that is much.
+    held: Option<Held>,
+    held_bytes: usize,
+}
+
+/// Bytes by which a transaction asks for room. As many may be queued without any.
+const ROOM_STEP_BYTES: usize = 64 * 1024;
+
+impl Transaction {
+    /// Whether there is room for so many bytes of commands.
+    fn has_room(&mut self, bytes: usize, room: &Arc<Bound>) -> bool {
+        if bytes <= ROOM_STEP_BYTES.max(self.held_bytes) {
+            return true;
+        }
+        let wanted = bytes.next_multiple_of(ROOM_STEP_BYTES);
+        let more = (wanted - self.held_bytes) as u64;
+        let has_room = match &mut self.held {
+            Some(held) => held.grow(more),
+            none => {
+                *none = room.take(more);
+                none.is_some()
+            }
+        };
+        if has_room {
+            self.held_bytes = wanted;
+        }
+        has_room
+    }
 }
 
 /// A watched key.
@@ -116,6 +149,10 @@ impl Session {
             let text = format!("ERR a transaction has at most {MAX_REDIS_COMMANDS} commands and 15 MiB: split it");
             return self.refuse(&text, out);
         }
+        let wanted = transaction.commands.bytes() + bytes + 8 * arguments.len();
+        if !transaction.has_room(wanted, &self.resp.app.admission.body_bytes) {
+            return self.refuse("BUSY too many bytes of requests at a time: DISCARD, and retry later", out);
+        }
         transaction.commands.push(command, arguments.iter().copied());
         let queued = transaction.commands.len() + 1;
         self.client().queued.store(queued, Ordering::Relaxed);
@@ -160,6 +197,11 @@ impl Session {
         }
         if self.watched.len() + keys.len() > MAX_REDIS_WATCHED_KEYS {
             self.error(&format!("ERR at most {MAX_REDIS_WATCHED_KEYS} keys can be watched: UNWATCH some"), out);
+            return Flow::Done;
+        }
+        let bytes: usize = self.watched.iter().map(|watch| watch.key.len()).sum();
+        if bytes + keys.iter().map(|key| key.len()).sum::<usize>() > MAX_WATCHED_BYTES {
+            self.error("ERR the keys that are watched are at most 1 MiB long together: UNWATCH some", out);
             return Flow::Done;
         }
         let database = self.database;
