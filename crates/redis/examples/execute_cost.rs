@@ -70,6 +70,10 @@ impl<'a> Store<'a> for Fixed {
         black_box((key, value, deadline));
         Ok(())
     }
+    fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError> {
+        black_box((key, collection));
+        Ok(())
+    }
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError> {
         black_box((key, deadline));
         Ok(())

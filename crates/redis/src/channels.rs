@@ -18,7 +18,7 @@ use std::borrow::Cow;
 
 use thalweg_types::limits::{MAX_REDIS_PATTERN_BYTES, MAX_SUBJECT_BYTES, MAX_SUBJECT_TOKENS};
 
-use crate::command::{Command, Keys, Run};
+use crate::command::{Command, Keys, Subcommand};
 
 /// What escaped names begin with: a token of its own.
 const MARK: &[u8] = b"$redis.";
@@ -29,17 +29,25 @@ const MARK: &[u8] = b"$redis.";
 pub struct ChannelTooLong;
 
 const fn pub_sub(name: &'static str, arity: i16, flags: &'static [&'static str], keys: Keys) -> Command {
-    Command { name, arity, flags, keys, run: Run::Session }
+    Command::session(name, arity, flags, keys, &[])
 }
 
 const SUBSCRIBING: &[&str] = &["pubsub", "noscript", "loading", "stale"];
+const ASKING: &[&str] = &["pubsub", "loading", "stale"];
 const PUBLISHING: &[&str] = &["pubsub", "loading", "stale", "fast"];
 
 /// The table of commands on channels. What they do is the server's.
 pub const COMMANDS: &[Command] = &[
     pub_sub("psubscribe", -2, SUBSCRIBING, Keys::NONE),
     pub_sub("publish", 3, PUBLISHING, Keys::NONE),
-    pub_sub("pubsub", -2, &[], Keys::NONE),
+    pub_sub("pubsub", -2, &[], Keys::NONE).with(&[
+        Subcommand::new("pubsub|channels", -2, ASKING),
+        Subcommand::new("pubsub|help", 2, &["loading", "stale"]),
+        Subcommand::new("pubsub|numpat", 2, ASKING),
+        Subcommand::new("pubsub|numsub", -2, ASKING),
+        Subcommand::new("pubsub|shardchannels", -2, ASKING),
+        Subcommand::new("pubsub|shardnumsub", -2, ASKING),
+    ]),
     pub_sub("punsubscribe", -1, SUBSCRIBING, Keys::NONE),
     pub_sub("spublish", 3, PUBLISHING, Keys::ONE),
     pub_sub("ssubscribe", -2, SUBSCRIBING, Keys::ALL),

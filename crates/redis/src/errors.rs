@@ -83,6 +83,13 @@ pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     Reply::error(format!("ERR {}", printable(&text)))
 }
 
+/// A subcommand with options that are not its own.
+#[must_use]
+pub fn wrong_subcommand(command: &str, subcommand: &[u8]) -> Reply {
+    let subcommand = printable(c_string(cut(subcommand, MAX_REPEATED_BYTES)));
+    Reply::error(format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try {command} HELP."))
+}
+
 /// Bytes of a client within an error: without line breaks, which would end it, and as text.
 pub(crate) fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(['\r', '\n'], " ")

@@ -1,13 +1,13 @@
 //! Running a command: finding it, checking what can be checked before it looks at a store, and calling its function.
 //!
-//! Owns the order of those checks, which is Redis's: the name, then the number of arguments. Ours come last: the length of
-//! keys. Does not own transactions, databases and connections.
+//! Owns the order of those checks, which is Redis's: the name, then the number of arguments, of a container's
+//! subcommand too. Ours comes last: the length of keys. Does not own transactions, databases and connections.
 
 use thalweg_types::limits::MAX_KEY_BYTES;
 
 use crate::{
     Reply,
-    command::{Answer, Command, Keys, Run, Stop, find},
+    command::{Answer, Command, Run, Stop, find},
     errors::{key_too_long, unknown_command, wrong_arity},
     store::{Read, Store, StoreError},
 };
@@ -20,23 +20,11 @@ pub fn admit(args: &[&[u8]]) -> Result<&'static Command, Reply> {
     if !command.takes(args.len()) {
         return Err(wrong_arity(command.name));
     }
-    check_keys(command.keys, args)?;
-    Ok(command)
-}
-
-fn check_keys(keys: Keys, args: &[&[u8]]) -> Result<(), Reply> {
-    let (Ok(first), Ok(step)) = (usize::try_from(keys.first), usize::try_from(keys.step)) else { return Ok(()) };
-    if first == 0 || step == 0 {
-        return Ok(());
+    command.subcommand(args)?;
+    match command.keys_of(args).any(|key| key.len() > MAX_KEY_BYTES) {
+        true => Err(key_too_long()),
+        false => Ok(command),
     }
-    let end = match usize::try_from(keys.last) {
-        Ok(last) => (last + 1).min(args.len()),
-        Err(_) => (args.len() + 1).saturating_sub(usize::from(keys.last.unsigned_abs())),
-    };
-    if first < end && args[first..end].iter().step_by(step).any(|key| key.len() > MAX_KEY_BYTES) {
-        return Err(key_too_long());
-    }
-    Ok(())
 }
 
 /// Does a command that [`admit`] gave for these arguments. One of a connection is refused: it has no meaning here.
@@ -90,6 +78,12 @@ mod tests {
         assert_eq!(execute(&mut model, &[b"mset", b"a", &too_long, &too_long, b"v"]).unwrap(), key_too_long());
         assert_eq!(execute(&mut model, &[b"mset", b"a", &too_long]).unwrap(), Reply::Ok);
         assert_eq!(execute(&mut model, &[b"del", b"a", b"b", &too_long]).unwrap(), key_too_long());
+        assert_eq!(
+            execute(&mut model, &[b"xgroup", b"create", &too_long, b"g", b"0", b"mkstream"]).unwrap(),
+            key_too_long()
+        );
+        assert_eq!(execute(&mut model, &[b"xread", b"streams", &too_long, b"0"]).unwrap(), key_too_long());
+        assert_eq!(execute(&mut model, &[b"object", b"encoding", &too_long]).unwrap(), key_too_long());
         assert_eq!(execute(&mut model, &[b"strlen", &longest]).unwrap(), Reply::Integer(MAX_KEY_BYTES as i64 + 1));
     }
 

@@ -61,15 +61,21 @@ struct Hash {
 #[error("a hash's meta has {0} bytes instead of 8: the store is damaged")]
 struct BadMeta(usize);
 
+/// How many fields a hash has.
+pub(crate) fn fields_of(hash: &Collection) -> Result<u64, StoreError> {
+    let Ok(count) = <[u8; 8]>::try_from(&hash.meta[..]) else {
+        return Err(StoreError::Failed(Box::new(BadMeta(hash.meta.len()))));
+    };
+    Ok(u64::from_le_bytes(count))
+}
+
 impl Hash {
     /// The hash of a key, if there is one; a key of another kind is refused.
     fn find(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Self>, Stop> {
         let Some(found) = read.get(key)? else { return Ok(None) };
         match found.value {
-            Value::Collection(Collection { id, kind: Kind::Hash, meta }) => {
-                let count =
-                    <[u8; 8]>::try_from(&meta[..]).map_err(|_| StoreError::Failed(Box::new(BadMeta(meta.len()))))?;
-                Ok(Some(Self { id, fields: u64::from_le_bytes(count), deadline: found.deadline }))
+            Value::Collection(hash) if hash.kind == Kind::Hash => {
+                Ok(Some(Self { id: hash.id, fields: fields_of(&hash)?, deadline: found.deadline }))
             }
             Value::Collection(_) | Value::String(_) => Err(refused(WRONG_TYPE)),
         }

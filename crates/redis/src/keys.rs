@@ -1,5 +1,6 @@
 //! Keys of any kind: whether they are there, and taking them away. [`expire`] has their deadlines, [`moves`] gives them
-//! other names, [`scan`] lists them.
+//! other names, [`scan`] lists them, [`object`] and
+//! [`memory`] tell how they are kept.
 
 use crate::{
     Reply,
@@ -10,6 +11,7 @@ use crate::{
 };
 
 mod expire;
+mod memory;
 mod moves;
 mod object;
 mod scan;
@@ -44,7 +46,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::read("dbsize", 1, READ, Keys::NONE, dbsize),
     Command::write("flushdb", -1, WRITE_SLOW, Keys::NONE, flush),
     Command::write("flushall", -1, WRITE_SLOW, Keys::NONE, flush),
-    Command::read("object", -2, &[], Keys::NONE, object::object),
+    Command::read("memory", -2, &[], Keys::NONE, memory::memory).with(memory::SUBCOMMANDS),
+    Command::read("object", -2, &[], Keys::NONE, object::object).with(object::SUBCOMMANDS),
 ];
 
 fn del<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {

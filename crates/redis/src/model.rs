@@ -10,7 +10,9 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::store::{CollectionId, Found, Kind, Look, NewValue, Read, Store, StoreError, Value, Visit, VisitKeys};
+use crate::store::{
+    Collection, CollectionId, Found, Kind, Look, NewValue, Read, Store, StoreError, Value, Visit, VisitKeys,
+};
 
 /// The store.
 #[derive(Clone, Debug, Default)]
@@ -142,6 +144,13 @@ impl<'a> Store<'a> for Model {
         self.keys.insert(key.to_vec(), Found { value, deadline, version });
         if deadline.is_some_and(|deadline| deadline <= self.now) {
             self.forget(key);
+        }
+        Ok(())
+    }
+
+    fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError> {
+        if let Some(found) = self.keys.get_mut(key) {
+            found.value = Value::Collection(collection);
         }
         Ok(())
     }

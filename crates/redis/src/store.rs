@@ -10,7 +10,8 @@
 //! * Ids of collections are never used again. Parts whose collection no key holds any more are removed by the store, some
 //!   time: whoever overwrites, deletes, or lets end the key that held it does nothing else.
 //! * The version of a key changes with every write that changes it, or its deadline, or is made through [`Store::put`].
-//!   Commands that change a part of a collection put the key's meta, too, even if it says the same as before.
+//!   Commands that change a part of a collection put the key's meta, too, even if it says the same as before. What is no
+//!   change for `WATCH`, as that of a stream's groups, is put through [`Store::put_meta`], which leaves the version.
 //! * A command that is refused changes nothing: commands check, and only then write. The state machine takes back what
 //!   such a command has done; other stores can't.
 
@@ -167,6 +168,9 @@ pub trait Read {
 pub trait Store<'a>: Read {
     /// Gives a key a value and a deadline, or none. One that has passed deletes it.
     fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError>;
+    /// Gives a key that holds this collection another meta, and leaves its version: what was changed is none of what
+    /// `WATCH` looks after.
+    fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError>;
     /// Gives a key that is there another deadline, or none, and leaves its value. One that has passed deletes it.
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError>;
     /// Removes a key, and says whether it was there.

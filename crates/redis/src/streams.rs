@@ -28,7 +28,10 @@ mod trim;
 pub use block::{Blocked, Poll};
 pub use id::EntryId;
 
-use crate::command::{Command, Keys};
+use crate::{
+    command::{Command, Keys},
+    store::{Collection, StoreError},
+};
 
 /// The commands of this family.
 pub const COMMANDS: &[Command] = &[
@@ -36,8 +39,8 @@ pub const COMMANDS: &[Command] = &[
     Command::read("xlen", 2, &["readonly", "fast"], Keys::ONE, entries::xlen),
     Command::read("xrange", -4, &["readonly"], Keys::ONE, entries::xrange),
     Command::read("xrevrange", -4, &["readonly"], Keys::ONE, entries::xrevrange),
-    Command::read("xread", -4, &["readonly", "blocking", "movablekeys"], Keys::NONE, read::xread),
-    Command::write("xreadgroup", -7, &["write", "blocking", "movablekeys"], Keys::NONE, deliver::xreadgroup),
+    Command::read("xread", -4, &["readonly", "blocking", "movablekeys"], Keys::BEHIND_STREAMS, read::xread),
+    Command::write("xreadgroup", -7, &["write", "blocking", "movablekeys"], Keys::BEHIND_STREAMS, deliver::xreadgroup),
     Command::write("xtrim", -4, &["write"], Keys::ONE, trim::xtrim),
     Command::write("xdel", -3, &["write", "fast"], Keys::ONE, entries::xdel),
     Command::write("xsetid", -3, &["write", "denyoom", "fast"], Keys::ONE, entries::xsetid),
@@ -45,6 +48,12 @@ pub const COMMANDS: &[Command] = &[
     Command::read("xpending", -3, &["readonly"], Keys::ONE, pending::xpending),
     Command::write("xclaim", -6, &["write", "fast"], Keys::ONE, claim::xclaim),
     Command::write("xautoclaim", -6, &["write", "fast"], Keys::ONE, claim::xautoclaim),
-    Command::write("xgroup", -2, &[], Keys::NONE, groups::xgroup),
-    Command::read("xinfo", -2, &[], Keys::NONE, info::xinfo),
+    Command::write("xgroup", -2, &[], Keys::NONE, groups::xgroup).with(groups::SUBCOMMANDS),
+    Command::read("xinfo", -2, &[], Keys::NONE, info::xinfo).with(info::SUBCOMMANDS),
 ];
+
+/// How many entries a stream has, and the name of the first one's part.
+pub(crate) fn entries_of(stream: &Collection) -> Result<(u64, Vec<u8>), StoreError> {
+    let meta = layout::Meta::decode(&stream.meta)?;
+    Ok((meta.len, layout::entry(meta.first_id).to_vec()))
+}

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use support::{
     compare::{Pair, contents_are_alike},
     connection::Target,
+    exhaustive::{Shape, words_on_kinds, wrong_numbers},
     frame::Frame,
     generate::{Generator, Mix, connection, hashes, keys, now_millis, streams, strings},
     histories,
@@ -123,6 +124,46 @@ fn everything_at_once_is_answered_as_redis_answers_and_nothing_is_left_out() {
     assert_eq!(left_out, Vec::<&str>::new());
 }
 
+/// Every command, and every subcommand of those that have some.
+fn shapes() -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for command in command::all() {
+        let is_session = matches!(command.run, Run::Session);
+        let mut add =
+            |name, arity: i16, first: i16| shapes.push(Shape::new(name, arity.into(), first.into(), is_session));
+        add(command.name, command.arity, command.keys.first);
+        command.subcommands.iter().for_each(|of| add(of.name, of.arity, of.keys.first));
+    }
+    shapes
+}
+
+/// Containers alone are no commands to be done; they are when their number of arguments is wrong.
+fn whole(shapes: &[Shape]) -> Vec<Shape> {
+    let is_container =
+        |shape: &Shape| shapes.iter().any(|of| of.words.len() > shape.words.len() && of.words[0] == shape.words[0]);
+    shapes.iter().filter(|shape| !is_container(shape)).cloned().collect()
+}
+
+#[test]
+fn every_command_answers_wrong_numbers_and_wrong_kinds_as_redis_does() {
+    let Some(server) = RedisServer::start() else { return };
+    let seed = seed(107);
+    for protocol in [2, 3] {
+        let (mut redis, mut ours) = (server.connect(protocol), Executor::new(protocol));
+        let mut pair = Pair::new(&mut redis, &mut ours);
+        // What EXEC spoils is the session's.
+        let here = |shape: &Shape| !is_later(shape) && shape.words != ["exec"];
+        let shapes: Vec<_> = shapes().into_iter().filter(here).collect();
+        assert!(wrong_numbers(&mut pair, &shapes) > 200);
+        words_on_kinds(&mut pair, &whole(&shapes), 25, seed ^ u64::from(protocol));
+    }
+}
+
+/// Of later Redis: 7.0 does not know them.
+fn is_later(shape: &Shape) -> bool {
+    matches!(&*shape.words.join(" "), "client no-touch" | "client setinfo")
+}
+
 /// What is asked of servers elsewhere, asked of two that are the same: so it is not the questions that differ.
 #[test]
 fn histories_of_one_redis_are_those_of_another() {
@@ -145,16 +186,31 @@ fn the_table_of_commands_is_that_of_redis() {
     for command in command::all() {
         let info = redis.ask(&args!["COMMAND", "INFO", command.name]);
         let [info] = info.items() else { panic!("{info:?}") };
-        let [_, arity, flags, first, last, step, ..] = info.items() else { panic!("{}: {info:?}", command.name) };
-        let flag = |frame: &Frame| match frame {
-            Frame::Line(b'+', text) => String::from_utf8(text.clone()).unwrap(),
-            other => panic!("{other:?}"),
-        };
-        let theirs: BTreeSet<_> = flags.items().iter().map(flag).collect();
-        let ours: BTreeSet<_> = command.flags.iter().map(ToString::to_string).collect();
-        assert_eq!(ours, theirs, "{}", command.name);
         let keys = [command.keys.first, command.keys.last, command.keys.step];
-        let ours = [command.arity, keys[0], keys[1], keys[2]].map(|number| Some(i64::from(number)));
-        assert_eq!(ours, [arity, first, last, step].map(Frame::integer), "{}", command.name);
+        is_told_so(info, (command.name, command.arity, command.flags, keys));
+        let theirs = &info.items()[9];
+        for of in command.subcommands {
+            let named = |info: &&Frame| info.items()[0].bulk() == Some(of.name.as_bytes());
+            match theirs.items().iter().find(named) {
+                Some(info) => {
+                    is_told_so(info, (of.name, of.arity, of.flags, [of.keys.first, of.keys.last, of.keys.step]))
+                }
+                None => assert!(is_later(&Shape::new(of.name, 0, 0, true)), "{}", of.name),
+            }
+        }
     }
+}
+
+/// Whether Redis says the same of a command: its name, its arity, its flags, its keys.
+fn is_told_so(info: &Frame, (name, arity, flags, keys): (&str, i16, &[&str], [i16; 3])) {
+    let [_, their_arity, their_flags, first, last, step, ..] = info.items() else { panic!("{name}: {info:?}") };
+    let flag = |frame: &Frame| match frame {
+        Frame::Line(b'+', text) => String::from_utf8(text.clone()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let theirs: BTreeSet<_> = their_flags.items().iter().map(flag).collect();
+    let ours: BTreeSet<_> = flags.iter().map(ToString::to_string).collect();
+    assert_eq!(ours, theirs, "{name}");
+    let ours = [arity, keys[0], keys[1], keys[2]].map(|number| Some(i64::from(number)));
+    assert_eq!(ours, [their_arity, first, last, step].map(Frame::integer), "{name}");
 }

@@ -103,6 +103,8 @@ fn redis_cli_asks_pipes_and_scans() {
     assert!(server.cli(&["INFO", "server"], b"").contains("redis_version:"));
     let stats = server.cli(&["--bigkeys", "-i", "0"], b"");
     assert!(stats.contains("5002 strings"), "{stats}");
+    let stats = server.cli(&["--memkeys", "-i", "0"], b"");
+    assert!(stats.contains("5002 strings with ") && stats.contains("1 streams with "), "{stats}");
 }
 
 #[test]

@@ -1,11 +1,8 @@
 //! OBJECT: what Redis tells about how it keeps a value, told of how it would keep ours.
 
-use thalweg_types::limits::MAX_KEY_BYTES;
-
 use crate::{
     Reply,
-    command::Answer,
-    errors::{key_too_long, unknown_subcommand, wrong_arity},
+    command::{Answer, Subcommand, chosen, help},
     number::{MAX_DIGITS, parse_integer},
     store::{Kind, Read, Value},
 };
@@ -13,16 +10,36 @@ use crate::{
 /// Longest string that Redis keeps beside its header.
 const MAX_EMBEDDED_BYTES: usize = 44;
 
+pub(super) const SUBCOMMANDS: &[Subcommand] = &[
+    Subcommand::of_key("object|encoding", 3, &["readonly"]),
+    Subcommand::of_key("object|freq", 3, &["readonly"]),
+    Subcommand::new("object|help", 2, &["loading", "stale"]),
+    Subcommand::of_key("object|idletime", 3, &["readonly"]),
+    Subcommand::of_key("object|refcount", 3, &["readonly"]),
+];
+
+/// `OBJECT`'s help.
+const HELP: &[&str] = &[
+    "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "ENCODING <key>",
+    "    Return the kind of internal representation used in order to store the value",
+    "    associated with a <key>.",
+    "FREQ <key>",
+    "    Return the access frequency index of the <key>. The returned integer is",
+    "    proportional to the logarithm of the recent access frequency of the key.",
+    "IDLETIME <key>",
+    "    Return the idle time of the <key>, that is the approximated number of",
+    "    seconds elapsed since the last access to the key.",
+    "REFCOUNT <key>",
+    "    Return the number of references of the value associated with the specified",
+    "    <key>.",
+    "HELP",
+    "    Prints this help.",
+];
+
 pub(super) fn object(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    let subcommand = args[1];
-    let names = ["encoding", "freq", "idletime", "refcount"];
-    let Some(name) = names.into_iter().find(|name| subcommand.eq_ignore_ascii_case(name.as_bytes())) else {
-        return Ok(unknown_subcommand("OBJECT", subcommand));
-    };
-    let &[_, _, key] = args else { return Ok(wrong_arity(&format!("object|{name}"))) };
-    if key.len() > MAX_KEY_BYTES {
-        return Ok(key_too_long());
-    }
+    let name = chosen(SUBCOMMANDS, args);
+    let &[_, _, key] = args else { return Ok(help(HELP)) };
     let Some(look) = read.look(key)? else { return Ok(Reply::Null) };
     Ok(match (name, look.kind) {
         ("refcount", _) => Reply::Integer(1),

@@ -2,7 +2,7 @@
 
 use crate::{
     command::Stop,
-    errors::{c_string, printable},
+    errors::{self, c_string, printable},
     number::parse_integer,
 };
 
@@ -23,6 +23,5 @@ pub(super) fn shown(argument: &[u8]) -> String {
 
 /// A subcommand with options that are not its own.
 pub(super) fn wrong_subcommand(command: &'static str, subcommand: &[u8]) -> Stop {
-    let subcommand = shown(&subcommand[..subcommand.len().min(128)]);
-    Stop::error(format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try {command} HELP."))
+    errors::wrong_subcommand(command, subcommand).into()
 }

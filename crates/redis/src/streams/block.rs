@@ -94,6 +94,12 @@ impl Blocked {
         self.timeout
     }
 
+    /// Whether it reads for a group: then it ends if that, or its stream, goes away.
+    #[must_use]
+    pub fn has_group(&self) -> bool {
+        self.group.is_some()
+    }
+
     /// The streams that it reads.
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
         self.streams.iter().map(|(key, _)| key)

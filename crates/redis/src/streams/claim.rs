@@ -61,7 +61,7 @@ impl<'n> Claiming<'n> {
     fn end<'a>(mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), Stop> {
         if self.is_changed {
             self.ledger.close(store, self.group)?;
-            self.stream.save(store, key)?;
+            self.stream.save_groups(store, key)?;
         }
         Ok(())
     }

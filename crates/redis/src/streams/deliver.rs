@@ -88,7 +88,7 @@ impl<'n> Delivery<'n> {
 
     fn end<'a>(mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
         self.ledger.close(store, self.group)?;
-        self.stream.save(store, key)
+        self.stream.save_groups(store, key)
     }
 
     /// Delivers what the group has not seen.

@@ -156,6 +156,6 @@ pub(super) fn xsetid<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> A
     if max_deleted != EntryId::ZERO {
         stream.meta.max_deleted_id = max_deleted;
     }
-    stream.save(store, key)?;
+    stream.save_groups(store, key)?;
     Ok(Reply::Ok)
 }

@@ -15,8 +15,7 @@ use super::{
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{unknown_subcommand, wrong_arity},
+    command::{Answer, Stop, Subcommand, chosen, help},
     number::integer,
     store::{Read, Store, StoreError},
 };
@@ -42,10 +41,15 @@ const HELP: &[&str] = &[
     "    Prints this help.",
 ];
 
-/// Lines of help.
-pub(super) fn help(lines: &[&'static str]) -> Reply {
-    Reply::Array(lines.iter().map(|line| Reply::Simple(line)).collect())
-}
+/// `XGROUP`'s subcommands.
+pub(super) const SUBCOMMANDS: &[Subcommand] = &[
+    Subcommand::of_key("xgroup|create", -5, &["write", "denyoom"]),
+    Subcommand::of_key("xgroup|createconsumer", 5, &["write", "denyoom"]),
+    Subcommand::of_key("xgroup|delconsumer", 5, &["write"]),
+    Subcommand::of_key("xgroup|destroy", 4, &["write"]),
+    Subcommand::new("xgroup|help", 2, &["loading", "stale"]),
+    Subcommand::of_key("xgroup|setid", -5, &["write"]),
+];
 
 /// A group of a stream.
 pub(super) fn find(read: &dyn Read, stream: &Stream, name: &[u8]) -> Result<Option<Group>, StoreError> {
@@ -150,22 +154,10 @@ fn check_name(name: &[u8]) -> Result<(), Stop> {
 
 /// `XGROUP subcommand ...`
 pub(super) fn xgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
-    let (name, takes): (_, fn(usize) -> bool) = match arguments[1].to_ascii_lowercase().as_slice() {
-        b"create" => ("xgroup|create", |len| len >= 5),
-        b"setid" => ("xgroup|setid", |len| len >= 5),
-        b"destroy" => ("xgroup|destroy", |len| len == 4),
-        b"createconsumer" => ("xgroup|createconsumer", |len| len == 5),
-        b"delconsumer" => ("xgroup|delconsumer", |len| len == 5),
-        b"help" => ("xgroup|help", |len| len == 2),
-        _ => return Err(unknown_subcommand("XGROUP", arguments[1]).into()),
-    };
-    if !takes(arguments.len()) {
-        return Err(wrong_arity(name).into());
-    }
-    match name {
-        "xgroup|create" => create(store, arguments),
-        "xgroup|help" => Ok(help(HELP)),
-        _ => on_stream(store, arguments, name),
+    match chosen(SUBCOMMANDS, arguments) {
+        "create" => create(store, arguments),
+        "help" => Ok(help(HELP)),
+        other => on_stream(store, arguments, other),
     }
 }
 
@@ -213,6 +205,7 @@ fn create<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
         id => EntryId::strict(id, 0)?,
     };
     check_name(name)?;
+    let is_new = found.is_none();
     let mut stream = match found {
         Some(stream) => stream,
         None => Stream::create(store)?,
@@ -227,7 +220,10 @@ fn create<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let number = stream.number();
     put(store, &stream, name, &Group { number, last_id, read: options.read, pending: 0, consumers: 0 })?;
     stream.meta.groups = stream.meta.groups.saturating_add(1);
-    stream.save(store, key)?;
+    match is_new {
+        true => stream.save(store, key)?,
+        false => stream.save_groups(store, key)?,
+    }
     Ok(Reply::Ok)
 }
 
@@ -241,19 +237,19 @@ fn no_stream() -> Stop {
 /// Those that need the stream, and mostly the group.
 fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &str) -> Answer {
     let options = match command {
-        "xgroup|setid" => Options::parse(arguments, false)?,
+        "setid" => Options::parse(arguments, false)?,
         _ => Options { make_stream: false, read: -1 },
     };
     let (key, name) = (arguments[2], arguments[3]);
     let mut stream = Stream::find(&*store, key)?.ok_or_else(no_stream)?;
     let Some(mut group) = find(&*store, &stream, name)? else {
         return match command {
-            "xgroup|destroy" => Ok(Reply::Integer(0)),
+            "destroy" => Ok(Reply::Integer(0)),
             _ => Err(no_group(name, key)),
         };
     };
     let (reply, is_changed) = match command {
-        "xgroup|setid" => {
+        "setid" => {
             if arguments.len() != 5 && arguments.len() != 7 {
                 return Err(wrong_subcommand("XGROUP", arguments[1]));
             }
@@ -261,13 +257,13 @@ fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &st
             put(store, &stream, name, &group)?;
             (Reply::Ok, true)
         }
-        "xgroup|destroy" => {
+        "destroy" => {
             store.delete_part(stream.at, &layout::group(name))?;
             stream.meta.groups = stream.meta.groups.saturating_sub(1);
             graves::bury(&mut stream, store, group.number)?;
             (Reply::Integer(1), true)
         }
-        "xgroup|createconsumer" => {
+        "createconsumer" => {
             let is_new = consumer_number(&*store, &stream, &group, arguments[4])?.is_none();
             if is_new {
                 create_consumer(store, &mut stream, &mut group, arguments[4])?;
@@ -281,7 +277,7 @@ fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &st
         },
     };
     if is_changed {
-        stream.save(store, key)?;
+        stream.save_groups(store, key)?;
     }
     Ok(reply)
 }

@@ -9,7 +9,7 @@ use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
 use super::{
     arguments::{is, wrong_subcommand},
     entries::collect,
-    groups::{self, help, no_group},
+    groups::{self, no_group},
     id::EntryId,
     layout::{Consumer, Group, Pending},
     pending,
@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{NO_SUCH_KEY, REPLY_TOO_LARGE, refused, unknown_subcommand, wrong_arity},
+    command::{Answer, Stop, Subcommand, chosen, help},
+    errors::{NO_SUCH_KEY, REPLY_TOO_LARGE, refused},
     number::integer,
     store::{Read, StoreError},
 };
@@ -36,6 +36,13 @@ const HELP: &[&str] = &[
     "HELP",
     "    Prints this help.",
 ];
+/// `XINFO`'s subcommands.
+pub(super) const SUBCOMMANDS: &[Subcommand] = &[
+    Subcommand::of_key("xinfo|consumers", 4, &["readonly"]),
+    Subcommand::of_key("xinfo|groups", 3, &["readonly"]),
+    Subcommand::new("xinfo|help", 2, &["loading", "stale"]),
+    Subcommand::of_key("xinfo|stream", -3, &["readonly"]),
+];
 /// Entries that `FULL` shows if it is not told.
 const FULL_COUNT: u64 = 10;
 /// All ids.
@@ -43,27 +50,18 @@ const ALL: (EntryId, EntryId) = (EntryId::ZERO, EntryId::MAX);
 
 /// `XINFO subcommand ...`
 pub(super) fn xinfo(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
-    let (name, is_arity) = match arguments[1].to_ascii_lowercase().as_slice() {
-        b"consumers" => ("xinfo|consumers", arguments.len() == 4),
-        b"groups" => ("xinfo|groups", arguments.len() == 3),
-        b"stream" => ("xinfo|stream", arguments.len() >= 3),
-        b"help" => ("xinfo|help", arguments.len() == 2),
-        _ => return Err(unknown_subcommand("XINFO", arguments[1]).into()),
-    };
-    if !is_arity {
-        return Err(wrong_arity(name).into());
-    }
-    if name == "xinfo|help" {
+    let name = chosen(SUBCOMMANDS, arguments);
+    if name == "help" {
         return Ok(help(HELP));
     }
     let stream = Stream::find(read, arguments[2])?.ok_or_else(|| refused(NO_SUCH_KEY))?;
     match name {
-        "xinfo|consumers" => {
+        "consumers" => {
             let group = groups::find(read, &stream, arguments[3])?;
             let group = group.ok_or_else(|| no_group(arguments[3], arguments[2]))?;
             Ok(consumers(read, &stream, &group)?)
         }
-        "xinfo|groups" => Ok(all_groups(read, &stream)?),
+        "groups" => Ok(all_groups(read, &stream)?),
         _ => about_stream(read, &stream, arguments),
     }
 }

@@ -157,7 +157,7 @@ pub(super) fn xack<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
     }
     if acked > 0 {
         ledger.close(store, name)?;
-        stream.save(store, key)?;
+        stream.save_groups(store, key)?;
     }
     Ok(Reply::Integer(acked))
 }

@@ -4,7 +4,8 @@
 //!
 //! Invariants:
 //! * Adding an entry costs one part and one meta, whatever the stream's length. Removing costs what is removed.
-//! * A command that changed anything ends with [`Stream::save`]: the key's version tells of it.
+//! * A command that changed entries ends with [`Stream::save`]: the key's version tells of it. One that changed groups
+//!   only, or the last id, ends with [`Stream::save_groups`]: for `WATCH` that is no change, as in Redis.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -57,8 +58,17 @@ impl Stream {
     /// Puts the key's meta. A little is removed of what destroyed groups left.
     pub fn save<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
         graves::sweep(self, store)?;
-        let collection = Collection { id: self.at, kind: Kind::Stream, meta: self.meta.encode() };
-        store.put(key, NewValue::Collection(collection), self.deadline)
+        store.put(key, NewValue::Collection(self.collection()), self.deadline)
+    }
+
+    /// The same where the entries are as they were: what happens to groups is no change for who watches the key.
+    pub fn save_groups<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
+        graves::sweep(self, store)?;
+        store.put_meta(key, self.collection())
+    }
+
+    fn collection(&self) -> Collection {
+        Collection { id: self.at, kind: Kind::Stream, meta: self.meta.encode() }
     }
 
     /// A number for a group or a consumer.

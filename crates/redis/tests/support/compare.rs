@@ -25,6 +25,8 @@ pub enum Compare {
     Near(i64),
     /// All but what streams say of times: those, give or take; and how many nodes there are.
     Times,
+    /// That both are positive numbers, or neither is a number.
+    Positive,
     /// Ours is how many keys Redis has; its own number has those in it that have ended and are not removed yet.
     CountOfKeys,
     /// How many there are, and that ours are among all keys; a positive count has none twice.
@@ -91,6 +93,7 @@ impl<'t> Pair<'t> {
             | Compare::Unordered
             | Compare::UnorderedPairs
             | Compare::Near(_)
+            | Compare::Positive
             | Compare::Times => same(alike(step.compare, theirs, ours)),
             Compare::CountOfKeys => {
                 let all = self.redis.ask(&[b"KEYS".to_vec(), b"*".to_vec()]);
@@ -135,6 +138,10 @@ pub fn alike(compare: Compare, theirs: &Frame, ours: &Frame) -> bool {
         Compare::Near(by) => match (theirs.integer(), ours.integer()) {
             (Some(theirs), Some(ours)) if theirs > SHORTENED => ours > SHORTENED && ours <= theirs.saturating_add(by),
             (Some(theirs), Some(ours)) if theirs > 0 => theirs.abs_diff(ours) <= by.unsigned_abs(),
+            _ => theirs == ours,
+        },
+        Compare::Positive => match (theirs.integer(), ours.integer()) {
+            (Some(theirs), Some(ours)) => theirs > 0 && ours > 0,
             _ => theirs == ours,
         },
         Compare::Times => same_but_times(theirs, ours),

@@ -6,6 +6,7 @@
 
 pub mod compare;
 pub mod connection;
+pub mod exhaustive;
 pub mod frame;
 pub mod generate;
 pub mod histories;

@@ -7,61 +7,96 @@ use std::{fmt::Write as _, process};
 
 use thalweg_redis::{
     Command, Reply, Run,
-    command::{Keys, all},
+    command::{Keys, Subcommand, all, find_full, help},
+    errors::wrong_subcommand,
     wire::Writer,
 };
 use thalweg_transport::Outbox;
 
 use super::{
-    client_commands::subcommand,
     connection_commands::{REDIS_VERSION, seconds_since},
+    pubsub::Kind,
     session::{Session, To},
 };
 
-pub(super) const SUBCOMMANDS: &[(&str, i32)] =
-    &[("count", 2), ("docs", -2), ("getkeys", -3), ("info", -2), ("list", -2)];
+/// What `COMMAND HELP` says.
+const HELP: &[&str] = &[
+    "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "(no subcommand)",
+    "    Return details about all commands.",
+    "COUNT",
+    "    Return the number of commands.",
+    "LIST [FILTERBY (MODULE|ACLCAT|PATTERN) <value>]",
+    "    Return the names of commands.",
+    "INFO [<command-name> ...]",
+    "    Return details about some commands, or about all.",
+    "DOCS [<command-name> ...]",
+    "    Return a little documentation of some commands, or of all.",
+    "GETKEYS <full-command>",
+    "    Return the keys among the arguments of a command.",
+    "HELP",
+    "    Print this help.",
+];
+
+/// A command or a subcommand, as it was asked for.
+type Named = (&'static Command, Option<&'static Subcommand>);
 
 /// `COMMAND`
 pub fn command(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
-    if arguments.len() == 1 {
-        let commands: Vec<_> = all().map(Some).collect();
-        return session.say(out, |writer| infos(writer, &commands));
-    }
-    let named = || arguments[2..].iter().map(|name| thalweg_redis::find(name));
-    match subcommand("command", SUBCOMMANDS, arguments) {
-        Ok("count") => session.say(out, |writer| writer.integer(all().count() as i64)),
-        Ok("info") => {
-            let commands: Vec<_> = if arguments.len() == 2 { all().map(Some).collect() } else { named().collect() };
+    let named = || arguments[2..].iter().map(|name| find_full(name));
+    let every = || all().map(|command| (command, None));
+    let asks = arguments.get(1).map(|name| name.to_ascii_lowercase()).unwrap_or_default();
+    match &*asks {
+        b"" if arguments.len() == 1 => session.say(out, |writer| infos(writer, &every().map(Some).collect::<Vec<_>>())),
+        b"count" => session.say(out, |writer| writer.integer(all().count() as i64)),
+        b"info" => {
+            let commands: Vec<_> = if arguments.len() == 2 { every().map(Some).collect() } else { named().collect() };
             session.say(out, |writer| infos(writer, &commands));
         }
-        Ok("docs") => {
-            let commands: Vec<_> = if arguments.len() == 2 { all().collect() } else { named().flatten().collect() };
+        b"docs" => {
+            let commands: Vec<_> = if arguments.len() == 2 { every().collect() } else { named().flatten().collect() };
             session.say(out, |writer| docs(writer, &commands));
         }
-        Ok("list") => list(session, &arguments[2..], out),
-        Ok(_) => get_keys(session, &arguments[2..], out),
-        Err(reply) => session.answer(&reply, out),
+        b"list" => list(session, &arguments[2..], out),
+        b"getkeys" => get_keys(session, &arguments[2..], out),
+        b"help" => session.answer(&help(HELP), out),
+        _ => session.answer(&wrong_subcommand("COMMAND", arguments[1]), out),
     }
 }
 
-fn infos(writer: &mut Writer<To<'_>>, commands: &[Option<&Command>]) {
+fn infos(writer: &mut Writer<To<'_>>, commands: &[Option<Named>]) {
     writer.array(commands.len());
     for command in commands {
-        let Some(command) = command else {
-            writer.null_array();
-            continue;
-        };
-        writer.array(10);
-        writer.bulk(command.name.as_bytes());
-        writer.integer(command.arity.into());
-        writer.set(command.flags.len());
-        command.flags.iter().for_each(|flag| writer.simple(flag));
-        for number in [command.keys.first, command.keys.last, command.keys.step] {
-            writer.integer(number.into());
+        match command {
+            None => writer.null(),
+            Some((_, Some(of))) => info_of(writer, of.name, of.arity, of.flags, of.keys, &[]),
+            Some((of, None)) => info_of(writer, of.name, of.arity, of.flags, of.keys, of.subcommands),
         }
-        // Categories, tips, specifications of keys, subcommands.
-        writer.set(0);
-        (0..3).for_each(|_| writer.array(0));
+    }
+}
+
+fn info_of(
+    writer: &mut Writer<To<'_>>,
+    name: &str,
+    arity: i16,
+    flags: &[&str],
+    keys: Keys,
+    subcommands: &[Subcommand],
+) {
+    writer.array(10);
+    writer.bulk(name.as_bytes());
+    writer.integer(arity.into());
+    writer.set(flags.len());
+    flags.iter().for_each(|flag| writer.simple(flag));
+    for number in [keys.first, keys.last, keys.step] {
+        writer.integer(number.into());
+    }
+    // Categories, tips, specifications of keys.
+    writer.set(0);
+    (0..2).for_each(|_| writer.array(0));
+    writer.array(subcommands.len());
+    for of in subcommands {
+        info_of(writer, of.name, of.arity, of.flags, of.keys, &[]);
     }
 }
 
@@ -69,7 +104,9 @@ fn infos(writer: &mut Writer<To<'_>>, commands: &[Option<&Command>]) {
 fn group(command: &Command) -> &'static str {
     match (command.run, command.name.as_bytes()) {
         (Run::Session, b"multi" | b"exec" | b"discard" | b"watch" | b"unwatch") => "transactions",
-        (Run::Session, b"info" | b"config" | b"command" | b"time") => "server",
+        (Run::Session, b"info" | b"config" | b"command" | b"time" | b"role") => "server",
+        (Run::Session, b"pubsub") => "pubsub",
+        (Run::Session, name) if name.ends_with(b"publish") || name.ends_with(b"subscribe") => "pubsub",
         (Run::Session, _) => "connection",
         (_, [b'x', ..]) => "stream",
         (_, [b'h', ..]) => "hash",
@@ -77,18 +114,36 @@ fn group(command: &Command) -> &'static str {
     }
 }
 
-fn docs(writer: &mut Writer<To<'_>>, commands: &[&Command]) {
+fn docs(writer: &mut Writer<To<'_>>, commands: &[Named]) {
     writer.map(commands.len());
-    for command in commands {
-        writer.bulk(command.name.as_bytes());
-        let summary = format!("As in Redis {REDIS_VERSION}; docs/redis.md says what differs");
-        let pairs =
-            [("summary", &summary[..]), ("since", "1.0.0"), ("group", group(command)), ("complexity", "as in Redis")];
-        writer.map(pairs.len());
-        for (key, value) in pairs {
-            writer.bulk(key.as_bytes());
-            writer.bulk(value.as_bytes());
+    for (command, subcommand) in commands {
+        let (name, subcommands) = match subcommand {
+            Some(of) => (of.name, &[][..]),
+            None => (command.name, command.subcommands),
+        };
+        writer.bulk(name.as_bytes());
+        writer.map(4 + usize::from(!subcommands.is_empty()));
+        doc(writer, command);
+        if !subcommands.is_empty() {
+            writer.bulk(b"subcommands");
+            writer.map(subcommands.len());
+            for of in subcommands {
+                writer.bulk(of.name.as_bytes());
+                writer.map(4);
+                doc(writer, command);
+            }
         }
+    }
+}
+
+/// Four fields.
+fn doc(writer: &mut Writer<To<'_>>, command: &Command) {
+    let summary = format!("As in Redis {REDIS_VERSION}; docs/redis.md says what differs");
+    let pairs =
+        [("summary", &summary[..]), ("since", "1.0.0"), ("group", group(command)), ("complexity", "as in Redis")];
+    for (key, value) in pairs {
+        writer.bulk(key.as_bytes());
+        writer.bulk(value.as_bytes());
     }
 }
 
@@ -120,21 +175,14 @@ fn get_keys(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     if !command.takes(arguments.len()) {
         return session.error("ERR Invalid number of arguments specified for command", out);
     }
-    let keys: Vec<Reply> = match command.keys {
-        Keys { first: 0, .. } => streams_of(arguments).iter().map(|key| Reply::bulk(key)).collect(),
-        keys => super::waiting::keys_of(keys, arguments).into_iter().flatten().map(Reply::bulk).collect(),
-    };
+    if command.subcommand(arguments).is_err() {
+        return session.error("ERR Invalid command specified", out);
+    }
+    let keys: Vec<Reply> = command.keys_of(arguments).map(Reply::bulk).collect();
     match keys.is_empty() {
         true => session.error("ERR The command has no key arguments", out),
         false => session.answer(&Reply::Array(keys), out),
     }
-}
-
-/// The keys of a command that names them behind `STREAMS`.
-fn streams_of<'a>(arguments: &'a [&'a [u8]]) -> &'a [&'a [u8]] {
-    let begin = arguments.iter().position(|argument| argument.eq_ignore_ascii_case(b"streams"));
-    let named = begin.map_or(&[][..], |begin| &arguments[begin + 1..]);
-    &named[..named.len() / 2]
 }
 
 /// Writes the fields of a section.
@@ -252,6 +300,9 @@ fn stats(session: &Session, text: &mut String) {
         "total_net_output_bytes": metrics.bytes().1,
         "rejected_connections": session.resp.app.admission.connections.shed(),
         "total_error_replies": metrics.errors(),
+        "pubsub_channels": session.resp.subscriptions.count(Kind::Channel),
+        "pubsub_patterns": session.resp.subscriptions.count(Kind::Pattern),
+        "pubsubshard_channels": session.resp.subscriptions.count(Kind::Shard),
     );
 }
 

@@ -4,8 +4,12 @@
 //! ([`Blocked`]), nor who tells of changes ([`waiting`](super::waiting)).
 //!
 //! In order: the client registers for its keys; its command is done as it was given; if it answers nothing, the client
-//! waits to be told of a change, looks, and does the command again when that would answer something. Nobody polls. Of
-//! several who wait for one consumer group's entry the quickest gets it, not the first.
+//! waits to be told of a change, looks, and does the command again when that would answer something. Of several who wait
+//! for one consumer group's entry the quickest gets it, not the first.
+//!
+//! Entries of a keyspace's streams come from Redis clients only, who tell of them; those of native streams are told by the
+//! log. So nobody polls for entries. Only that a group's stream is there no more (it ended, or HTTP has written the key) is
+//! told by nobody: readers of groups look after it each [`RECHECK`].
 //!
 //! Bound: each counts as a tail (`max_tails`).
 
@@ -13,6 +17,7 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use thalweg_redis::{
@@ -20,7 +25,7 @@ use thalweg_redis::{
     streams::block::{Blocked, Poll as Found},
 };
 use thalweg_transport::Outbox;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::{
     database::{Appended, Database},
@@ -30,6 +35,19 @@ use super::{
 };
 use crate::admission::Held;
 
+/// How soon a reader of a group finds out that its stream has ended, or was overwritten or removed by a client of another
+/// protocol. Redis clients tell at once. One look at a key and a group each time.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// Why a client is to stop waiting before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unblock {
+    /// As if its time were up.
+    Timeout,
+    /// With an error.
+    Error,
+}
+
 /// A read that waits.
 #[derive(Debug)]
 pub struct Wait {
@@ -38,8 +56,19 @@ pub struct Wait {
     /// Those who are no Redis clients.
     others: Vec<Appended>,
     until: Option<Pin<Box<Sleep>>>,
+    /// When it looks whether there still is what it waits for; none: it does not depend on it.
+    recheck: Option<Pin<Box<Sleep>>>,
     muted: bool,
     _held: Held,
+}
+
+impl Unblock {
+    fn reply(self) -> Reply {
+        match self {
+            Self::Timeout => Reply::NullArray,
+            Self::Error => Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+        }
+    }
 }
 
 impl Session {
@@ -71,7 +100,9 @@ impl Session {
         let waiter = self.resp.waiting.register(self.database, blocked.keys().map(|key| &key[..]));
         let until = blocked.timeout().map(|timeout| Box::pin(tokio::time::sleep(timeout)));
         let others = self.appended_by_others(&blocked);
-        let wait = Box::new(Wait { blocked, waiter, others, until, muted: self.muted, _held: held });
+        let depends = blocked.has_group() && matches!(self.store(), Database::Batched(_));
+        let recheck = depends.then(|| Box::pin(tokio::time::sleep(RECHECK)));
+        let wait = Box::new(Wait { blocked, waiter, others, until, recheck, muted: self.muted, _held: held });
         // What changed before it was registered has rung for nobody.
         wait.waiter.ring();
         Some(self.try_to_read(command, arguments, wait, out))
@@ -118,11 +149,24 @@ impl Session {
 
     /// Goes on with a read that waits. Whether something came of it.
     pub(super) fn poll_blocked(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
+        let unblock = self.client().take_unblock();
         let Some(wait) = &mut self.blocked else { return false };
         self.muted = wait.muted;
+        if let Some(unblock) = unblock {
+            self.set_blocked(None);
+            self.answer(&unblock.reply(), out);
+            return true;
+        }
         let was_told = wait.others.iter_mut().any(|other| other.is_ready(cx));
         if wait.waiter.poll(cx).is_ready() || was_told {
             self.look_again(out);
+            return true;
+        }
+        if let Some(recheck) = &mut wait.recheck
+            && recheck.as_mut().poll(cx).is_ready()
+        {
+            recheck.as_mut().reset(Instant::now() + RECHECK);
+            self.look_for_the_end(out);
             return true;
         }
         let is_over = wait.until.as_mut().is_some_and(|until| matches!(until.as_mut().poll(cx), Poll::Ready(())));
@@ -133,13 +177,31 @@ impl Session {
         is_over
     }
 
+    /// Ends the wait if there won't be anything any more.
+    fn look_for_the_end(&mut self, out: &mut Outbox) {
+        let Some(wait) = &self.blocked else { return };
+        let reply = match self.store().read(|read| wait.blocked.poll(read)) {
+            Ok(Found::Waiting | Found::Ready) => return,
+            Ok(Found::Ended(reply)) => reply,
+            Err(failure) => Reply::Error(failure.0),
+        };
+        self.set_blocked(None);
+        self.answer(&reply, out);
+    }
+
     fn look_again(&mut self, out: &mut Outbox) {
         let Some(mut wait) = self.blocked.take() else { return };
-        self.set_blocked(None);
         // Those of before are over, and from now on is what the look below does not see.
         wait.others = self.appended_by_others(&wait.blocked);
-        match self.store().read(|read| wait.blocked.poll(read)) {
-            Ok(Found::Waiting) => self.set_blocked(Some(wait)),
+        let found = self.store().read(|read| wait.blocked.poll(read));
+        if matches!(found, Ok(Found::Waiting)) {
+            // As if it had not looked: who told it meanwhile to stop waiting is heard.
+            self.blocked = Some(wait);
+            return;
+        }
+        self.set_blocked(None);
+        match found {
+            Ok(Found::Waiting) => {}
             Ok(Found::Ended(reply)) => self.answer(&reply, out),
             Ok(Found::Ready) => {
                 let arguments = wait.blocked.arguments();

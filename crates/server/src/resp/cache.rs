@@ -28,7 +28,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_broker::{Cache, CacheEntry, CacheError, Expiry, Moment, Update};
 use thalweg_redis::{
-    CollectionId, Found, Kind, Look, NewValue, Read, Reply, Store, StoreError, Value,
+    Collection, CollectionId, Found, Kind, Look, NewValue, Read, Reply, Store, StoreError, Value,
     errors::STRINGS_ONLY,
     store::{Visit, VisitKeys},
 };
@@ -239,6 +239,10 @@ impl<'a> Store<'a> for Shown<'_> {
             NewValue::String(Cow::Owned(bytes)) => self.set(key, &bytes, deadline),
             NewValue::Collection(_) => Err(strings_only()),
         }
+    }
+
+    fn put_meta(&mut self, _: &'a [u8], _: Collection) -> Result<(), StoreError> {
+        Err(strings_only())
     }
 
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError> {

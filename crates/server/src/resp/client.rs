@@ -9,12 +9,18 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Instant,
 };
 
-use super::waiting::Bell;
+use super::{blocking::Unblock, waiting::Bell};
+
+/// States of [`Client::blocked`].
+const LISTENING: u8 = 0;
+const BLOCKED: u8 = 1;
+const TIMED_OUT: u8 = 2;
+const GIVEN_UP: u8 = 3;
 
 /// Longest name that a client gives itself, or its library.
 pub const MAX_NAME_BYTES: usize = 1024;
@@ -49,8 +55,10 @@ pub struct Client {
     pub queued: AtomicUsize,
     /// Keys watched.
     pub watched: AtomicUsize,
-    /// Whether it waits in a blocking read.
-    pub is_blocked: AtomicBool,
+    /// Whether it waits in a blocking read, and whether it is to go on: see [`Client::unblock`].
+    blocked: AtomicU8,
+    /// Its subscriptions by name, by pattern, and to sharded channels.
+    pub subscribed: [AtomicUsize; 3],
     /// Name of the last command.
     pub last: Mutex<&'static str>,
     /// When something was heard of it, in milliseconds since it came.
@@ -85,6 +93,38 @@ impl Client {
         self.killed.load(Relaxed)
     }
 
+    /// It begins to wait, or does so no longer.
+    pub fn set_blocked(&self, is_blocked: bool) {
+        self.blocked.store(if is_blocked { BLOCKED } else { LISTENING }, Relaxed);
+    }
+
+    /// Has it stop waiting; false: it does not wait.
+    pub fn unblock(&self, how: Unblock) -> bool {
+        let to = match how {
+            Unblock::Timeout => TIMED_OUT,
+            Unblock::Error => GIVEN_UP,
+        };
+        let was_blocked = self.blocked.compare_exchange(BLOCKED, to, Relaxed, Relaxed).is_ok();
+        if was_blocked {
+            self.bell.ring();
+        }
+        was_blocked
+    }
+
+    /// Whether it was told to stop waiting.
+    pub fn take_unblock(&self) -> Option<Unblock> {
+        match self.blocked.load(Relaxed) {
+            TIMED_OUT => Some(Unblock::Timeout),
+            GIVEN_UP => Some(Unblock::Error),
+            _ => None,
+        }
+    }
+
+    /// Whether it is subscribed to anything.
+    pub fn is_subscriber(&self) -> bool {
+        self.subscribed.iter().any(|count| count.load(Relaxed) > 0)
+    }
+
     /// Something was heard of it.
     pub fn heard(&self, now: Instant, last: &'static str) {
         self.heard.store((now - self.since).as_millis() as u64, Relaxed);
@@ -108,7 +148,8 @@ impl Client {
         let idle = (age.as_millis() as u64).saturating_sub(self.heard.load(Relaxed)) / 1000;
         let queued = self.queued.load(Relaxed);
         let mut flags = String::new();
-        for (flag, is) in [('x', queued > 0), ('b', self.is_blocked.load(Relaxed))] {
+        let is_blocked = self.blocked.load(Relaxed) == BLOCKED;
+        for (flag, is) in [('P', self.is_subscriber()), ('x', queued > 0), ('b', is_blocked)] {
             if is {
                 flags.push(flag);
             }
@@ -116,10 +157,11 @@ impl Client {
         if flags.is_empty() {
             flags.push('N');
         }
+        let [sub, psub, ssub] = [0, 1, 2].map(|kind| self.subscribed[kind].load(Relaxed));
         let _ = writeln!(
             out,
-            "id={} addr={} laddr={} fd=-1 name={name} age={} idle={idle} flags={flags} db={} sub=0 psub=0 ssub=0 multi={} \
-             watch={} cmd={} user=default redir=-1 resp={} lib-name={library} lib-ver={library_version}",
+            "id={} addr={} laddr={} fd=-1 name={name} age={} idle={idle} flags={flags} db={} sub={sub} psub={psub} ssub={ssub} \
+             multi={} watch={} cmd={} user=default redir=-1 resp={} lib-name={library} lib-ver={library_version}",
             self.id,
             self.peer,
             self.local,
@@ -152,7 +194,8 @@ impl Clients {
             protocol: AtomicU64::new(2),
             queued: AtomicUsize::new(0),
             watched: AtomicUsize::new(0),
-            is_blocked: AtomicBool::new(false),
+            blocked: AtomicU8::new(LISTENING),
+            subscribed: Default::default(),
             last: Mutex::new("NULL"),
             heard: AtomicU64::new(0),
             since: now,
@@ -167,6 +210,11 @@ impl Clients {
     /// All of them, oldest first.
     pub fn all(&self) -> Vec<Arc<Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The one of that number.
+    pub fn of(&self, id: u64) -> Option<Arc<Client>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     /// How many.

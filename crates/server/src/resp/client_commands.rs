@@ -3,54 +3,58 @@
 use std::{sync::Arc, time::Instant};
 
 use thalweg_redis::{
-    Reply,
-    errors::{NOT_AN_INTEGER, SYNTAX},
+    command::help,
+    errors::{NOT_AN_INTEGER, SYNTAX, wrong_subcommand},
 };
 use thalweg_transport::Outbox;
 
 use super::{
+    blocking::Unblock,
     client::{Client, MAX_NAME_BYTES},
     session::{Flow, Quiet, Session},
 };
 
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
-/// Subcommands, and how many arguments they take, with `CLIENT` and their name.
-pub(super) const SUBCOMMANDS: &[(&str, i32)] = &[
-    ("getname", 2),
-    ("getredir", 2),
-    ("id", 2),
-    ("info", 2),
-    ("kill", -3),
-    ("list", -2),
-    ("no-evict", 3),
-    ("no-touch", 3),
-    ("reply", 3),
-    ("setinfo", 4),
-    ("setname", 3),
+/// What `CLIENT HELP` says.
+const HELP: &[&str] = &[
+    "CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "GETREDIR",
+    "    Return -1: no keys are tracked.",
+    "GETNAME",
+    "    Return the name of the current connection.",
+    "ID",
+    "    Return the ID of the current connection.",
+    "INFO",
+    "    Return information about the current connection.",
+    "KILL <ip:port>",
+    "    Kill the connection made from <ip:port>.",
+    "KILL <option> <value> [<option> <value> [...]]",
+    "    Kill connections: ADDR or LADDR <ip:port>, ID <client-id>, TYPE (NORMAL|PUBSUB),",
+    "    USER <username>, SKIPME (YES|NO).",
+    "LIST [TYPE (NORMAL|PUBSUB) | ID <client-id> ...]",
+    "    Return information about connections.",
+    "NO-EVICT (ON|OFF)",
+    "    Taken and without effect: connections are not ended for their memory.",
+    "NO-TOUCH (ON|OFF)",
+    "    Taken and without effect: when a key was read is not kept.",
+    "REPLY (ON|OFF|SKIP)",
+    "    Control the replies sent to the current connection.",
+    "SETINFO (LIB-NAME|LIB-VER) <value>",
+    "    Say which library the current connection is of.",
+    "SETNAME <name>",
+    "    Give the current connection a name.",
+    "UNBLOCK <client-id> [TIMEOUT|ERROR]",
+    "    End the blocking read of a client.",
+    "HELP",
+    "    Print this help.",
 ];
-
-/// The subcommand that is meant, if it takes so many arguments; otherwise the error.
-pub fn subcommand(container: &str, known: &[(&'static str, i32)], arguments: &[&[u8]]) -> Result<&'static str, Reply> {
-    let given = arguments[1];
-    let Some((name, arity)) = known.iter().find(|(name, _)| given.eq_ignore_ascii_case(name.as_bytes())) else {
-        return Err(thalweg_redis::errors::unknown_subcommand(&container.to_uppercase(), given));
-    };
-    let wanted = arity.unsigned_abs() as usize;
-    let fits = if *arity > 0 { arguments.len() == wanted } else { arguments.len() >= wanted };
-    if fits { Ok(name) } else { Err(thalweg_redis::errors::wrong_arity(&format!("{container}|{name}"))) }
-}
 
 /// `CLIENT`
 pub fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
-    let name = match subcommand("client", SUBCOMMANDS, arguments) {
-        Ok(name) => name,
-        Err(reply) => {
-            session.answer(&reply, out);
-            return Flow::Done;
-        }
-    };
-    match name {
+    match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
+        "help" => session.answer(&help(HELP), out),
+        "unblock" => unblock(session, arguments, out),
         "id" => {
             let id = session.client().id as i64;
             session.say(out, |writer| writer.integer(id));
@@ -77,12 +81,30 @@ pub fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) -> F
         "reply" => reply(session, arguments[2], out),
         // Clients are never disconnected for their memory, and reads change nothing about what stays in a cache but that they
         // happened: both wishes are granted as they are.
-        _ => match [&b"on"[..], b"off"].iter().any(|known| arguments[2].eq_ignore_ascii_case(known)) {
-            true => session.say(out, |writer| writer.ok()),
-            false => session.error(SYNTAX, out),
-        },
+        "no-evict" | "no-touch" => {
+            match [&b"on"[..], b"off"].iter().any(|known| arguments[2].eq_ignore_ascii_case(known)) {
+                true => session.say(out, |writer| writer.ok()),
+                false => session.error(SYNTAX, out),
+            }
+        }
+        _ => session.answer(&wrong_subcommand("CLIENT", arguments[1]), out),
     }
     Flow::Done
+}
+
+fn unblock(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
+    let how = match &arguments[3..] {
+        [] => Some(Unblock::Timeout),
+        [how] if how.eq_ignore_ascii_case(b"timeout") => Some(Unblock::Timeout),
+        [how] if how.eq_ignore_ascii_case(b"error") => Some(Unblock::Error),
+        [_] => None,
+        _ => return session.answer(&wrong_subcommand("CLIENT", arguments[1]), out),
+    };
+    let Some(how) = how else { return session.error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR", out) };
+    let Some(id) = number(arguments[2]) else { return session.error(NOT_AN_INTEGER, out) };
+    let client = u64::try_from(id).ok().and_then(|id| session.resp.clients.of(id));
+    let was_blocked = client.is_some_and(|client| client.unblock(how));
+    session.say(out, |writer| writer.integer(was_blocked.into()));
 }
 
 fn visible(text: &[u8]) -> Option<String> {
@@ -135,18 +157,42 @@ fn number(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Whether clients of that type are served; none: there is no such type.
-fn is_type(name: &[u8]) -> Option<bool> {
-    let known = [("normal", true), ("master", false), ("slave", false), ("replica", false), ("pubsub", false)];
-    known.iter().find(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes())).map(|(_, served)| *served)
+/// Which clients are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Type {
+    Normal,
+    Subscriber,
+    /// There are none.
+    Peer,
+}
+
+impl Type {
+    fn parse(name: &[u8]) -> Option<Self> {
+        let known: [(&[u8], Self); 5] = [
+            (b"normal", Self::Normal),
+            (b"master", Self::Peer),
+            (b"slave", Self::Peer),
+            (b"replica", Self::Peer),
+            (b"pubsub", Self::Subscriber),
+        ];
+        known.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)).map(|(_, of)| *of)
+    }
+
+    fn has(self, client: &Client) -> bool {
+        match self {
+            Self::Normal => !client.is_subscriber(),
+            Self::Subscriber => client.is_subscriber(),
+            Self::Peer => false,
+        }
+    }
 }
 
 fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
     let mut wanted: Box<dyn Fn(&Client) -> bool> = Box::new(|_| true);
     match options {
         [] => {}
-        [option, name] if option.eq_ignore_ascii_case(b"type") => match is_type(name) {
-            Some(served) => wanted = Box::new(move |_| served),
+        [option, name] if option.eq_ignore_ascii_case(b"type") => match Type::parse(name) {
+            Some(of) => wanted = Box::new(move |client| of.has(client)),
             None => {
                 let text = format!("ERR Unknown client type '{}'", String::from_utf8_lossy(name));
                 return session.error(&text, out);
@@ -176,7 +222,7 @@ struct Filter {
     id: Option<u64>,
     address: Option<String>,
     local: Option<String>,
-    type_is_served: Option<bool>,
+    of_type: Option<Type>,
     spare_me: bool,
     /// By `CLIENT KILL address`: one, and an error if there is none.
     is_old_form: bool,
@@ -199,8 +245,8 @@ fn filter(options: &[&[u8]]) -> Result<Filter, String> {
                 Some(_) => return Err("ERR client-id should be greater than 0".to_owned()),
                 None => return Err(NOT_AN_INTEGER.to_owned()),
             },
-            b"type" => match is_type(value) {
-                Some(served) => filter.type_is_served = Some(served),
+            b"type" => match Type::parse(value) {
+                Some(of) => filter.of_type = Some(of),
                 None => return Err(format!("ERR Unknown client type '{}'", text(value))),
             },
             b"addr" => filter.address = Some(text(value)),
@@ -227,7 +273,7 @@ fn kill(session: &mut Session, options: &[&[u8]], out: &mut Outbox) -> Flow {
         filter.id.is_none_or(|id| id == client.id)
             && filter.address.as_ref().is_none_or(|address| *address == client.peer.to_string())
             && filter.local.as_ref().is_none_or(|local| *local == client.local.to_string())
-            && filter.type_is_served.unwrap_or(true)
+            && filter.of_type.is_none_or(|of| of.has(client))
     };
     let me = session.client().id;
     let meant: Vec<_> = session.resp.clients.all().into_iter().filter(is_meant).collect();

@@ -1,14 +1,28 @@
 //! `CONFIG GET`: what tools ask for of Redis's configuration, as far as it means something here.
 
+use thalweg_redis::{command::help, errors::wrong_subcommand};
 use thalweg_transport::Outbox;
 use thalweg_types::{
     Durability,
     limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS},
 };
 
-use super::{client_commands::subcommand, session::Session};
+use super::session::Session;
 
-pub(super) const SUBCOMMANDS: &[(&str, i32)] = &[("get", -3), ("set", -4), ("resetstat", 2), ("rewrite", 2)];
+/// What `CONFIG HELP` says.
+const HELP: &[&str] = &[
+    "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "GET <pattern>",
+    "    Return parameters matching the glob-like <pattern> and their values.",
+    "SET <directive> <value>",
+    "    An error: the server's configuration is its own, and not changed by clients.",
+    "RESETSTAT",
+    "    An error: figures count from the start of the server.",
+    "REWRITE",
+    "    An error, for the same reason as SET.",
+    "HELP",
+    "    Print this help.",
+];
 
 /// Names in Redis's configuration, and what is to be said of them.
 fn parameters(session: &Session) -> Vec<(&'static str, String)> {
@@ -40,9 +54,9 @@ fn parameters(session: &Session) -> Vec<(&'static str, String)> {
 
 /// `CONFIG`
 pub fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
-    match subcommand("config", SUBCOMMANDS, arguments) {
-        Ok("get") => get(session, &arguments[2..], out),
-        Ok("set") => {
+    match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
+        "get" => get(session, &arguments[2..], out),
+        "set" => {
             let name = String::from_utf8_lossy(arguments[2]).into_owned();
             let known = parameters(session).iter().any(|(known, _)| name.eq_ignore_ascii_case(known));
             let text = if known {
@@ -52,9 +66,10 @@ pub fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
             };
             session.error(&text, out);
         }
-        Ok("resetstat") => session.error("ERR figures count from the start of the server: see /metrics", out),
-        Ok(_) => session.error("ERR The server is running without a config file", out),
-        Err(reply) => session.answer(&reply, out),
+        "resetstat" => session.error("ERR figures count from the start of the server: see /metrics", out),
+        "rewrite" => session.error("ERR The server is running without a config file", out),
+        "help" => session.answer(&help(HELP), out),
+        _ => session.answer(&wrong_subcommand("CONFIG", arguments[1]), out),
     }
 }
 

@@ -8,8 +8,9 @@ use std::{
 };
 
 use thalweg_redis::{
-    Command,
+    Command, Reply,
     errors::{NOT_AN_INTEGER, SYNTAX},
+    number::parse_integer,
     wire::{Protocol, Trust},
 };
 use thalweg_transport::Outbox;
@@ -33,7 +34,10 @@ const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already a
 impl Session {
     /// A command of the connection.
     pub(super) fn session_command(&mut self, command: &Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
-        let joins = matches!(command.name, "ping" | "echo" | "select" | "time" | "multi" | "exec" | "discard");
+        let joins = matches!(
+            command.name,
+            "ping" | "echo" | "select" | "time" | "multi" | "exec" | "discard" | "role" | "wait"
+        );
         if !joins && !self.burst.is_empty() {
             return Flow::Again;
         }
@@ -42,6 +46,11 @@ impl Session {
             "echo" => self.say(out, |writer| writer.bulk(arguments[1])),
             "select" => self.select(arguments[1], out),
             "time" => self.time(out),
+            "role" => {
+                let parts = vec![Reply::bulk(b"master"), Reply::Integer(0), Reply::Array(Vec::new())];
+                self.answer(&Reply::Array(parts), out);
+            }
+            "wait" => self.wait(arguments[1], arguments[2], out),
             "multi" => return self.multi(out),
             "exec" => return self.exec(out),
             "discard" => return self.discard(out),
@@ -95,6 +104,17 @@ impl Session {
             writer.bulk(now.as_secs().to_string().as_bytes());
             writer.bulk(now.subsec_micros().to_string().as_bytes());
         });
+    }
+
+    /// No replica will come that could be waited for: so the answer is known at once.
+    fn wait(&mut self, replicas: &[u8], timeout: &[u8], out: &mut Outbox) {
+        let reply = match (parse_integer(replicas), parse_integer(timeout)) {
+            (None, _) => Reply::error(NOT_AN_INTEGER),
+            (_, None) => Reply::error("ERR timeout is not an integer or out of range"),
+            (_, Some(..0)) => Reply::error("ERR timeout is negative"),
+            _ => Reply::Integer(0),
+        };
+        self.answer(&reply, out);
     }
 
     // ----- databases

@@ -9,7 +9,7 @@
 //! * A command that can't be done yet ([`Flow::Again`]) has done nothing.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -259,7 +259,7 @@ impl Session {
             return self.refuse("NOAUTH Authentication required.", out);
         }
         if self.is_subscriber_only()
-            && let Some(flow) = self.refuse_subscriber(command.name, arguments, out)
+            && let Some(flow) = self.refuse_subscriber(command, arguments, out)
         {
             return flow;
         }
@@ -543,7 +543,7 @@ impl Session {
     }
 
     pub(super) fn set_blocked(&mut self, wait: Option<Box<super::blocking::Wait>>) {
-        self.client().is_blocked.store(wait.is_some(), Ordering::Relaxed);
+        self.client().set_blocked(wait.is_some());
         self.blocked = wait;
     }
 }

@@ -19,11 +19,8 @@ use thalweg_transport::Outbox;
 use thalweg_types::limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS};
 
 use super::{
-    about,
     burst::Slot,
-    client_commands::{self, subcommand},
     commands::Commands,
-    config_commands,
     cursors::{INVALID_CURSOR, cursor_argument},
     database::{Database, Outcome, Watched},
     failure::Failure,
@@ -88,22 +85,6 @@ struct Plan {
     slots: Vec<Slot>,
 }
 
-/// What a command that is one of several by its first argument knows, and with how many arguments: anything else spoils a
-/// transaction at once, and not when it is done.
-fn subcommands(container: &str) -> Option<&'static [(&'static str, i32)]> {
-    Some(match container {
-        "client" => client_commands::SUBCOMMANDS,
-        "command" => about::SUBCOMMANDS,
-        "config" => config_commands::SUBCOMMANDS,
-        "object" => &[("encoding", 3), ("freq", 3), ("idletime", 3), ("refcount", 3)],
-        "xgroup" => {
-            &[("create", -5), ("setid", -5), ("destroy", 4), ("createconsumer", 5), ("delconsumer", 5), ("help", 2)]
-        }
-        "xinfo" => &[("stream", -3), ("groups", 3), ("consumers", 4), ("help", 2)],
-        _ => return None,
-    })
-}
-
 fn has_version(read: &dyn Read, key: &[u8], version: u64) -> Result<bool, StoreError> {
     Ok(read.look(key)?.map_or(0, |look| look.version) == version)
 }
@@ -132,12 +113,6 @@ impl Session {
 
     /// A command within `MULTI`.
     pub(super) fn queue(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
-        if arguments.len() > 1
-            && let Some(known) = subcommands(command.name)
-            && let Err(reply) = subcommand(command.name, known, arguments)
-        {
-            return self.not_admitted(arguments, &reply, out);
-        }
         if command.name == "select" && self.index_of(arguments[1]) != Ok(Some(self.database)) {
             return self.refuse("ERR a transaction is of one database: SELECT it before MULTI", out);
         }

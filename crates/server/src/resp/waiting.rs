@@ -89,10 +89,11 @@ impl Waiting {
             *touched = Touched::Keys(Vec::new());
         }
         let Touched::Keys(keys) = touched else { return };
-        match keys_of(command.keys, arguments) {
-            Some(named) => keys.extend(named.map(|key| self.random.hash_one(key))),
-            // It changes what it does not name, such as everything.
-            None => *touched = Touched::Any,
+        if command.keys == Keys::NONE && command.subcommands.is_empty() {
+            // It changes what it does not name: everything.
+            *touched = Touched::Any;
+        } else if gives(command, arguments) {
+            keys.extend(command.keys_of(arguments).map(|key| self.random.hash_one(key)));
         }
     }
 
@@ -110,15 +111,14 @@ impl Waiting {
     }
 }
 
-/// The keys among a command's arguments, if it says where they are.
-pub fn keys_of<'a>(keys: Keys, arguments: &'a [&'a [u8]]) -> Option<impl Iterator<Item = &'a [u8]>> {
-    let first = usize::try_from(keys.first).ok().filter(|first| *first > 0)?;
-    let step = usize::try_from(keys.step).ok().filter(|step| *step > 0)?;
-    let end = match usize::try_from(keys.last) {
-        Ok(last) => (last + 1).min(arguments.len()),
-        Err(_) => (arguments.len() + 1).saturating_sub(usize::from(keys.last.unsigned_abs())),
-    };
-    Some(arguments.get(first..end).unwrap_or_default().iter().step_by(step).copied())
+/// Whether readers that wait can have something of it: an entry, or the end of what they wait for. In Redis, too, a group
+/// that is set back wakes nobody.
+fn gives(command: &Command, arguments: &[&[u8]]) -> bool {
+    match command.name {
+        "xack" | "xautoclaim" | "xclaim" | "xdel" | "xreadgroup" | "xsetid" | "xtrim" => false,
+        "xgroup" => arguments.get(1).is_some_and(|name| name.eq_ignore_ascii_case(b"destroy")),
+        _ => true,
+    }
 }
 
 /// Somebody who waits. Dropping it ends that.

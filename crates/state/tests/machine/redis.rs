@@ -445,6 +445,76 @@ fn a_hash_goes_along_with_its_key_and_ids_are_not_used_again() {
     assert_eq!(leftovers(&bench.backend.dump()), (1, 0));
 }
 
+/// How many rows a command changes.
+fn changed_rows(bench: &mut Bench, words: &str) -> usize {
+    let before = bench.backend.dump();
+    assert!(ok(&run(bench, words)), "{words}");
+    let after = bench.backend.dump();
+    let keys: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    keys.into_iter().filter(|key| before.get(*key) != after.get(*key)).count()
+}
+
+#[test]
+fn deleting_and_renaming_costs_the_same_whatever_the_key_holds() {
+    let cost = |fill: &str, size: usize, words: &str| {
+        let mut bench = bench(MachineOptions::default());
+        let fills: Vec<Vec<u8>> = (1..=size).map(|at| fill.replace('#', &at.to_string()).into_bytes()).collect();
+        let fills: Vec<Vec<&[u8]>> = fills.iter().map(|fill| fill.split(|byte| *byte == b' ').collect()).collect();
+        bench.run(2, &[batch(KS, &fills.iter().map(Vec::as_slice).collect::<Vec<_>>())]);
+        let (rows, parts) = (changed_rows(&mut bench, words), leftovers(&bench.backend.dump()).0);
+        assert_eq!(parts, size, "{words}: none went with the command");
+        sweep(&mut bench);
+        let left = if words.starts_with("RENAME") { size } else { 0 };
+        assert_eq!(leftovers(&bench.backend.dump()), (left, 0), "{words}: all that is to go has gone");
+        rows
+    };
+    for fill in ["HSET big field# value", "XADD big #-1 field value"] {
+        for words in ["DEL big", "UNLINK big", "RENAME big other", "SET big v", "PEXPIREAT big 1", "FLUSHDB"] {
+            let (one, many) = (cost(fill, 1, words), cost(fill, 3000, words));
+            assert!(one == many && many < 16, "{words} after {fill}: {one} rows, and {many} rows");
+        }
+    }
+}
+
+#[test]
+fn what_happens_to_groups_is_no_change_for_who_watches_the_stream() {
+    let mut bench = bench(MachineOptions::default());
+    let revision = |bench: &Bench| bench.machine.get(KS, b"s").unwrap().unwrap().revision;
+    for words in ["XADD s 1-1 f v", "XADD s 2-1 f v", "XADD s 3-1 f v"] {
+        run(&mut bench, words);
+    }
+    let before = revision(&bench);
+    for words in [
+        "XGROUP CREATE s g 0",
+        "XREADGROUP GROUP g alice COUNT 2 STREAMS s >",
+        "XACK s g 1-1",
+        "XCLAIM s g bob 0 2-1",
+        "XAUTOCLAIM s g alice 0 0",
+        "XGROUP CREATECONSUMER s g carol",
+        "XGROUP DELCONSUMER s g carol",
+        "XGROUP SETID s g 0",
+        "XSETID s 9-9",
+        "XGROUP DESTROY s g",
+    ] {
+        assert!(ok(&run(&mut bench, words)), "{words}");
+        assert_eq!(revision(&bench), before, "{words}");
+    }
+    bench.reopen();
+    assert_eq!(revision(&bench), before);
+    assert_eq!(run(&mut bench, "XLEN s"), Reply::Integer(3));
+    for words in ["XADD s 10-1 f v", "XDEL s 1-1", "XTRIM s MAXLEN 1", "PEXPIRE s 100000"] {
+        let before = revision(&bench);
+        assert!(ok(&run(&mut bench, words)), "{words}");
+        assert_ne!(revision(&bench), before, "{words}");
+    }
+    // It is written as before, and so it goes as before.
+    run(&mut bench, "XGROUP CREATE s g 0");
+    assert_eq!(run(&mut bench, "FLUSHDB"), Reply::Ok);
+    assert_eq!(run(&mut bench, "EXISTS s"), Reply::Integer(0));
+    sweep(&mut bench);
+    assert_eq!(leftovers(&bench.backend.dump()), (0, 0));
+}
+
 #[test]
 fn an_emptied_keyspace_holds_nothing_at_once() {
     let mut bench = bench(MachineOptions::default());

@@ -9,7 +9,7 @@ use crate::args;
 
 pub const ALL: &[Generator] = &[
     del, unlink, exists, touch, kind, left, ended, expire, expire, persist, rename, renamenx, copy, scan, keys,
-    randomkey, dbsize, flush, object, unknown,
+    randomkey, dbsize, flush, object, memory, unknown,
 ];
 
 /// Short names and patterns of the same letters.
@@ -145,6 +145,9 @@ fn flush(rng: &mut Rng, pool: &Pool) -> Step {
 
 /// What does not depend on how a value came to be.
 fn object(rng: &mut Rng, pool: &Pool) -> Step {
+    if rng.one_in(6) {
+        return exact(args!["object", "help"]);
+    }
     let subcommand = *rng.pick(&["freq", "FREQ", "foo", "foo\r\nbar", "", "encoding"]);
     let key = if subcommand == "encoding" { b"no such key".to_vec() } else { pool.key(rng) };
     let mut args = args!["object", subcommand, key];
@@ -154,6 +157,16 @@ fn object(rng: &mut Rng, pool: &Pool) -> Step {
         _ => {}
     }
     exact(args)
+}
+
+fn memory(rng: &mut Rng, pool: &Pool) -> Step {
+    let mut args = args!["memory", *rng.pick(&["usage", "USAGE", "usage", "foo"]), pool.key(rng)];
+    args.extend(options(rng, 2, |rng| match rng.below(4) {
+        0..=1 => args![cased(rng, "samples"), *rng.pick(&["0", "1", "5", "100"])],
+        2 => args![cased(rng, "samples"), pool.integer(rng)],
+        _ => args![*rng.pick(&["samples", "foo", ""])],
+    }));
+    Step { args, compare: Compare::Positive }
 }
 
 fn unknown(rng: &mut Rng, _: &Pool) -> Step {

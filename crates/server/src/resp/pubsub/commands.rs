@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use thalweg_redis::{
-    Reply,
-    errors::wrong_arity,
+    Command, Reply,
+    command::help,
+    errors::wrong_subcommand,
     wire::{Protocol, Writer},
 };
 use thalweg_transport::Outbox;
@@ -29,9 +30,6 @@ const HELP: [&str; 14] = [
     "HELP",
     "    Prints this help.",
 ];
-
-/// Commands whose first argument is part of their name.
-const CONTAINERS: [&str; 6] = ["client", "command", "config", "pubsub", "xgroup", "xinfo"];
 
 /// Whether a client that is subscribed may give it although it speaks RESP2.
 fn is_for_subscribers(name: &str) -> bool {
@@ -58,17 +56,17 @@ impl Session {
     /// Refuses what a subscriber can't do.
     pub(in crate::resp) fn refuse_subscriber(
         &mut self,
-        name: &str,
+        command: &Command,
         arguments: &[&[u8]],
         out: &mut Outbox,
     ) -> Option<Flow> {
-        if is_for_subscribers(name) {
+        if is_for_subscribers(command.name) {
             return None;
         }
-        let mut name = name.to_owned();
-        if let (true, Some(subcommand)) = (CONTAINERS.contains(&&*name), arguments.get(1)) {
-            name = format!("{name}|{}", String::from_utf8_lossy(subcommand).to_lowercase());
-        }
+        let name = match command.subcommand(arguments) {
+            Ok(Some(subcommand)) => subcommand.name,
+            _ => command.name,
+        };
         let text = format!(
             "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
              this context"
@@ -143,8 +141,7 @@ impl Session {
 
     /// `PUBSUB`
     pub(in crate::resp) fn pubsub(&mut self, arguments: &[&[u8]], out: &mut Outbox) {
-        let subcommand = String::from_utf8_lossy(arguments[1]).to_lowercase();
-        let rest = &arguments[2..];
+        let (subcommand, rest) = (arguments[1].to_ascii_lowercase(), &arguments[2..]);
         let registry = &self.resp.subscriptions;
         let counts = |kind| {
             let pairs =
@@ -156,21 +153,13 @@ impl Session {
             Reply::Array(found.iter().map(|name| Reply::bulk(name)).collect())
         };
         let reply = match (&*subcommand, rest.len()) {
-            ("channels", 0 | 1) => names(Kind::Channel),
-            ("shardchannels", 0 | 1) => names(Kind::Shard),
-            ("numsub", _) => counts(Kind::Channel),
-            ("shardnumsub", _) => counts(Kind::Shard),
-            ("numpat", 0) => Reply::Integer(registry.globs() as i64),
-            ("help", 0) => Reply::Array(HELP.iter().map(|line| Reply::Simple(line)).collect()),
-            ("numpat" | "help", _) => wrong_arity(&format!("pubsub|{subcommand}")),
-            ("channels" | "shardchannels", _) => Reply::error(format!(
-                "ERR unknown subcommand or wrong number of arguments for '{}'. Try PUBSUB HELP.",
-                String::from_utf8_lossy(arguments[1])
-            )),
-            _ => Reply::error(format!(
-                "ERR unknown subcommand '{}'. Try PUBSUB HELP.",
-                String::from_utf8_lossy(arguments[1])
-            )),
+            (b"channels", 0 | 1) => names(Kind::Channel),
+            (b"shardchannels", 0 | 1) => names(Kind::Shard),
+            (b"numsub", _) => counts(Kind::Channel),
+            (b"shardnumsub", _) => counts(Kind::Shard),
+            (b"numpat", _) => Reply::Integer(registry.globs() as i64),
+            (b"help", _) => help(&HELP),
+            _ => wrong_subcommand("PUBSUB", arguments[1]),
         };
         self.answer(&reply, out);
     }

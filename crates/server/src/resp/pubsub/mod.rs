@@ -180,6 +180,7 @@ impl Subscriber {
         }
         resp.subscriptions.add(kind, &name, patterns);
         self.names[kind as usize].insert(name, ids);
+        self.tell_count(kind);
         Ok(())
     }
 
@@ -206,6 +207,7 @@ impl Subscriber {
     /// Unsubscribes, if it is subscribed.
     pub fn unsubscribe(&mut self, resp: &Resp, kind: Kind, name: &[u8]) {
         let Some(ids) = self.names[kind as usize].remove(name) else { return };
+        self.tell_count(kind);
         for id in ids {
             self.wanted.remove(&id);
             if let Some((link, _)) = &self.link {
@@ -216,12 +218,21 @@ impl Subscriber {
         resp.subscriptions.remove(kind, name);
     }
 
+    /// Says to others how many subscriptions of a kind there are.
+    fn tell_count(&self, kind: Kind) {
+        if let Some((_, news)) = &self.link {
+            news.client.subscribed[kind as usize].store(self.count(kind), Ordering::Relaxed);
+        }
+    }
+
     /// Ends all subscriptions. What waits for them is gone.
     pub fn clear(&mut self, resp: &Resp) {
         for kind in Kind::ALL {
             for name in self.names(kind) {
                 resp.subscriptions.remove(kind, &name);
             }
+            self.names[kind as usize].clear();
+            self.tell_count(kind);
         }
         *self = Self { last_id: self.last_id, ..Self::default() };
     }

@@ -80,6 +80,12 @@ impl Registry {
         self.tables()[kind as usize].get(name).map_or(0, |entry| entry.clients)
     }
 
+    /// How many different names of a kind there are.
+    #[must_use]
+    pub fn count(&self, kind: Kind) -> usize {
+        self.tables()[kind as usize].len()
+    }
+
     /// How many different globs there are.
     #[must_use]
     pub fn globs(&self) -> usize {

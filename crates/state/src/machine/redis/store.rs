@@ -6,7 +6,7 @@
 use std::{borrow::Cow, cell::Cell};
 
 use bytes::Bytes;
-use thalweg_redis::{CollectionId, Kind, Look, NewValue, Read, Reply, Store, StoreError};
+use thalweg_redis::{Collection, CollectionId, Kind, Look, NewValue, Read, Reply, Store, StoreError};
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
     command::{RedisBatch, offset_within},
@@ -318,6 +318,14 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
             _ => Shows::Value,
         };
         self.replace(key, before.as_ref(), live, shows)
+    }
+
+    fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError> {
+        let Some(before) = self.live(key)? else { return Ok(()) };
+        let value = self.value(key, NewValue::Collection(collection))?;
+        // Still what its revision says: collections have no versions, and their bytes are not in the log.
+        let live = LiveKey { revision: before.revision, value, expiry: before.expiry };
+        self.replace(key, Some(&before), live, Shows::Nothing)
     }
 
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError> {

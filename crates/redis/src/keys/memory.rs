@@ -1,0 +1,89 @@
+//! MEMORY USAGE: what a key takes, about. Redis counts its own structures; here the bytes of the key, of its value, and of
+//! what is kept with each row are counted. A hash's or a stream's rows are told from a few of them.
+
+use std::ops::{Bound, ControlFlow};
+
+use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
+
+use crate::{
+    Reply,
+    command::{Answer, Stop, Subcommand, chosen, help},
+    errors::{SYNTAX, refused},
+    expiry::is,
+    number::integer,
+    store::{Collection, Kind, Read, Value},
+    streams,
+};
+
+/// Rows that are looked at if nothing else is asked for.
+const DEFAULT_SAMPLES: usize = 5;
+/// Bytes that are kept with each row: where it belongs, its revision, its place in an index.
+const ROW_BYTES: u64 = 48;
+
+pub(super) const SUBCOMMANDS: &[Subcommand] =
+    &[Subcommand::new("memory|help", 2, &["loading", "stale"]), Subcommand::of_key("memory|usage", -3, &["readonly"])];
+
+const HELP: &[&str] = &[
+    "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "USAGE <key> [SAMPLES <count>]",
+    "    Bytes that <key> and its value take, about. Of hashes and streams <count>",
+    "    parts are looked at (default: 5, 0 means 20000).",
+    "HELP",
+    "    Prints this help.",
+];
+
+/// `MEMORY USAGE key [SAMPLES count]`
+pub(super) fn memory(read: &dyn Read, args: &[&[u8]]) -> Answer {
+    if chosen(SUBCOMMANDS, args) == "help" {
+        return Ok(help(HELP));
+    }
+    let samples = samples(&args[3..])?;
+    let key = args[2];
+    let Some(look) = read.look(key)? else { return Ok(Reply::Null) };
+    let own = ROW_BYTES + (key.len() + look.len) as u64;
+    let parts = match look.kind {
+        Kind::String => 0,
+        Kind::Hash | Kind::Stream => match read.get(key)?.map(|found| found.value) {
+            Some(Value::Collection(collection)) => parts_bytes(read, &collection, samples)?,
+            _ => 0,
+        },
+    };
+    Ok(Reply::Integer(i64::try_from(own.saturating_add(parts)).unwrap_or(i64::MAX)))
+}
+
+fn samples(options: &[&[u8]]) -> Result<usize, Stop> {
+    let (mut samples, mut rest) = (DEFAULT_SAMPLES, options);
+    while let [option, after @ ..] = rest {
+        let [argument, after @ ..] = after else { return Err(refused(SYNTAX)) };
+        if !is(option, "samples") {
+            return Err(refused(SYNTAX));
+        }
+        samples = match integer(argument)? {
+            given @ 1.. => usize::try_from(given).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS),
+            0 => MAX_REDIS_SCAN_ROWS,
+            _ => return Err(refused(SYNTAX)),
+        };
+        rest = after;
+    }
+    Ok(samples)
+}
+
+/// Of all fields or entries, by what the first of them take. What groups keep is not counted.
+fn parts_bytes(read: &dyn Read, collection: &Collection, samples: usize) -> Result<u64, Stop> {
+    let (count, first) = match collection.kind {
+        Kind::Stream => streams::entries_of(collection)?,
+        Kind::Hash | Kind::String => (crate::hashes::fields_of(collection)?, Vec::new()),
+    };
+    let wanted = count.min(samples as u64);
+    if wanted == 0 {
+        return Ok(0);
+    }
+    let (mut seen, mut bytes) = (0_u64, 0_u64);
+    read.parts(collection.id, Bound::Included(&first), Bound::Unbounded, false, &mut |name, value| {
+        seen += 1;
+        bytes += ROW_BYTES + (name.len() + value.len()) as u64;
+        if seen == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let all = u128::from(bytes) * u128::from(count) / u128::from(seen.max(1));
+    Ok(u64::try_from(all).unwrap_or(u64::MAX))
+}
