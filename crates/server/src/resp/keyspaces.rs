@@ -42,7 +42,7 @@ impl Durable {
         let (mut pushed, mut brings_data) = (Ok(()), false);
         commands.each(|command, arguments| {
             if pushed.is_ok() {
-                brings_data |= command.flags.contains(&"denyoom");
+                brings_data |= command.flags_of(arguments).contains(&"denyoom");
                 pushed = builder.push(arguments).map(|_| ());
             }
         });
