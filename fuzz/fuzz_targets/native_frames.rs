@@ -9,7 +9,11 @@
 #[path = "../../crates/server/tests/support/script.rs"]
 mod script;
 
-use std::{cell::RefCell, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use libfuzzer_sys::fuzz_target;
 use thalweg_disk::SimDisk;
@@ -80,15 +84,13 @@ impl Drop for Bench {
     }
 }
 
-thread_local! {
-    static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) };
-}
+/// Not the thread's own: that would be dropped when the process ends, when the runtime can't be entered any more.
+static BENCH: Mutex<Option<Bench>> = Mutex::new(None);
 
 fuzz_target!(|data: &[u8]| {
-    BENCH.with_borrow_mut(|bench| {
-        if bench.as_ref().is_some_and(|bench| bench.inputs >= INPUTS) {
-            *bench = None;
-        }
-        bench.get_or_insert_with(Bench::new).input(data);
-    });
+    let mut bench = BENCH.lock().expect("a panic ends the process");
+    if bench.as_ref().is_some_and(|bench| bench.inputs >= INPUTS) {
+        *bench = None;
+    }
+    bench.get_or_insert_with(Bench::new).input(data);
 });
