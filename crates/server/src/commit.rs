@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::{StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thalweg_engine::Ack;
+use thalweg_engine::{Ack, Database};
 use thalweg_types::{Action, Durability, command::CommitBuilder};
 
 use crate::{
@@ -33,6 +33,19 @@ struct JsonCommit {
 }
 
 impl JsonCommit {
+    /// Its level; an error if it can't be carried out whatever there is.
+    fn level(&self, asked: Durability) -> Result<Durability, ApiError> {
+        let level = level_of(self.durability.as_ref(), asked)?;
+        if self.writes.is_empty() {
+            return Err(ApiError::bad_request("bad_json", "a commit has at least one write"));
+        }
+        if !self.publish.is_empty() && level == Durability::None {
+            let message = "a publish rides on a commit that has happened: at level none that is not known";
+            return Err(ApiError::bad_request("outcome_unknown", message));
+        }
+        Ok(level)
+    }
+
     fn build(&self, names: &Names) -> Result<CommitBuilder, ApiError> {
         let mut builder = CommitBuilder::new();
         for condition in &self.conditions {
@@ -67,15 +80,8 @@ pub async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     let asked = app.level(call)?;
     let body = body::read(app, call.body.get_mut()).await?;
     let sent: JsonCommit = json::parse(&body)?;
-    let level = level_of(sent.durability.as_ref(), asked)?;
-    if sent.writes.is_empty() {
-        return Err(ApiError::bad_request("bad_json", "a commit has at least one write"));
-    }
+    let level = sent.level(asked)?;
     let batches = sent.publish.iter().map(JsonPublish::batch).collect::<Result<Vec<_>, _>>()?;
-    if !batches.is_empty() && level == Durability::None {
-        let message = "a publish rides on a commit that has happened: at level none that is not known";
-        return Err(ApiError::bad_request("outcome_unknown", message));
-    }
     let names = Names::of(app, &sent.conditions, sent.writes.iter()).await?;
     let appends = sent.appends();
     let committed = app.db.commit(&sent.build(&names)?, level);
@@ -85,7 +91,22 @@ pub async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     let ack = committed.await.map_err(|error| operations::failed(error, conditions()))?;
     // A repetition has been published before, or its first try was told to somebody who is gone: at most once.
     let published = (!batches.is_empty() && !ack.duplicate).then(|| publish_committed(&app.views, &batches));
-    Ok(answer(&ack, &appends, published))
+    Ok(reply::acked_json(&ack, StatusCode::OK, answer(&ack, &appends, published)))
+}
+
+/// Carries out a commit that is written as `POST /v1/commit` takes it, and answers as that does. For whoever has the
+/// database open in his own process: it publishes nothing, since subjects are a server's.
+pub fn commit_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
+    let sent: JsonCommit = json::parse(body)?;
+    let level = sent.level(db.durability())?;
+    if !sent.publish.is_empty() {
+        let message = "only a server has subjects to publish to: leave out `publish`, or ask the server";
+        return Err(ApiError::bad_request("no_server", message));
+    }
+    let names = Names::of_database(db, &sent.conditions, sent.writes.iter())?;
+    let committed = db.with_durability(level).commit(&sent.build(&names)?);
+    let ack = committed.map_err(|error| operations::failed(error, &sent.conditions))?;
+    Ok(reply::with_ack(&ack, answer(&ack, &sent.appends(), None)))
 }
 
 /// Whether a body is the JSON of a commit.
@@ -106,7 +127,7 @@ pub fn require_json(call: &Call) -> Result<(), ApiError> {
     }
 }
 
-fn answer(ack: &Ack, asked: &[Asked], published: Option<Vec<Value>>) -> axum::http::Response<axum::body::Body> {
+fn answer(ack: &Ack, asked: &[Asked], published: Option<Vec<Value>>) -> Value {
     // Of a repeated commit only the appends of producers are remembered.
     let mut object = json!({});
     if ack.duplicate {
@@ -123,5 +144,5 @@ fn answer(ack: &Ack, asked: &[Asked], published: Option<Vec<Value>>) -> axum::ht
             json!({ "stream": asked.stream, "first": at.first.0, "last": streams::last(at.first, at.count), "count": at.count })
         })
         .collect();
-    reply::acked_json(ack, StatusCode::OK, object)
+    object
 }

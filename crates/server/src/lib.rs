@@ -49,6 +49,7 @@ mod ttl;
 pub mod views;
 mod watch;
 
+pub use commit::commit_json;
 pub use config::{Config, ConfigError, Given, Layers, Resolved};
 pub use groups::{GroupCall, group_json};
 pub use keyspaces::{info_json, stats_json};

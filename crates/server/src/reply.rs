@@ -108,12 +108,17 @@ pub fn acked(ack: &Ack, status: StatusCode) -> Response<Body> {
 
 /// An ack with a JSON object, to which revision and level are added.
 #[must_use]
-pub fn acked_json(ack: &Ack, status: StatusCode, mut object: Value) -> Response<Body> {
-    object["durability"] = json!(ack.durability.name());
-    object["revision"] = json!(ack.revision.map(Revision::get));
-    let mut response = json(ack_status(ack, status), &object);
+pub fn acked_json(ack: &Ack, status: StatusCode, object: Value) -> Response<Body> {
+    let mut response = json(ack_status(ack, status), &with_ack(ack, object));
     put_ack(response.headers_mut(), ack);
     response
+}
+
+/// An object that also says level and revision of an ack.
+pub fn with_ack(ack: &Ack, mut object: Value) -> Value {
+    object["durability"] = json!(ack.durability.name());
+    object["revision"] = json!(ack.revision.map(Revision::get));
+    object
 }
 
 #[cfg(test)]

@@ -77,6 +77,8 @@ pub enum Command {
     Elect(crate::commands::coordinate::Elect),
     /// Print who leads, once or whenever it changes
     Leader(crate::commands::coordinate::Leader),
+    /// Carry out a commit: writes of keys, streams and groups, all or none
+    Commit(Commit),
     /// Carry out a transaction: conditions that choose one of two lists of operations
     Txn(Txn),
     /// Append records to a stream: arguments, a file, or the lines of stdin
@@ -159,6 +161,7 @@ impl Command {
             Self::Reply(args) => args.place.json,
             Self::Cache(args) => args.place().json,
             Self::Incr(args) => args.place.json,
+            Self::Commit(args) => args.place.json,
             Self::Txn(args) => args.place.json,
             Self::Keyspaces(args) => args.place().json,
             Self::Status(args) => args.place.json,
@@ -288,9 +291,28 @@ pub struct Incr {
 
 #[derive(Args, Debug)]
 #[command(
+    after_help = "The commit is JSON, as POST /v1/commit takes it: `writes` (put, touch, delete, append, ack, nack), of which\n\
+                        all happen or none, and perhaps `conditions` (as of a transaction) and, at a server, `publish`.\n\
+                        An append with a `producer` makes all of it safe to send again.\n\n\
+                        Example:\n  thalweg commit '{\"writes\": [{\"op\": \"put\", \"keyspace\": \"orders\", \"key\": \"7\", \"value\": \"paid\"},\n    \
+                        {\"op\": \"append\", \"stream\": \"events\", \"records\": [{\"payload\": \"order 7 paid\"}]}]}'\n\n\
+                        Ends with 4 if a condition did not hold, or an attempt has lapsed."
+)]
+pub struct Commit {
+    /// The commit; `-` or nothing reads stdin
+    pub commit: Option<String>,
+    /// Take it from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "commit")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(
     after_help = "The transaction is JSON, as POST /v1/txn takes it. Operations: put, touch, delete, append, add,\n\
                         delete_prefix, get, scan, ack, nack. Conditions expect absent, present, or a revision, before,\n\
-                        after, value, unchanged.\n\n\
+                        after, value, unchanged. An append of a producer goes into a commit.\n\n\
                         Example:\n  thalweg txn '{\"conditions\": [{\"keyspace\": \"locks\", \"key\": \"job\", \"expect\": \"absent\"}],\n    \
                         \"then\": [{\"op\": \"put\", \"keyspace\": \"locks\", \"key\": \"job\", \"value\": \"me\"}],\n    \
                         \"else\": [{\"op\": \"get\", \"keyspace\": \"locks\", \"key\": \"job\"}]}'\n\n\

@@ -344,6 +344,36 @@ fn transactions_answer_the_same_from_a_server_and_a_directory() {
 }
 
 #[test]
+fn commits_answer_the_same_from_a_server_and_a_directory() {
+    let commit = r#"{"conditions": [{"keyspace": "a", "key": "k", "expect": "absent"}],
+        "writes": [{"op": "put", "keyspace": "a", "key": "k", "value": "v"},
+                   {"op": "append", "stream": "s", "producer": {"id": "p", "epoch": 0, "sequence": 0}, "records": [{"payload": "r"}]}]}"#;
+    each_place(|place| {
+        let first = json(&place.cli(&["commit", commit, "--json"]).ok());
+        let appends = serde_json::json!([{"stream": "s", "first": 0, "last": 0, "count": 1}]);
+        assert_eq!(
+            (first["revision"].as_u64(), &first["appends"], &first["durability"]),
+            (Some(1), &appends, &"disk".into())
+        );
+        // Its own put would make the condition fail now: the producer's number tells that it happened.
+        let again = place.cli_with(&["commit"], commit.as_bytes()).ok();
+        assert!(again.starts_with("ok, it happened before, ") && again.contains("\"last\":0"), "{again}");
+        let stale = r#"{"conditions": [{"keyspace": "a", "key": "k", "expect": "absent"}],
+            "writes": [{"op": "delete", "keyspace": "a", "key": "k"}]}"#;
+        let error = place.cli(&["commit", stale]).fails(4);
+        assert!(error.contains("condition 0") && error.contains("k of a"), "{error}");
+        assert_eq!(place.cli(&["get", "a", "k"]).ok(), "v");
+        let weak = r#"{"writes": [{"op": "put", "keyspace": "a", "key": "l", "value": ""}], "durability": "os"}"#;
+        assert!(place.cli(&["commit", weak]).ok().contains("durability os"));
+        for wrong in
+            ["{", r#"{"writes": []}"#, r#"{"writes": [{"op": "add", "keyspace": "a", "key": "k", "delta": 1}]}"#]
+        {
+            place.cli(&["commit", wrong]).fails(2);
+        }
+    });
+}
+
+#[test]
 fn prefixes_and_keyspaces_go_whole() {
     each_place(|place| {
         for key in ["a/1", "a/2", "b"] {

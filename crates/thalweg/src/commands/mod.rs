@@ -59,6 +59,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Cache(args) => cache::run(&args),
         Command::Keyspaces(args) => transaction::keyspaces(&args),
         Command::Incr(args) => transaction::incr(&args),
+        Command::Commit(args) => transaction::commit(&args),
         Command::Txn(args) => transaction::txn(&args),
         Command::Status(args) => node::status(&args.place),
         Command::Import(args) => import::run(&args),

@@ -1,13 +1,13 @@
-//! `incr`, `txn`, `del --prefix`, and keyspaces as a whole.
+//! `incr`, `commit`, `txn`, `del --prefix`, and keyspaces as a whole.
 
-use std::io::Read as _;
+use std::{io::Read as _, path::Path};
 
 use serde_json::{Map, Value, json};
 use thalweg_types::limits::MAX_COMMAND_BYTES;
 
 use super::{parse_key, with_target};
 use crate::{
-    cli::{Del, Incr, KeyspaceAction, Keyspaces, Txn},
+    cli::{Commit, Del, Incr, KeyspaceAction, Keyspaces, Txn},
     failure::{Exit, Failure},
     render,
     span::show_time,
@@ -42,16 +42,40 @@ pub fn del_prefix(args: &Del, prefix: &str) -> Result<(), Failure> {
     render::line(&format!("ok, {keys} gone, {revision}durability {durability}"))
 }
 
-pub fn txn(args: &Txn) -> Result<(), Failure> {
-    let body = match (args.transaction.as_deref(), &args.file) {
-        (_, Some(path)) => std::fs::read(path).map_err(|error| Failure::file(path, &error))?,
+/// What is to be done: typed, in a file, or on stdin.
+fn body(typed: Option<&str>, file: Option<&Path>) -> Result<Vec<u8>, Failure> {
+    match (typed, file) {
+        (_, Some(path)) => std::fs::read(path).map_err(|error| Failure::file(path, &error)),
         (None | Some("-"), None) => {
             let mut body = Vec::new();
             std::io::stdin().lock().take(4 * MAX_COMMAND_BYTES as u64).read_to_end(&mut body)?;
-            body
+            Ok(body)
         }
-        (Some(text), None) => text.as_bytes().to_vec(),
-    };
+        (Some(text), None) => Ok(text.as_bytes().to_vec()),
+    }
+}
+
+pub fn commit(args: &Commit) -> Result<(), Failure> {
+    let body = body(args.commit.as_deref(), args.file.as_deref())?;
+    let answer = with_target(&args.place, Access::Write, |target| target.commit(&body))?;
+    if args.place.json { render::line(&answer.to_string()) } else { show_commit(&answer) }
+}
+
+fn show_commit(answer: &Value) -> Result<(), Failure> {
+    let level = answer["durability"].as_str().unwrap_or_default();
+    let revision = answer["revision"].as_u64().map_or(String::new(), |revision| format!("revision {revision}, "));
+    let before = if answer["duplicate"] == json!(true) { "it happened before, " } else { "" };
+    render::line(&format!("ok, {before}{revision}durability {level}"))?;
+    for (op, name) in [("append", "appends"), ("publish", "published")] {
+        for result in answer[name].as_array().into_iter().flatten() {
+            render::line(&format!("{op}\t{result}"))?;
+        }
+    }
+    Ok(())
+}
+
+pub fn txn(args: &Txn) -> Result<(), Failure> {
+    let body = body(args.transaction.as_deref(), args.file.as_deref())?;
     let answer = with_target(&args.place, Access::Write, |target| target.transact(&body))?;
     if args.place.json {
         render::line(&answer.to_string())?;

@@ -6,13 +6,14 @@
 use std::{io::Read, time::Duration};
 
 use serde_json::Value;
-use thalweg_types::{Action, Durability};
+use thalweg_types::Durability;
 use ureq::{
     Agent, Body,
     http::{HeaderMap, Method, Request, Response},
 };
 
-use crate::failure::{Exit, Failure, exit_of};
+use super::answer;
+use crate::failure::{Exit, Failure};
 
 /// Longest error body that is read; an honest one is a line.
 const MAX_ERROR_BYTES: u64 = 64 * 1024;
@@ -157,36 +158,7 @@ impl Http {
 
     /// The failure that an error object of the API stands for.
     pub fn failure_of(&self, body: &Value, status: u16) -> Failure {
-        let field = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
-        let number = |name: &str| body.get(name).and_then(Value::as_u64);
-        let Some(code) = field("code") else {
-            return self.not_ours(&format!("status {status}"));
-        };
-        let action = match field("retry").as_deref() {
-            Some("retry") => Action::Retry,
-            Some("fix") => Action::Fix,
-            _ => Action::Stop,
-        };
-        let exit = if matches!(status, 404 | 410 | 416) { Exit::NotFound } else { exit_of(&code, action) };
-        let message = field("message").unwrap_or_else(|| format!("status {status}"));
-        let failure = Failure::new(exit, code, message);
-        if failure.code == "no_such_stream" {
-            return failure.then(super::STREAMS_HINT);
-        }
-        if let Some(oldest) = number("oldest") {
-            return failure.then(format!("go on with `--from {oldest}`, or look at what there is now"));
-        }
-        match (status, number("start"), number("next")) {
-            (410, Some(start), _) => failure.then(format!("read with `--from {start}`")),
-            (416, _, Some(next)) => {
-                failure.then(format!("the next record will have offset {next}; `thalweg tail` waits for it"))
-            }
-            (409, _, Some(_)) => {
-                failure.then("read what came in between, then append at the next offset; nothing was written")
-            }
-            (412, ..) => failure.then("read the key again and decide anew; nothing was written"),
-            _ => failure,
-        }
+        answer::refused(status, body).unwrap_or_else(|| self.not_ours(&format!("status {status}")))
     }
 
     /// The request or its answer got lost.

@@ -10,7 +10,7 @@ use thalweg_engine::{
     Create, DEFAULT_STATS_KEYS, Database, Keyspace, Options, Order, ProducerInfo, ReadError, ScanRange, Stream,
     StreamInfo, Values, WriteError,
 };
-use thalweg_server::{GroupCall, group_json, info_json, node_status, stats_json, transact_json};
+use thalweg_server::{GroupCall, commit_json, group_json, info_json, node_status, stats_json, transact_json};
 use thalweg_types::{
     Durability, Offset, SpaceTime,
     command::{AppendTerms, CommandError, CommitBuilder, Expect, KeyspaceConfig, StreamConfig},
@@ -19,12 +19,14 @@ use thalweg_types::{
 
 use super::{
     Access, Appended, Found, KeyspaceChange, NewRecord, ProducerRow, ScanQuery, StreamRecord, StreamRow, Target,
-    VisitPairs, VisitRecords, Written, groups, holds_for_absent, no_such_stream, past,
+    VisitPairs, VisitRecords, Written,
+    answer::of_api,
+    groups, holds_for_absent, no_such_stream, past,
     snapshot::{PartialFile, SnapshotAsk},
     watch::{self, VisitChanges, WatchQuery},
 };
 use crate::{
-    failure::{Exit, Failure, exit_of},
+    failure::{Exit, Failure},
     render,
 };
 
@@ -132,9 +134,12 @@ impl Target for Local {
         Ok((deleted.keys, Written { durability: deleted.durability, revision: Some(deleted.revision.get()) }))
     }
 
+    fn commit(&self, commit: &[u8]) -> Result<Value, Failure> {
+        commit_json(&self.database, commit).map_err(of_api)
+    }
+
     fn transact(&self, transaction: &[u8]) -> Result<Value, Failure> {
-        transact_json(&self.database, transaction)
-            .map_err(|error| Failure::new(exit_of(error.code, error.action), error.code, error.message))
+        transact_json(&self.database, transaction).map_err(of_api)
     }
 
     fn keyspace(&self, name: &str) -> Result<Value, Failure> {
@@ -253,9 +258,7 @@ impl Target for Local {
     }
 
     fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure> {
-        group_json(&self.database, call, stream, group, body).map_err(|error| {
-            groups::advised(Failure::new(exit_of(error.code, error.action), error.code, error.message))
-        })
+        group_json(&self.database, call, stream, group, body).map_err(|error| groups::advised(of_api(error)))
     }
 
     fn push(&self, _: &str, _: &str, _: &groups::PushAsk<'_>, _: groups::VisitPushed<'_>) -> Result<(), Failure> {

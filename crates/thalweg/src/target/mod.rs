@@ -3,6 +3,7 @@
 //! Owns: the one trait that keeps commands identical for both, and the types it speaks. The two
 //! implementations translate; they decide nothing.
 
+pub mod answer;
 pub mod caches;
 pub mod coordinate;
 pub mod events;
@@ -229,6 +230,8 @@ pub trait Target: time::TimeTarget + past::PastTarget {
     fn add(&self, keyspace: &str, key: &[u8], delta: i64) -> Result<(i64, Written), Failure>;
     /// Removes all keys with a prefix: how many, unless they were too many to count.
     fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure>;
+    /// Carries out a commit, written and answered as the API does.
+    fn commit(&self, commit: &[u8]) -> Result<Value, Failure>;
     /// Carries out a transaction, written and answered as the API does.
     fn transact(&self, transaction: &[u8]) -> Result<Value, Failure>;
     /// A keyspace and its statistics, as the API shows it.

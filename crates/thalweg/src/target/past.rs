@@ -3,16 +3,17 @@
 use bytes::Bytes;
 use serde_json::Value;
 use thalweg_engine::{Keyspace, ScanRange};
-use thalweg_server::{cursor_of, cursor_text, error::ApiError, versions_json};
+use thalweg_server::{cursor_of, cursor_text, versions_json};
 use thalweg_types::Revision;
 
 use super::{
     Found, Pair, ScanQuery, VisitPairs,
+    answer::of_api,
     http::Ask,
     local::{Local, of_read},
     remote::{self, Remote},
 };
-use crate::failure::{Failure, exit_of};
+use crate::failure::Failure;
 
 /// Pairs and bytes that a scan of an open database holds at a time.
 const PAGE_ITEMS: usize = 1000;
@@ -26,7 +27,6 @@ pub(super) fn scan(
     query: &ScanQuery,
     visit: VisitPairs<'_>,
 ) -> Result<Option<String>, Failure> {
-    let of_api = |error: ApiError| Failure::new(exit_of(error.code, error.action), error.code, error.message);
     let mut iter = match (&query.cursor, query.revision) {
         (Some(text), revision) => {
             let cursor = cursor_of(text.as_bytes()).map_err(of_api)?;

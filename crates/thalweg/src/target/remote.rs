@@ -236,6 +236,11 @@ impl Target for Remote {
         Ok((self.json_of(&reply)?["keys"].as_u64(), self.written(&reply)?))
     }
 
+    fn commit(&self, commit: &[u8]) -> Result<Value, Failure> {
+        let ask = Ask::send(Method::POST, "/v1/commit", commit).header("content-type", "application/json");
+        self.json_of(&self.write(ask, None)?)
+    }
+
     fn transact(&self, transaction: &[u8]) -> Result<Value, Failure> {
         let ask = Ask::send(Method::POST, "/v1/txn", transaction).header("content-type", "application/json");
         self.json_of(&self.write(ask, None)?)
