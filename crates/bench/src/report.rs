@@ -1,11 +1,14 @@
-//! What a suite hands back, as text for people and JSON for programs; both say the same.
+//! What a suite hands back: as text or as a page for people, and JSON for programs; all say the same.
 
-use std::{fmt::Write as _, path::Path, time::Duration};
+mod html;
+
+use std::{fmt::Write as _, fs, path::Path, time::Duration};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table as TextTable, presets};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
+    BenchError,
     machine::{Build, Machine},
     usage::Cost,
 };
@@ -23,6 +26,9 @@ pub struct Report {
     pub conditions: Vec<Condition>,
     /// The figures.
     pub tables: Vec<Table>,
+    /// Figures as pictures; not in JSON, which has the figures.
+    #[serde(skip)]
+    pub plots: Vec<Plot>,
     /// Figures held against what they should be.
     pub checks: Vec<Check>,
     /// What a reader must know to read the figures rightly.
@@ -51,6 +57,17 @@ pub struct Table {
     pub columns: Vec<&'static str>,
     /// Rows as long as the heads.
     pub rows: Vec<Vec<Cell>>,
+}
+
+/// A picture.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    /// Name of its file, without the ending.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// The picture.
+    pub svg: String,
 }
 
 /// One value of a table.
@@ -249,6 +266,7 @@ impl Report {
             build: Build::detect(),
             conditions: Vec::new(),
             tables: Vec::new(),
+            plots: Vec::new(),
             checks: Vec::new(),
             notes,
             cost: Cost::default(),
@@ -278,6 +296,22 @@ impl Report {
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("reports hold only strings and numbers")
+    }
+
+    /// As one page of HTML, plots included, that loads nothing from elsewhere.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        html::page(self)
+    }
+
+    /// Writes the plots as SVG files to a directory, which is made if it is not there.
+    pub fn save_plots(&self, dir: &Path) -> Result<(), BenchError> {
+        fs::create_dir_all(dir).map_err(BenchError::files(dir))?;
+        for plot in &self.plots {
+            let path = dir.join(format!("{}.svg", plot.name));
+            fs::write(&path, &plot.svg).map_err(BenchError::files(&path))?;
+        }
+        Ok(())
     }
 
     /// As text tables.

@@ -179,9 +179,12 @@ fn the_engine_suite_runs() {
 #[test]
 fn the_backends_suite_runs_and_plots() {
     let dir = tempfile::tempdir().unwrap();
-    let plots = dir.path().to_str().unwrap();
-    let few = ["backends", "--samples", "1", "--backends", "lsm,sqlite", "--modes", "behind-log", "--plots", plots];
-    let report = bench(&few);
+    let (plots, page) = (dir.path().join("plots"), dir.path().join("report.html"));
+    let (plots, page) = (plots.to_str().unwrap(), page.to_str().unwrap());
+    let few = ["backends", "--samples", "1", "--backends", "lsm,sqlite", "--modes", "behind-log"];
+    let report = bench(&[&few[..], &["--plots", plots, "--html", page]].concat());
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.matches("<svg").count() >= 10 && page.contains("raw disk probe"), "{page}");
     assert!(report["notes"].as_array().is_some_and(|notes| notes.len() > 2), "{report}");
     assert!(std::fs::read_dir(plots).unwrap().count() >= 10, "a plot per group");
 }

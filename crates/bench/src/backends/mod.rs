@@ -16,7 +16,7 @@ mod subjects;
 mod tests;
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -33,7 +33,7 @@ use crate::{
     data::{KEY_BYTES, Values},
     engine::Contender,
     probe::{Probe, Sync},
-    report::Table,
+    report::{Plot, Table},
     stats::median,
     usage::{Usage, Whose},
 };
@@ -172,7 +172,6 @@ pub fn run_beside(
         workload: Workload { values: Values::new(options.value_bytes, options.seed), seed: options.seed },
         effort: Effort { samples: options.samples, cache_bytes: options.cache_mib << 20 },
         scratch: &scratch,
-        plots: options.plots.as_deref(),
     };
     if !options.no_groups {
         suite.groups(&options.only, &mut report, progress)?;
@@ -182,6 +181,9 @@ pub fn run_beside(
     }
     if let Some(threads) = options.sweep_readers {
         suite.sweep_readers(threads, &mut report, progress)?;
+    }
+    if let Some(dir) = &options.plots {
+        report.save_plots(dir)?;
     }
     report.cost = Usage::read(Whose::Own).since(&usage);
     report.seconds = begun.elapsed().as_secs_f64();
@@ -213,7 +215,6 @@ struct Suite<'a> {
     workload: Workload,
     effort: Effort,
     scratch: &'a Scratch,
-    plots: Option<&'a Path>,
 }
 
 /// Row A, with what the row's targets need beside it.
@@ -248,7 +249,9 @@ impl Suite<'_> {
                 _ => Ok(()),
             };
             let cells = self.measure(group, &subjects, beside, progress)?;
-            self.plot_bars(group, &cells)?;
+            if !cells.is_empty() {
+                report.plots.push(bars(group, &cells)?);
+            }
             all.extend(cells);
         }
         if !probed.is_empty() {
@@ -280,25 +283,22 @@ impl Suite<'_> {
         measure(group, subjects, &self.workload, self.effort, self.scratch, beside, progress)
     }
 
-    fn plot_bars(&self, group: Group, cells: &[Cell]) -> Result<(), BenchError> {
-        let Some(dir) = self.plots else { return Ok(()) };
-        let what = group.what();
-        let words = what.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-        let name = format!("{}-{}", group.name(), words.collect::<Vec<_>>().join("-"));
-        let title = format!("{}: {what} (durable writes; bar: mean, line: 95 % interval)", group.name());
-        plots::bars(dir, &name, &title, &cells.iter().collect::<Vec<_>>()).map(drop)
-    }
-
     fn sweep_size(&self, most: u64, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let sizes: Vec<u64> =
             std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most).collect();
         let cells = self.sweep(sizes.iter().map(|size| Group::ReadsOf(*size)), progress)?;
         report.tables.push(sweep_table("sweep over data size: random reads, µs", &cells));
         report.notes.extend(conclusions::of_sizes(&cells, self.effort.cache_bytes));
-        self.plot_lines("sweep-data-size", ("entries, log scale", "µs per read, log scale"), &cells, &|cell| {
-            let Group::ReadsOf(entries) = cell.group else { return (f64::NAN, f64::NAN) };
-            (entries as f64, cell.statistics.mean)
-        })
+        report.plots.push(lines(
+            "sweep-data-size",
+            ("entries, log scale", "µs per read, log scale"),
+            &cells,
+            &|cell| {
+                let Group::ReadsOf(entries) = cell.group else { return (f64::NAN, f64::NAN) };
+                (entries as f64, cell.statistics.mean)
+            },
+        )?);
+        Ok(())
     }
 
     fn sweep_readers(&self, most: u64, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
@@ -309,10 +309,16 @@ impl Suite<'_> {
             .tables
             .push(sweep_table("sweep over readers: random reads of 10,000 entries, µs of wall time per read", &cells));
         report.notes.extend(conclusions::of_readers(&cells));
-        self.plot_lines("sweep-readers", ("threads, log scale", "reads/s of all, log scale"), &cells, &|cell| {
-            let Group::Readers(threads) = cell.group else { return (f64::NAN, f64::NAN) };
-            (threads as f64, cell.rate())
-        })
+        report.plots.push(lines(
+            "sweep-readers",
+            ("threads, log scale", "reads/s of all, log scale"),
+            &cells,
+            &|cell| {
+                let Group::Readers(threads) = cell.group else { return (f64::NAN, f64::NAN) };
+                (threads as f64, cell.rate())
+            },
+        )?);
+        Ok(())
     }
 
     /// Sweeps read: how writes are synced doesn't matter to them, so one mode of each store is enough.
@@ -333,24 +339,30 @@ impl Suite<'_> {
         }
         Ok(cells)
     }
+}
 
-    fn plot_lines(
-        &self,
-        name: &str,
-        axes: (&str, &str),
-        cells: &[Cell],
-        point: &dyn Fn(&Cell) -> (f64, f64),
-    ) -> Result<(), BenchError> {
-        let Some(dir) = self.plots else { return Ok(()) };
-        let mut lines: Vec<plots::Line> = Vec::new();
-        for cell in cells {
-            match lines.iter_mut().find(|(store, _)| *store == cell.store) {
-                Some((_, points)) => points.push(point(cell)),
-                None => lines.push((cell.store.clone(), vec![point(cell)])),
-            }
+fn bars(group: Group, cells: &[Cell]) -> Result<Plot, BenchError> {
+    let what = group.what();
+    let words = what.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let name = format!("{}-{}", group.name(), words.collect::<Vec<_>>().join("-"));
+    let title = format!("{}: {what} (durable writes; bar: mean, line: 95 % interval)", group.name());
+    plots::bars(&name, &title, &cells.iter().collect::<Vec<_>>())
+}
+
+fn lines(
+    name: &str,
+    axes: (&str, &str),
+    cells: &[Cell],
+    point: &dyn Fn(&Cell) -> (f64, f64),
+) -> Result<Plot, BenchError> {
+    let mut lines: Vec<plots::Line> = Vec::new();
+    for cell in cells {
+        match lines.iter_mut().find(|(store, _)| *store == cell.store) {
+            Some((_, points)) => points.push(point(cell)),
+            None => lines.push((cell.store.clone(), vec![point(cell)])),
         }
-        plots::lines(dir, name, name, axes, &lines).map(drop)
     }
+    plots::lines(name, name, axes, &lines)
 }
 
 /// Rates at a glance: a row per group, a column per store would not fit, so a row per group and mode.

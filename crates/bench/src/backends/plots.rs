@@ -1,11 +1,6 @@
-//! The figures as SVG, one file per group: a bar per store with its 95 % interval, a line per store for sweeps.
+//! The figures as SVG, a plot per group: a bar per store with its 95 % interval, a line per store for sweeps.
 //!
 //! Text is left to the viewer's fonts; nothing of the system's is read.
-
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
 
 use plotters::prelude::{
     BLACK, ChartBuilder, Circle, Color, IntoDrawingArea, IntoLogRange, LineSeries, PathElement, RGBColor, Rectangle,
@@ -13,7 +8,10 @@ use plotters::prelude::{
 };
 
 use super::{cells::Cell, subjects::Mode};
-use crate::{BenchError, report::number};
+use crate::{
+    BenchError,
+    report::{Plot, number},
+};
 
 const SIZE: (u32, u32) = (960, 480);
 const COLOURS: [RGBColor; 6] = [
@@ -29,24 +27,19 @@ const COLOURS: [RGBColor; 6] = [
 pub type Line = (String, Vec<(f64, f64)>);
 
 /// Draws the cells of one group, which share their operation.
-pub fn bars(dir: &Path, name: &str, title: &str, cells: &[&Cell]) -> Result<PathBuf, BenchError> {
-    let mut svg = String::new();
-    draw_bars(&mut svg, title, cells).map_err(BenchError::subject("the plot", "drawing"))?;
-    write(dir, name, &svg)
+pub fn bars(name: &str, title: &str, cells: &[&Cell]) -> Result<Plot, BenchError> {
+    plot(name, title, |svg| draw_bars(svg, title, cells))
 }
 
 /// Draws lines over a logarithmic parameter.
-pub fn lines(dir: &Path, name: &str, title: &str, axes: (&str, &str), lines: &[Line]) -> Result<PathBuf, BenchError> {
-    let mut svg = String::new();
-    draw_lines(&mut svg, title, axes, lines).map_err(BenchError::subject("the plot", "drawing"))?;
-    write(dir, name, &svg)
+pub fn lines(name: &str, title: &str, axes: (&str, &str), lines: &[Line]) -> Result<Plot, BenchError> {
+    plot(name, title, |svg| draw_lines(svg, title, axes, lines))
 }
 
-fn write(dir: &Path, name: &str, svg: &str) -> Result<PathBuf, BenchError> {
-    fs::create_dir_all(dir).map_err(BenchError::files(dir))?;
-    let path = dir.join(format!("{name}.svg"));
-    fs::write(&path, svg).map_err(BenchError::files(&path))?;
-    Ok(path)
+fn plot(name: &str, title: &str, draw: impl FnOnce(&mut String) -> Result<(), String>) -> Result<Plot, BenchError> {
+    let mut svg = String::new();
+    draw(&mut svg).map_err(BenchError::subject("the plot", "drawing"))?;
+    Ok(Plot { name: name.to_owned(), title: title.to_owned(), svg })
 }
 
 fn draw_bars(svg: &mut String, title: &str, cells: &[&Cell]) -> Result<(), String> {

@@ -37,13 +37,15 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
     let before = Usage::read(Whose::Own);
     let mut suite = Suite { options, scratch: &scratch, server: None, progress, lines: Vec::new(), last: None };
     suite.all(&mut report)?;
+    let axes = ("requests above the percentile, 1 in N", "µs end to end");
+    for (number, line) in suite.lines.iter().enumerate() {
+        report.plots.push(plots::lines(&format!("pubsub-{number}"), &line.0, axes, std::slice::from_ref(line))?);
+    }
     if let Some(dir) = &options.plots {
-        let axes = ("requests above the percentile, 1 in N", "µs end to end");
-        for (number, (name, points)) in suite.lines.iter().enumerate() {
-            let line = (name.clone(), points.clone());
-            let path = plots::lines(dir, &format!("pubsub-{number}"), name, axes, &[line])?;
-            report.notes.push(format!("plot of {name}: {}", path.display()));
-        }
+        report.save_plots(dir)?;
+        let told =
+            report.plots.iter().map(|plot| format!("plot of {}: {}/{}.svg", plot.title, dir.display(), plot.name));
+        report.notes.extend(told.collect::<Vec<_>>());
     }
     report.cost = Usage::read(Whose::Own).since(&before);
     report.seconds = begun.elapsed().as_secs_f64();

@@ -72,6 +72,9 @@ pub struct Suite<O: Args> {
     /// Also write the report as JSON to this file
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Also write the report with its plots as one HTML page to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 impl Bench {
@@ -114,6 +117,9 @@ impl<O: Args> Suite<O> {
         let json = report.to_json();
         if let Some(path) = &self.output {
             std::fs::write(path, &json).map_err(|error| Failure::file(path, &error))?;
+        }
+        if let Some(path) = &self.html {
+            std::fs::write(path, report.to_html()).map_err(|error| Failure::file(path, &error))?;
         }
         let shown = if self.json { json } else { report.to_text() };
         render::line(shown.trim_end())?;

@@ -1,0 +1,122 @@
+//! A report as one HTML page: the same words and figures as the text, and the plots, with nothing loaded from elsewhere.
+
+use std::fmt::Write as _;
+
+use super::{Cell, Report, Table, Verdict};
+
+const STYLE: &str = "body{font:14px/1.5 sans-serif;margin:2em auto;max-width:1100px;padding:0 1em;color:#222}\
+pre{white-space:pre-wrap;background:#f4f4f4;padding:1em}\
+div.wide{overflow-x:auto}\
+table{border-collapse:collapse;margin:.5em 0 1.5em}\
+th,td{border-bottom:1px solid #ddd;padding:.2em .6em;text-align:left;vertical-align:top}\
+td.figure{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
+td.missed{color:#a1232b;font-weight:bold}td.void{color:#8a5a00;font-weight:bold}\
+svg{max-width:100%;height:auto}";
+
+/// The page.
+pub fn page(report: &Report) -> String {
+    let mut out = String::with_capacity(64 * 1024);
+    let title = format!("thalweg bench {}", report.suite);
+    let _ = write!(
+        out,
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>\
+         </head><body>\n<h1>{title}</h1>\n"
+    );
+    let mut head = String::new();
+    report.write_head(&mut head);
+    let _ = write!(out, "<pre>{}</pre>\n", Escaped(&head));
+    if !report.checks.is_empty() {
+        write_checks(&mut out, report);
+    }
+    for note in &report.notes {
+        let _ = write!(out, "<p>Note: {}</p>\n", Escaped(note));
+    }
+    for plot in &report.plots {
+        // Drawn by ourselves, with their words escaped.
+        let _ = write!(out, "<h2>{}</h2>\n{}\n", Escaped(&plot.title), plot.svg);
+    }
+    for table in &report.tables {
+        write_table(&mut out, table);
+    }
+    out.push_str("</body></html>\n");
+    out
+}
+
+fn write_checks(out: &mut String, report: &Report) {
+    out.push_str("<h2>checks</h2>\n<table><tr><th>figure<th>required<th>measured<th>verdict</tr>\n");
+    for check in &report.checks {
+        let verdict = match check.verdict {
+            Verdict::Met => "<td>met",
+            Verdict::Missed => "<td class=\"missed\">missed",
+            Verdict::Void => "<td class=\"void\">void",
+        };
+        let (what, required, measured) = (Escaped(&check.what), Escaped(&check.required), Escaped(&check.measured));
+        let _ = write!(out, "<tr><td>{what}<td>{required}<td>{measured}{verdict}</tr>\n");
+    }
+    out.push_str("</table>\n");
+}
+
+fn write_table(out: &mut String, table: &Table) {
+    let _ = write!(out, "<h2>{}</h2>\n<div class=\"wide\"><table><tr>", Escaped(&table.title));
+    for column in &table.columns {
+        let _ = write!(out, "<th>{}", Escaped(column));
+    }
+    out.push_str("</tr>\n");
+    for row in &table.rows {
+        out.push_str("<tr>");
+        for cell in row {
+            let class = if matches!(cell, Cell::Text(_)) { "" } else { " class=\"figure\"" };
+            let _ = write!(out, "<td{class}>{}", Escaped(&cell.text()));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</table></div>\n");
+}
+
+/// Text in which nothing is markup.
+struct Escaped<'a>(&'a str);
+
+impl std::fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for part in self.0.split_inclusive(['&', '<', '>', '"']) {
+            let (text, escape) = match part.as_bytes().last() {
+                Some(b'&') => (&part[..part.len() - 1], "&amp;"),
+                Some(b'<') => (&part[..part.len() - 1], "&lt;"),
+                Some(b'>') => (&part[..part.len() - 1], "&gt;"),
+                Some(b'"') => (&part[..part.len() - 1], "&quot;"),
+                _ => (part, ""),
+            };
+            f.write_str(text)?;
+            f.write_str(escape)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::report::{Check, Plot};
+
+    #[test]
+    fn the_page_says_what_the_text_says_and_loads_nothing() {
+        let mut report = Report::begin("log", Path::new("."));
+        report.condition("durability", "disk");
+        let mut table = Table::new("appends < 1 MiB & more", &["batch", "rate/s"]);
+        table.row(vec!["10 \"x\"".into(), 12_345.6.into()]);
+        report.tables.push(table);
+        report.checks.push(Check::at_least("rate", 0.8, 0.85, " ×"));
+        report.plots.push(Plot { name: "p".to_owned(), title: "a plot".to_owned(), svg: "<svg></svg>".to_owned() });
+        let html = report.to_html();
+        let parts =
+            ["durability: disk", "appends &lt; 1 MiB &amp; more", "10 &quot;x&quot;", "12,346", "missed", "<svg>"];
+        for part in parts {
+            assert!(html.contains(part), "{part} in\n{html}");
+        }
+        for elsewhere in ["src=", "href=", "http://", "https://", "url("] {
+            assert!(!html.contains(elsewhere), "{elsewhere} in\n{html}");
+        }
+    }
+}
