@@ -192,6 +192,12 @@ impl Server {
         self.native.as_ref().and_then(thalweg_transport::Listener::fingerprint)
     }
 
+    /// The configured certificate of the native protocol, to be read anew; `None` if none is configured, or served.
+    #[must_use]
+    pub fn certificate(&self) -> Option<native::security::Certificate> {
+        self.native.as_ref().and_then(|native| native::security::Certificate::of(native, &self.app.config))
+    }
+
     /// Serves until `shutdown` resolves, then stops and closes the database.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
         let Self { listener, address, native, resp, app, stop } = self;

@@ -89,6 +89,40 @@ async fn a_configured_certificate_is_served() {
 }
 
 #[tokio::test]
+async fn a_certificate_is_read_anew_when_asked_and_kept_if_it_is_none() {
+    let (files, others) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    Identity::development(files.path(), [127, 0, 0, 1].into()).unwrap();
+    let next = Identity::development(others.path(), [127, 0, 0, 1].into()).unwrap().fingerprint();
+    let (mut node, _directory) = node(true, |config| {
+        config.native_certificate = PemFile::At(files.path().join(CERTIFICATE_FILE));
+        config.native_key = PemFile::At(files.path().join(KEY_FILE));
+    })
+    .await;
+    let certificate = node.certificate.clone().unwrap();
+    let mut before = Vec::new();
+    for kind in [Kind::Tls, Kind::Quic] {
+        before.push(node.carried(kind).await);
+    }
+    let old = node.fingerprint;
+    // A certificate without its key is as none.
+    std::fs::copy(others.path().join(CERTIFICATE_FILE), files.path().join(CERTIFICATE_FILE)).unwrap();
+    assert!(certificate.reload().is_err());
+    node.carried(Kind::Tls).await.is_served().await;
+    std::fs::copy(others.path().join(KEY_FILE), files.path().join(KEY_FILE)).unwrap();
+    assert_eq!(certificate.reload().unwrap(), next);
+    for kind in [Kind::Tls, Kind::Quic] {
+        node.fingerprint = old;
+        assert!(node.dial_over(&Dialer::new(), kind).await.is_err(), "{kind}: the old one is gone");
+        node.fingerprint = Some(next);
+        node.carried(kind).await.is_served().await;
+    }
+    for mut connection in before {
+        connection.is_served().await;
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn garbage_and_half_frames_end_their_connection_and_nothing_else() {
     let short = |config: &mut Config| config.header_timeout = Span(Duration::from_millis(300));
     for (tls, kinds) in [(false, [Kind::Tcp, Kind::Quic]), (true, [Kind::Tls, Kind::Quic])] {

@@ -12,7 +12,7 @@ use std::{
     net::IpAddr,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use rustls::{
@@ -34,11 +34,11 @@ pub const KEY_FILE: &str = "native-key.pem";
 /// Largest PEM file that is read. Larger: typed error.
 pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
-/// A certificate chain and its private key. Cheap to clone; its debug form shows no key.
+/// A certificate chain and its private key. Cheap to clone, and clones stay one: what replaces the certificate of one
+/// replaces it for all. Its debug form shows no key.
 #[derive(Clone)]
 pub struct Identity {
-    key: Arc<CertifiedKey>,
-    fingerprint: Fingerprint,
+    key: Arc<RwLock<Arc<CertifiedKey>>>,
 }
 
 impl Identity {
@@ -75,25 +75,30 @@ impl Identity {
     }
 
     fn of(certified: CertifiedKey) -> Self {
-        // Never without a certificate: they are read or made above.
-        let fingerprint = Fingerprint::of(&certified.cert[0]);
-        Self { key: Arc::new(certified), fingerprint }
+        Self { key: Arc::new(RwLock::new(Arc::new(certified))) }
+    }
+
+    /// Takes over the certificate and key of `other`: for handshakes from now on. Connections that are there stay.
+    pub fn replace(&self, other: &Self) {
+        let key = other.key();
+        *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
     /// The SHA-256 of the certificate: what clients pin.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
+        // Never without a certificate: they are read or made.
+        Fingerprint::of(&self.key().cert[0])
     }
 
     pub(crate) fn key(&self) -> Arc<CertifiedKey> {
-        Arc::clone(&self.key)
+        Arc::clone(&self.key.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Identity").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
+        f.debug_struct("Identity").field("fingerprint", &self.fingerprint()).finish_non_exhaustive()
     }
 }
 

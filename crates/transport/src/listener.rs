@@ -109,11 +109,17 @@ impl Listener {
         self.quic.iter().map(|endpoint| endpoint.stats().accepted_handshakes).collect()
     }
 
+    /// Who it says it is; `None` without TLS and QUIC.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Identity> {
+        let is_used = self.tls.is_some() || !self.quic.is_empty();
+        self.options.identity.as_ref().filter(|_| is_used)
+    }
+
     /// The certificate's fingerprint, for clients to pin; `None` without TLS and QUIC.
     #[must_use]
     pub fn fingerprint(&self) -> Option<Fingerprint> {
-        let is_used = self.tls.is_some() || !self.quic.is_empty();
-        self.options.identity.as_ref().filter(|_| is_used).map(Identity::fingerprint)
+        self.identity().map(Identity::fingerprint)
     }
 
     /// What the kernel really holds for a UDP socket in each direction; `None` without QUIC. Less than was asked for

@@ -8,8 +8,8 @@ use std::{io, sync::Arc};
 use rustls::{
     ClientConfig, ConfigBuilder, ConfigSide, ServerConfig, WantsVerifier,
     crypto::{CryptoProvider, aws_lc_rs},
-    server::{NoServerSessionStorage, ResolvesServerCert},
-    sign::SingleCertAndKey,
+    server::{ClientHello, NoServerSessionStorage, ResolvesServerCert},
+    sign::CertifiedKey,
     version::TLS13,
 };
 
@@ -32,11 +32,20 @@ fn versions<S: ConfigSide>(builder: ConfigBuilder<S, rustls::WantsVersions>) -> 
     builder.with_protocol_versions(&[&TLS13]).expect("the provider has suites of TLS 1.3")
 }
 
+/// Whatever certificate the identity has when a handshake comes.
+#[derive(Debug)]
+struct Current(Identity);
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.key())
+    }
+}
+
 /// A server's half.
 pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
     let builder = versions(ServerConfig::builder_with_provider(Arc::new(provider())));
-    let certificate: Arc<dyn ResolvesServerCert> = Arc::new(SingleCertAndKey::from(identity.key()));
-    let mut config = builder.with_no_client_auth().with_cert_resolver(certificate);
+    let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Current(identity.clone())));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

@@ -133,7 +133,7 @@ knobs! {
     /// the CPU for each byte, and a signature for each connection.
     native_tls: bool = |_| false;
     /// PEM file with the certificate of the native protocol, and those between it and its authority; development: one that
-    /// the server makes and keeps in its data directory, for clients that know its fingerprint. Costs a restart to replace.
+    /// the server makes and keeps in its data directory, for clients that know its fingerprint. Costs a SIGHUP to replace.
     native_certificate: PemFile = |_| PemFile::Development;
     /// PEM file with the private key of `native_certificate`; both are files, or none is. Costs nothing by itself.
     native_key: PemFile = |_| PemFile::Development;

@@ -1,10 +1,10 @@
 //! How the native port listens: which carriers, with which certificate.
 //!
-//! Owns: reading or making the certificate, telling what there is. Does not own what is done with connections.
+//! Owns: reading or making the certificate, reading it anew, telling what there is. Does not own what is done with connections.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::PathBuf};
 
-use thalweg_transport::{Identity, IdentityError, ListenOptions, Listener, QuicOptions, TcpSecurity};
+use thalweg_transport::{Fingerprint, Identity, IdentityError, ListenOptions, Listener, QuicOptions, TcpSecurity};
 
 use crate::config::{Config, PemFile};
 
@@ -43,6 +43,33 @@ fn identity(config: &Config, address: IpAddr) -> Result<Identity, IdentityError>
         // a program has opened may live elsewhere, or nowhere.
         _ if config.data.is_dir() => Identity::development(&config.data, address),
         _ => Identity::ephemeral(address),
+    }
+}
+
+/// The configured certificate of a port that serves it, to be read anew.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    served: Identity,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Certificate {
+    /// That of a listener; `None` if no files are configured, or nothing is served with them.
+    pub(crate) fn of(listener: &Listener, config: &Config) -> Option<Self> {
+        match (&config.native_certificate, &config.native_key) {
+            (PemFile::At(certificate), PemFile::At(key)) => {
+                Some(Self { served: listener.identity()?.clone(), certificate: certificate.clone(), key: key.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads the files anew: for handshakes from now on; connections that are there stay. What cannot be used is an
+    /// error, and changes nothing. Blocks for the files.
+    pub fn reload(&self) -> Result<Fingerprint, IdentityError> {
+        self.served.replace(&Identity::from_pem_files(&self.certificate, &self.key)?);
+        Ok(self.served.fingerprint())
     }
 }
 

@@ -28,6 +28,7 @@ pub struct Node {
     pub native: Option<SocketAddr>,
     pub resp: Option<SocketAddr>,
     pub fingerprint: Option<thalweg_transport::Fingerprint>,
+    pub certificate: Option<thalweg_server::native::security::Certificate>,
     pub db: Database,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<Result<(), ServerError>>,
@@ -72,12 +73,12 @@ impl Node {
     pub async fn over(config: Config, db: Database) -> Self {
         let server = Server::bind(config, &db).await.unwrap();
         let (address, native, resp) = (server.local_addr(), server.native_addr(), server.resp_addr());
-        let fingerprint = server.fingerprint();
+        let (fingerprint, certificate) = (server.fingerprint(), server.certificate());
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(server.run(async {
             let _ = stopped.await;
         }));
-        Self { address, native, resp, fingerprint, db, stop: Some(stop), running, _dir: None }
+        Self { address, native, resp, fingerprint, certificate, db, stop: Some(stop), running, _dir: None }
     }
 
     pub async fn connect(&self) -> Client {

@@ -1,6 +1,6 @@
 //! `serve`: the process around the server.
 //!
-//! Owns: reading flags into a [`Given`], log output, signals, the startup line, the order of starting and
+//! Owns: reading flags into a [`Given`], log output, signals (stopping, and SIGHUP for the certificate), the startup line, the order of starting and
 //! stopping. Does not own: any knob (they are `thalweg_server::config`'s, flags follow from its table) and
 //! anything about requests.
 
@@ -16,6 +16,7 @@ use thalweg_engine::{Create, Database, OpenReport, Options, Repair};
 use thalweg_server::{
     Server, ServerError,
     config::{Config, ConfigError, Given, KNOBS, Layers, LogFormat, LogLevel, Resolved, example},
+    native::security::Certificate,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::filter::LevelFilter;
@@ -179,6 +180,9 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
             .then("stop what listens there, or choose another address with --native"),
         error => Failure::of(&error),
     })?;
+    if let Some(certificate) = server.certificate() {
+        tokio::spawn(reload(certificate, signal(SignalKind::hangup())?));
+    }
     // Nobody may be reading it, and a node does not fall over that.
     let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
     if let Some(fingerprint) = server.fingerprint() {
@@ -207,6 +211,16 @@ impl Stop {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// Reads the configured certificate anew at each SIGHUP.
+async fn reload(certificate: Certificate, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        match certificate.reload() {
+            Ok(fingerprint) => tracing::info!(%fingerprint, "SIGHUP: new connections get the certificate as it is now"),
+            Err(error) => tracing::error!(%error, "SIGHUP: the certificate stays as it was"),
         }
     }
 }
