@@ -4,7 +4,9 @@
 use std::fmt::Write as _;
 
 use super::{ByteSize, Config, KNOBS, Resolved, RespAddress};
-use thalweg_types::limits::DEFAULT_CACHED_SUBJECTS;
+use thalweg_types::limits::{
+    DEFAULT_CACHED_SUBJECTS, MAX_COMPACTION_KEY_BYTES, MAX_OPEN_SNAPSHOTS, MAX_WATCH_QUEUES_BYTES, SNAPSHOT_CHUNK_BYTES,
+};
 
 use crate::limits::{
     CACHED_SUBJECT_BYTES, CONNECTION_BYTES, HANDSHAKE_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES,
@@ -18,9 +20,14 @@ const TAIL_BYTES: u64 = {
     if http > NATIVE_PAGE_BYTES { http } else { NATIVE_PAGE_BYTES }
 };
 
+/// What a snapshot that is being taken holds: a chunk before, in and after each of at most four threads that compress,
+/// some that are gathered and sent.
+const SNAPSHOT_BYTES: u64 = 16 * SNAPSHOT_CHUNK_BYTES as u64;
+
 impl Config {
     /// What each bound can cost in memory at worst, with the sum last. Not in it: the page cache, which
-    /// the kernel gives back, and about 20 MiB for the program itself.
+    /// the kernel gives back, about 20 MiB for the program itself, and what grows with what is stored
+    /// ([`Resolved::explain`] says it).
     #[must_use]
     pub fn memory(&self) -> Vec<(String, ByteSize)> {
         let times = |count: u32, bytes: u64| u64::from(count).saturating_mul(bytes);
@@ -70,6 +77,12 @@ impl Config {
                 ),
                 times(self.max_tails, TAIL_BYTES + PUSH_LEDGER_BYTES),
             ),
+            ("changes that wait for watches".to_owned(), MAX_WATCH_QUEUES_BYTES as u64),
+            (
+                format!("snapshots being taken: {MAX_OPEN_SNAPSHOTS} x {}", ByteSize(SNAPSHOT_BYTES)),
+                MAX_OPEN_SNAPSHOTS as u64 * SNAPSHOT_BYTES,
+            ),
+            ("keys of a stream that is being compacted".to_owned(), MAX_COMPACTION_KEY_BYTES as u64),
             (
                 format!("subscriptions: max_subscriptions x {SUBSCRIPTION_BYTES}"),
                 times(self.max_subscriptions, SUBSCRIPTION_BYTES),
@@ -108,6 +121,9 @@ impl Resolved {
         for (what, bytes) in self.config.memory() {
             let _ = writeln!(out, "  {:>10.1} MiB  {what}", bytes.0 as f64 / (1024.0 * 1024.0));
         }
+        out.push_str(
+            "  and with what is stored: up to 300 bytes for each stream, 100 for each record that waits in a consumer group\n",
+        );
         if self.config.backend.0 == Some(thalweg_engine::BackendKind::Memory) {
             out.push_str("  and everything stored: the memory backend keeps it all\n");
         }

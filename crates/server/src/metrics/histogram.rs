@@ -124,6 +124,8 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -151,5 +153,22 @@ mod tests {
         let all = shards.histogram(1).unwrap();
         assert_eq!((all.count, all.buckets[bucket_of(Duration::from_micros(100))].1), (4000, 4000));
         assert!((all.sum - 0.4).abs() < 1e-9);
+    }
+
+    /// Says what every request pays: `cargo test --release -p thalweg-server --lib -- --ignored --nocapture recording`.
+    #[test]
+    #[ignore = "measures: alone, with --nocapture"]
+    fn recording_costs_little() {
+        const TIMES: u32 = 5_000_000;
+        let shards = Shards::new(2, 2);
+        let begun = Instant::now();
+        for _ in 0..TIMES {
+            let from = Instant::now();
+            shards.record(1, 1, std::hint::black_box(from.elapsed()));
+        }
+        let each = begun.elapsed() / TIMES;
+        eprintln!("timing a request and recording it: {each:?}, the clock read twice included");
+        assert_eq!(shards.count(1), u64::from(TIMES));
+        assert!(each < Duration::from_micros(1), "{each:?}");
     }
 }
