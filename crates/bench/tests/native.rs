@@ -190,6 +190,10 @@ fn what_can_not_be_done_is_said() {
         let error = pubsub::run(&options(&format!("--target {closed}"), &flags), &mut Quiet).unwrap_err().to_string();
         assert!(error.contains(part), "{flags}: {error}");
     }
+    let error = cache::run(&options("", "--only=nothing"), &mut Quiet).unwrap_err().to_string();
+    assert!(error.contains("put 0 B, "), "what there is: {error}");
+    let error = streams::run(&options("", "--only=nothing"), &mut Quiet).unwrap_err().to_string();
+    assert!(error.contains("is in none of: "), "{error}");
     let error = pubsub::run(&options(&format!("--target {closed}"), "--bare 0"), &mut Quiet).unwrap_err().to_string();
     assert!(error.contains("native port") || error.contains("refused"), "{error}");
 }

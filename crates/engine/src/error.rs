@@ -249,10 +249,15 @@ pub enum WriteError {
         queued_bytes: usize,
     },
     /// Too little disk space is left for new data. Nothing happened.
-    #[error("disk full ({free_bytes} bytes free): delete or trim data, or add space")]
+    #[error(
+        "disk full: {free_bytes} bytes are free, and {reserve_bytes} are kept for deletes and trims (reserve_bytes): \
+         delete or trim data, or add space"
+    )]
     DiskFull {
         /// Bytes free.
         free_bytes: u64,
+        /// Bytes that are kept.
+        reserve_bytes: u64,
     },
     /// The disk is too slow in preparing log segments. Nothing happened.
     #[error("{reason}: retry later")]
@@ -376,7 +381,7 @@ impl From<ProposeError> for WriteError {
 impl From<AppendError> for WriteError {
     fn from(error: AppendError) -> Self {
         match error {
-            AppendError::DiskFull { free_bytes, .. } => Self::DiskFull { free_bytes },
+            AppendError::DiskFull { free_bytes, reserve_bytes } => Self::DiskFull { free_bytes, reserve_bytes },
             AppendError::Closed => Self::Closed,
             AppendError::TooLarge { .. } => Self::Command(CommandError::CommitTooLarge),
             AppendError::NoSegment { .. } => Self::NoSegment { reason: error.to_string() },

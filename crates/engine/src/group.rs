@@ -43,6 +43,9 @@ use crate::{
     stream::Stream,
 };
 
+/// Members after which a page of groups ends.
+pub const MAX_LISTED_MEMBERS: usize = 10_000;
+
 /// A group as of the last applied entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
@@ -205,6 +208,29 @@ impl Database {
         let machine = &self.inner.open.machine;
         let look = |(stream, id)| Group { db: self.clone(), stream, id }.look();
         machine.group_streams()?.into_iter().map(look).filter_map(Result::transpose).collect()
+    }
+
+    /// Groups after one, by id, of a stream or of all, and whether there may be more: at most `limit`, and no more
+    /// than it takes to bring their members to [`MAX_LISTED_MEMBERS`].
+    pub fn groups_after(
+        &self,
+        stream: Option<StreamId>,
+        after: GroupId,
+        limit: usize,
+    ) -> Result<(Vec<GroupInfo>, bool), ReadError> {
+        let (mut page, mut members) = (Vec::new(), 0);
+        let wanted = |(of, id): &(StreamId, GroupId)| *id > after && stream.is_none_or(|stream| stream == *of);
+        for (stream, id) in self.inner.open.machine.group_streams()?.into_iter().filter(wanted) {
+            if page.len() >= limit || members >= MAX_LISTED_MEMBERS {
+                return Ok((page, true));
+            }
+            // One that was deleted meanwhile is not listed.
+            if let Some(info) = (Group { db: self.clone(), stream, id }).look()? {
+                members += info.members.len();
+                page.push(info);
+            }
+        }
+        Ok((page, false))
     }
 }
 

@@ -63,7 +63,7 @@ pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{
     Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupMember, GroupStart,
-    HeldAttempt, Message, Push, PushRequest, PushWaits, Ready, Settled,
+    HeldAttempt, MAX_LISTED_MEMBERS, Message, Push, PushRequest, PushWaits, Ready, Settled,
 };
 pub use keyspace::{Entry, Head, Keyspace, KeyspaceInfo, KeyspaceIter, Order, ScanItem, ScanRange, Values};
 pub use keyspace_admin::{DEFAULT_STATS_KEYS, KeyspaceStats};

@@ -275,7 +275,10 @@ writes!(CommitBuilder, |list: &mut Self, id, terms, batch| Ok(list.append_with(i
 writes!(Operations, |list: &mut Self, id, terms: &AppendTerms<'_>, batch| match terms.producer {
     None => Ok(list.append(id, terms.expected, batch).map(drop)?),
     // Nobody remembers which list of a transaction was carried out, nor what it read.
-    Some(_) => Err(ApiError::bad_request("bad_json", "an append of a producer goes into a commit: see /v1/commit")),
+    Some(_) => Err(ApiError::bad_request(
+        "bad_json",
+        "an append of a producer goes into a commit (POST /v1/commit, thalweg commit)"
+    )),
 });
 
 impl JsonOperation {

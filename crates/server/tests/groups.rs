@@ -141,7 +141,19 @@ async fn all_groups_are_listed_and_measured_up_to_a_bound() {
     node.post_json("/v1/streams/jobs/groups/g000/nack", &nack).await.is(200);
     node.post_json("/v1/streams/jobs/groups/g000/fetch", &json!({ "max_records": 1 })).await.is(200);
     let all = node.get("/v1/groups").await.is(200).json();
-    assert_eq!(all["groups"].as_array().unwrap().len(), 205);
+    assert_eq!((all["groups"].as_array().unwrap().len(), &all["cursor"]), (205, &serde_json::Value::Null));
+    let (mut names, mut next) = (Vec::new(), "/v1/streams/jobs/groups?limit=100".to_owned());
+    loop {
+        let page = node.get(&next).await.is(200).json();
+        let groups = page["groups"].as_array().unwrap();
+        assert!(groups.len() <= 100);
+        names.extend(groups.iter().map(|group| group["name"].as_str().unwrap().to_owned()));
+        let Some(cursor) = page["cursor"].as_str() else { break };
+        next = format!("/v1/streams/jobs/groups?limit=100&cursor={cursor}");
+    }
+    let made: Vec<_> = (0..205).map(|number| format!("g{number:03}")).collect();
+    assert_eq!(names, made, "each once, by id");
+    node.get("/v1/groups?limit=x").await.refused(400, "bad_parameter", "fix");
     assert_eq!((&all["groups"][0]["stream"], &all["groups"][0]["redelivered"]), (&json!("jobs"), &json!(1)));
     let text = String::from_utf8(node.get("/metrics").await.is(200).body).unwrap();
     for line in [

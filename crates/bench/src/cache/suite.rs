@@ -12,7 +12,7 @@ use crate::{
     load::{schedule::Arrivals, validity::Validity},
     native::{
         crew,
-        options::{LoadOptions, within},
+        options::{LoadOptions, only, within},
         place::{Carrier, Place},
         requests::{self, CallOutcome, CallPlan},
         server::{Server, ServerOptions},
@@ -91,6 +91,7 @@ impl CacheOptions {
 /// Runs the suite.
 pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
+    let rows = only(ROWS.iter().collect(), options.only.as_deref(), |row| row.name)?;
     let begun = Instant::now();
     let scratch = Scratch::below(options.server.dir.as_deref())?;
     let mut report = Report::begin("cache", scratch.path());
@@ -111,8 +112,7 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
     let mut figures = figures();
     for carrier in &options.server.transport {
         let place = server.place(*carrier)?;
-        let wanted = |row: &&Row| options.only.as_ref().is_none_or(|part| row.name.contains(part.as_str()));
-        for row in ROWS.iter().filter(wanted) {
+        for row in &rows {
             let rounds = rounds(options, &server, &place, row, progress)?;
             add(&mut figures, &mut report, *carrier, row, &rounds, options.rate.is_none());
         }

@@ -56,6 +56,17 @@ impl LoadOptions {
     }
 }
 
+/// What is left of `all` by `--only`; an error that says what there is if nothing is.
+pub fn only<T>(all: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Result<Vec<T>, BenchError> {
+    let Some(part) = part else { return Ok(all) };
+    let names = all.iter().map(&name).collect::<Vec<_>>().join(", ");
+    let left: Vec<T> = all.into_iter().filter(|one| name(one).contains(part)).collect();
+    if left.is_empty() {
+        return Err(BenchError::Option { option: "--only", message: format!("{part:?} is in none of: {names}") });
+    }
+    Ok(left)
+}
+
 /// Whether an option is 1 to `most`.
 pub fn within(option: &'static str, value: usize, most: usize) -> Result<(), BenchError> {
     if (1..=most).contains(&value) {

@@ -29,7 +29,7 @@ use crate::{
         bare,
         check::{Account, Share},
         crew,
-        options::{LoadOptions, within},
+        options::{LoadOptions, only, within},
         payload::{Depth, HEAD_BYTES, Payloads},
         place::Place,
         requests::{self, CallCounts, CallOutcome, CallPlan},
@@ -117,17 +117,17 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     let scratch = Scratch::below(options.server.dir.as_deref())?;
     let mut report = Report::begin("streams", scratch.path());
     let before = Usage::read(Whose::Own);
+    let scenarios = match options.payload {
+        Some(bytes) => vec![Scenario::of(bytes, options.batch, options.publishers, options.in_flight)],
+        None => Scenario::goals(),
+    };
+    let scenarios = only(scenarios, options.only.as_deref(), |scenario| &scenario.name)?;
     let server = Server::reach(&options.server, &scratch, None, None, progress)?;
     report.condition("server", server.name());
     report.condition("durability", options.durability.name());
     report.condition("load", options.load.describe());
     let retention = Retention(Some(options.retention_mib << 20).filter(|bytes| *bytes > 0));
     report.condition("retention", retention.describe());
-    let scenarios = match options.payload {
-        Some(bytes) => vec![Scenario::of(bytes, options.batch, options.publishers, options.in_flight)],
-        None => Scenario::goals(),
-    };
-    let wanted = |scenario: &&Scenario| options.only.as_ref().is_none_or(|part| scenario.name.contains(part.as_str()));
     let probe = Probe::create(scratch.path(), PROBE_BYTES)?;
     let mut suite = Suite { options, server: &server, probe, progress, streams: 0, retention };
     if retention.0.is_some() {
@@ -136,7 +136,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     let mut figures = Figures::new();
     for carrier in &options.server.transport {
         let place = server.place(*carrier)?;
-        for scenario in scenarios.iter().filter(wanted) {
+        for scenario in &scenarios {
             let rounds = suite.scenario(scenario, &place)?;
             figures.add(&mut report, scenario, *carrier, &rounds);
         }

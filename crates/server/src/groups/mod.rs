@@ -17,7 +17,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 use thalweg_engine::{Database, Group, GroupStart, Stream};
-use thalweg_types::{Durability, command::groups::GroupConfig};
+use thalweg_types::{Action, Durability, GroupId, StreamId, command::groups::GroupConfig};
 
 pub use fetch::{fetch, wait_and_fetch};
 pub use json::{JsonSettlement, again, settlements};
@@ -29,7 +29,8 @@ use crate::{
     app::{Answer, App, Call},
     body,
     error::ApiError,
-    parse::name_segment,
+    limits::{DEFAULT_LISTED, MAX_LISTED},
+    parse::{ListQuery, name_segment},
     reply,
 };
 
@@ -77,18 +78,33 @@ fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body>
 }
 
 /// `GET /v1/streams/{stream}/groups`
-pub fn list(app: &Arc<App>, call: &Call) -> Answer {
-    call.no_query()?;
-    let stream = app.find_stream(&names(call)?.0)?;
-    let groups: Vec<_> = stream.groups()?.iter().map(describe).collect();
-    Ok(shown(StatusCode::OK, &json!({ "groups": groups }), app.db.blocking().visible_durability()))
+pub async fn list(app: &Arc<App>, call: &Call) -> Answer {
+    let stream = app.find_stream(&names(call)?.0)?.id();
+    listed(app, call, Some(stream)).await
 }
 
 /// `GET /v1/groups`
-pub fn list_all(app: &Arc<App>, call: &Call) -> Answer {
-    call.no_query()?;
-    let groups: Vec<_> = app.db.blocking().groups()?.iter().map(describe).collect();
-    Ok(shown(StatusCode::OK, &json!({ "groups": groups }), app.db.blocking().visible_durability()))
+pub async fn list_all(app: &Arc<App>, call: &Call) -> Answer {
+    listed(app, call, None).await
+}
+
+/// A page of groups by id. Off thread: each is looked at, with what waits in it.
+async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer {
+    let query = ListQuery::<u32>::parse(call.head.uri.query())?;
+    let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED) as usize;
+    let (db, after) = (app.db.blocking().clone(), GroupId(query.cursor.unwrap_or_default()));
+    let made = tokio::task::spawn_blocking(move || {
+        let (groups, more) = db.groups_after(stream, after, limit)?;
+        let mut page = json!({ "groups": groups.iter().map(describe).collect::<Vec<_>>() });
+        if let Some(last) = groups.last().filter(|_| more) {
+            page["cursor"] = last.id.0.to_string().into();
+        }
+        Ok(shown(StatusCode::OK, &page, db.visible_durability()))
+    });
+    made.await.unwrap_or_else(|error| {
+        let message = format!("listing failed: {error}");
+        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message))
+    })
 }
 
 /// `GET /v1/streams/{stream}/groups/{group}`

@@ -193,12 +193,7 @@ pub fn list(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListGroup
     let limit = listed(wanted.limit);
     let (app, stream, after) = (Arc::clone(turn.app), wanted.stream, wanted.after);
     on_the_spot_or_off_thread(turn, request, limit, move || {
-        let db = app.db.blocking();
-        let mut groups = if stream.0 == 0 { db.groups()? } else { db.stream_by_id(stream).groups()? };
-        groups.sort_unstable_by_key(|group| group.id);
-        groups.retain(|group| group.id > after);
-        let more = groups.len() > limit;
-        groups.truncate(limit);
+        let (groups, more) = app.db.blocking().groups_after(Some(stream).filter(|id| id.0 != 0), after, limit)?;
         Ok(move |out: &mut Replies, id: u32| {
             // Borrowed one inside the other: all at once.
             let members: Vec<Vec<wire::Member<'_>>> = groups.iter().map(members).collect();

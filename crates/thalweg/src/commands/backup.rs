@@ -412,6 +412,10 @@ fn check(args: &From) -> Result<(), Failure> {
 /// `backup show`
 fn show(args: &From) -> Result<(), Failure> {
     let all = infos(&parts(&args.from)?)?;
+    if all.is_empty() && !args.json {
+        render::note("no backups there: `thalweg backup --to DIR/` takes one");
+        return Ok(());
+    }
     if args.json {
         return all.iter().try_for_each(|(path, info)| render::line(&info_json(path, info).to_string()));
     }

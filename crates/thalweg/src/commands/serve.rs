@@ -12,7 +12,7 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use thalweg_engine::{Create, Database, OpenReport, Options, Repair};
+use thalweg_engine::{Create, Database, Health, OpenReport, Options, Repair};
 use thalweg_server::{
     Server, ServerError,
     config::{Config, ConfigError, Given, KNOBS, Layers, LogFormat, LogLevel, Resolved, example},
@@ -187,6 +187,10 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
     let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
     if let Some(fingerprint) = server.fingerprint() {
         let _ = writeln!(io::stdout(), "native certificate: SHA-256 {fingerprint}");
+    }
+    if let Health::DiskFull { free_bytes } = database.health() {
+        let reserve_bytes = config.reserve_bytes.0;
+        tracing::warn!(free_bytes, reserve_bytes, "less disk is free than reserve_bytes keeps: new data is refused");
     }
     let told = async move {
         let signal = stop.signalled().await;

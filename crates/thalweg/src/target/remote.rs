@@ -117,6 +117,21 @@ impl Remote {
         serde_json::from_slice(&reply.body).map_err(|error| self.http.not_ours(&error.to_string()))
     }
 
+    fn list_groups(&self, path: &str) -> Result<Value, Failure> {
+        let (mut all, mut next) = (Vec::new(), path.to_owned());
+        loop {
+            let mut page = self.http.json(Ask::get(next)).map_err(groups::advised)?;
+            match page["groups"].take() {
+                Value::Array(groups) => all.extend(groups),
+                _ => return Err(self.http.not_ours("no list of groups")),
+            }
+            match page["cursor"].as_str() {
+                Some(cursor) => next = format!("{path}?cursor={cursor}"),
+                None => return Ok(serde_json::json!({ "groups": all })),
+            }
+        }
+    }
+
     fn row(&self, value: &Value) -> Result<StreamRow, Failure> {
         row_of(value).ok_or_else(|| self.http.not_ours("no stream as it should be"))
     }
@@ -439,6 +454,9 @@ impl Target for Remote {
     }
 
     fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure> {
+        if matches!(call, GroupCall::List | GroupCall::ListAll) {
+            return self.list_groups(&groups::method_and_path(call, stream, group).1);
+        }
         let body = body.to_string();
         let reply = self.write(groups::ask(call, stream, group, body.as_bytes()), None).map_err(groups::advised)?;
         groups::parsed(&reply.body).map_err(|error| self.http.not_ours(&error.to_string()))
