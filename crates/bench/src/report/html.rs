@@ -17,23 +17,23 @@ svg{max-width:100%;height:auto}";
 pub fn page(report: &Report) -> String {
     let mut out = String::with_capacity(64 * 1024);
     let title = format!("thalweg bench {}", report.suite);
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>\
-         </head><body>\n<h1>{title}</h1>\n"
+         </head><body>\n<h1>{title}</h1>"
     );
     let mut head = String::new();
     report.write_head(&mut head);
-    let _ = write!(out, "<pre>{}</pre>\n", Escaped(&head));
+    let _ = writeln!(out, "<pre>{}</pre>", Escaped(&head));
     if !report.checks.is_empty() {
         write_checks(&mut out, report);
     }
     for note in &report.notes {
-        let _ = write!(out, "<p>Note: {}</p>\n", Escaped(note));
+        let _ = writeln!(out, "<p>Note: {}</p>", Escaped(note));
     }
     for plot in &report.plots {
         // Drawn by ourselves, with their words escaped.
-        let _ = write!(out, "<h2>{}</h2>\n{}\n", Escaped(&plot.title), plot.svg);
+        let _ = writeln!(out, "<h2>{}</h2>\n{}", Escaped(&plot.title), plot.svg);
     }
     for table in &report.tables {
         write_table(&mut out, table);
@@ -51,7 +51,7 @@ fn write_checks(out: &mut String, report: &Report) {
             Verdict::Void => "<td class=\"void\">void",
         };
         let (what, required, measured) = (Escaped(&check.what), Escaped(&check.required), Escaped(&check.measured));
-        let _ = write!(out, "<tr><td>{what}<td>{required}<td>{measured}{verdict}</tr>\n");
+        let _ = writeln!(out, "<tr><td>{what}<td>{required}<td>{measured}{verdict}</tr>");
     }
     out.push_str("</table>\n");
 }
