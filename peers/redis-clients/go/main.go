@@ -151,6 +151,54 @@ var checks = []check{
 		length, err := r.XTrimMaxLen(ctx, key, 3).Result()
 		same(length, err, 7)
 	}},
+	{"waiting", func(ctx context.Context, r *redis.Client, key string) {
+		// Nothing comes: nil when the time is up.
+		_, err := r.XRead(ctx, &redis.XReadArgs{Streams: []string{key, "$"}, Block: 20 * time.Millisecond}).Result()
+		is(errors.Is(err, redis.Nil), "XREAD's time is up")
+		must(r.XGroupCreateMkStream(ctx, key, "g", "$").Err())
+		// A member that gives up while it waits leaves the entry to another one.
+		impatient, giveUp := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer giveUp()
+		wait := &redis.XReadGroupArgs{Group: "g", Consumer: "gone", Streams: []string{key, ">"}, Block: time.Minute}
+		other := redis.NewClient(&redis.Options{Addr: r.Options().Addr, ContextTimeoutEnabled: true})
+		_, err = other.XReadGroup(impatient, wait).Result()
+		is(err != nil && !errors.Is(err, redis.Nil), "it gave up")
+		must(other.Close())
+		read := make(chan []redis.XStream, 1)
+		go func() {
+			wait := &redis.XReadGroupArgs{Group: "g", Consumer: "c", Streams: []string{key, ">"}, Block: 10 * time.Second}
+			streams, _ := r.XReadGroup(ctx, wait).Result()
+			read <- streams
+		}()
+		id, err := r.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"n", "late"}}).Result()
+		must(err)
+		streams := <-read
+		is(len(streams) == 1 && len(streams[0].Messages) == 1 && streams[0].Messages[0].ID == id, "the entry that came late")
+	}},
+	{"bursts", func(ctx context.Context, r *redis.Client, key string) {
+		replies, err := r.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for number := range 1000 {
+				pipe.Set(ctx, key+strconv.Itoa(number%100), number, 0)
+				pipe.HIncrBy(ctx, key+"h", "sum", int64(number))
+				pipe.Get(ctx, key+strconv.Itoa(number%100))
+			}
+			return nil
+		})
+		must(err)
+		for number := range 1000 {
+			same(replies[3*number+2].(*redis.StringCmd).Val(), nil, strconv.Itoa(number))
+		}
+		sum, err := r.HGet(ctx, key+"h", "sum").Int()
+		same(sum, err, 499500)
+		// An error of one is its own.
+		replies, err = r.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.Set(ctx, key, "word", 0)
+			pipe.Incr(ctx, key)
+			pipe.Get(ctx, key)
+			return nil
+		})
+		is(err != nil && replies[1].Err() != nil && replies[2].(*redis.StringCmd).Val() == "word", "an error in a burst")
+	}},
 	{"channels", func(ctx context.Context, r *redis.Client, key string) {
 		subscribed := r.PSubscribe(ctx, key+"*")
 		defer subscribed.Close()
