@@ -193,7 +193,7 @@ fn the_table_of_commands_is_that_of_redis() {
             let named = |info: &&Frame| info.items()[0].bulk() == Some(of.name.as_bytes());
             match theirs.items().iter().find(named) {
                 Some(info) => {
-                    is_told_so(info, (of.name, of.arity, of.flags, [of.keys.first, of.keys.last, of.keys.step]))
+                    is_told_so(info, (of.name, of.arity, of.flags, [of.keys.first, of.keys.last, of.keys.step]));
                 }
                 None => assert!(is_later(&Shape::new(of.name, 0, 0, true)), "{}", of.name),
             }
