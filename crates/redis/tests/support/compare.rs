@@ -138,7 +138,9 @@ pub fn alike(compare: Compare, theirs: &Frame, ours: &Frame) -> bool {
         Compare::Unordered => theirs.sorted(1) == ours.sorted(1),
         Compare::UnorderedPairs => theirs.sorted(2) == ours.sorted(2),
         Compare::Near(by) => match (theirs.integer(), ours.integer()) {
-            (Some(theirs), Some(ours)) if theirs > SHORTENED => ours > SHORTENED_IN_A_CACHE && ours <= theirs.saturating_add(by),
+            (Some(theirs), Some(ours)) if theirs > SHORTENED => {
+                ours > SHORTENED_IN_A_CACHE && ours <= theirs.saturating_add(by)
+            }
             (Some(theirs), Some(ours)) if theirs > 0 => theirs.abs_diff(ours) <= by.unsigned_abs(),
             _ => theirs == ours,
         },

@@ -355,8 +355,9 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
             _ => false,
         };
         let value = if is_in_log {
-            let bytes = moved.bytes(self.applying).map_err(failed)?;
-            self.computed(bytes)?
+            // Counted before they are read: what is above the bound costs nothing.
+            self.note_written(moved.value_len())?;
+            LiveValue::Stored(StoredValue::Inline(moved.bytes(self.applying).map_err(failed)?))
         } else {
             moved.value.clone()
         };
