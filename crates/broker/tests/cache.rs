@@ -195,6 +195,26 @@ fn holds_what_it_may_and_no_more() {
 }
 
 #[test]
+fn who_holds_a_value_keeps_it_though_another_of_its_length_is_put_in_its_place() {
+    let (cache, now) = (cache(MIN_CACHE_BYTES), at(1));
+    let first = cache.put(now, b"k", b"one", Expiry::Never).unwrap();
+    let held = cache.get(now, b"k").unwrap();
+    // Not in its place while it is held, and then in its place.
+    for value in [b"two", b"six"] {
+        let version = cache.put(now, b"k", value, Expiry::Never).unwrap();
+        let entry = cache.get(now, b"k").unwrap();
+        assert!(version > first && (entry.version, &*entry.value) == (version, &value[..]));
+    }
+    assert_eq!((held.version, &*held.value), (first, &b"one"[..]));
+    // A deadline goes with the value that had it.
+    cache.put(now, b"k", b"ten", Expiry::At(at(10))).unwrap();
+    cache.put(at(2), b"k", b"out", Expiry::Never).unwrap();
+    assert_eq!(cache.get(at(10), b"k").map(|entry| entry.deadline), Some(Moment::NEVER));
+    let stats = cache.stats();
+    assert_eq!((stats.entries, stats.puts, stats.evictions), (1, 5, 0));
+}
+
+#[test]
 fn sizes_beyond_the_bounds_are_refused_and_change_nothing() {
     let small = cache(MIN_CACHE_BYTES);
     let long = vec![0; MAX_KEY_BYTES + 1];
@@ -278,6 +298,11 @@ fn reads_and_writes_of_a_key_are_one_step_under_eviction_and_expiry() {
                         for step in 0..20_000 {
                             if step % 50 == 0 {
                                 clock.fetch_add(1, Ordering::SeqCst);
+                            }
+                            // The other thread may have no turn meanwhile: then these take the room.
+                            if step % 8 == 0 {
+                                let (key, expiry) = (rng.below(300).to_string(), Duration::from_millis(30));
+                                cache.put(now(), key.as_bytes(), &[1; 300], Expiry::after(now(), expiry)).unwrap();
                             }
                             let counter = rng.below(150);
                             let (version, sum) = count(cache, now(), counter);
