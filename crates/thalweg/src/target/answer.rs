@@ -52,7 +52,6 @@ fn culprit(body: &Value) -> String {
 }
 
 /// What the API's own code has refused in this process.
-#[expect(clippy::needless_pass_by_value, reason = "what map_err gives")]
 pub fn of_api(error: ApiError) -> Failure {
     let known = refused(error.status.as_u16(), &error.to_json(None));
     known.unwrap_or_else(|| Failure::new(exit_of(error.code, error.action), error.code, error.message))
