@@ -6,7 +6,7 @@
 //! Invariants:
 //! * `XADD` costs one meta and one part. What else a command costs is bounded by what it answers or removes, and that by
 //!   `types::limits`.
-//! * Bytes of the store that no version wrote are a [`StoreError`](crate::StoreError), never a panic.
+//! * Bytes of the store that no version wrote are a [`StoreError`], never a panic.
 
 mod arguments;
 pub mod block;
