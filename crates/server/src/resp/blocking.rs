@@ -9,7 +9,7 @@
 //!
 //! Entries of a keyspace's streams come from Redis clients only, who tell of them; those of native streams are told by the
 //! log. So nobody polls for entries. Only that a group's stream is there no more (it ended, or HTTP has written the key) is
-//! told by nobody: readers of groups look after it each [`RECHECK`].
+//! told by nobody: readers of groups look after it each `RECHECK`.
 //!
 //! Bound: each counts as a tail (`max_tails`).
 

@@ -12,7 +12,7 @@
 //!      ▲                                                                                            │
 //!      └───────────────── replies, each connection's with one write ◄───────────────────────────────┘
 //! ```
-//! Whose request comes while others' are done goes along with them, for [`MAX_GATHERING`] at most. Nobody on the thread is
+//! Whose request comes while others' are done goes along with them, for `MAX_GATHERING` at most. Nobody on the thread is
 //! served during that fsync: those who come meanwhile are the next round's, together.
 //!
 //! Invariant: what was proposed on one of these threads is committed though nobody else proposes anything, and however

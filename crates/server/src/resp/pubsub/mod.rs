@@ -16,7 +16,7 @@
 //! kept with the batch; patterns are written for each, because their messages name them. So a delivery is one copy of
 //! what goes into a socket, and a share of a write.
 //!
-//! How deliveries and publishers share a thread is [`turns`]'.
+//! How deliveries and publishers share a thread is `turns`'.
 //!
 //! # Slow subscribers
 //!
