@@ -10,9 +10,8 @@ use thalweg_fuzz::Input;
 use thalweg_server::{
     bodies,
     parse::{
-        AppendQuery, Key, Media, Params, RecordsQuery, ScanQuery, decode, decode_cursor, decode_query, encode,
-        encode_cursor, kv_path, name_segment, negotiate, pair_range, parse_time, read_freshness, request_media,
-        rfc3339, write_condition,
+        AppendQuery, Key, Media, Params, RecordsQuery, ScanQuery, decode, decode_query, encode, kv_path, name_segment,
+        negotiate, pair_range, parse_time, read_freshness, request_media, rfc3339, write_condition,
     },
 };
 use thalweg_types::{Revision, record::Records};
@@ -37,12 +36,10 @@ fn text(data: &[u8]) {
 fn raw(data: &[u8]) {
     let _ = decode_query(data);
     let _ = request_media(data);
-    let _ = decode_cursor(data);
     if let Ok(bytes) = decode(data) {
         assert_eq!(&*decode(encode(&bytes).as_bytes()).expect("what we encoded"), &*bytes);
     }
     assert_eq!(&*decode(encode(data).as_bytes()).expect("what we encoded"), data);
-    assert_eq!(decode_cursor(encode_cursor(data).as_bytes()).expect("what we encoded"), data);
 }
 
 fn headers(input: &mut Input<'_>) {
