@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf as _, BytesMut};
+use bytes::BytesMut;
 use tokio::{io::AsyncWrite as _, net::TcpStream};
 use tokio_rustls::TlsStream;
 use tokio_util::io::{poll_read_buf, poll_write_buf};
@@ -78,7 +78,7 @@ impl Channel {
     /// A channel has one outbox, to which one only appends meanwhile: always give the same.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<usize>> {
         match &mut self.carrier {
-            Carrier::Tcp(stream) => write_tcp(Pin::new(stream), cx, outbox).map(none_is_an_error(outbox)),
+            Carrier::Tcp(stream) => poll_write_buf(Pin::new(stream), cx, outbox).map(none_is_an_error(outbox)),
             Carrier::Tls(tls) => tls.poll_write(cx, outbox),
             Carrier::Quic(quic) => quic.writer.poll_write(cx, outbox).map(none_is_an_error(outbox)),
         }
@@ -151,16 +151,6 @@ fn prepare(stream: &TcpStream) -> SocketAddr {
     // These fail only where the peer has gone already, which the first read tells.
     let _ = stream.set_nodelay(true);
     stream.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)))
-}
-
-/// Most replies are one piece: for those the kernel need not look at a list of pieces.
-fn write_tcp(stream: Pin<&mut TcpStream>, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<usize>> {
-    if outbox.chunk().len() < outbox.remaining() {
-        return poll_write_buf(stream, cx, outbox);
-    }
-    let written = ready!(stream.poll_write(cx, outbox.chunk()))?;
-    outbox.advance(written);
-    Poll::Ready(Ok(written))
 }
 
 /// A write of nothing, though something waits, would be tried again for ever.
