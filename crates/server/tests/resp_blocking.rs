@@ -302,7 +302,7 @@ async fn waits_have_a_bound_and_who_vanishes_makes_room() {
 async fn a_server_that_stops_lets_nobody_wait() {
     let node = Node::with(|config| {
         serving(config);
-        config.drain_timeout = Span(Duration::from_secs(5));
+        config.drain_timeout = Span(Duration::from_secs(60));
     })
     .await;
     let mut watcher = Resp::connect(&node).await;
@@ -310,5 +310,5 @@ async fn a_server_that_stops_lets_nobody_wait() {
     let begun = Instant::now();
     let (rest, ()) = tokio::join!(client.rest(), node.stop());
     assert_eq!(rest, "");
-    assert!(begun.elapsed() < Duration::from_secs(5), "nobody was waited for: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "nobody was waited for: {:?}", begun.elapsed());
 }

@@ -56,16 +56,27 @@ impl Server {
         stream
     }
 
+    /// Waits until so many have come since the server started, the one who asks included, whether or not they are still there.
+    fn until_come(&self, redis: &mut Redis, count: usize) {
+        until(redis, "INFO stats", "total_connections_received", |come| come == count);
+    }
+
     /// Waits until so many are connected, the one who asks included.
     fn until_connected(&self, redis: &mut Redis, count: usize) {
-        let begun = Instant::now();
-        loop {
-            let info = redis.call("INFO clients");
-            if info.text().contains(&format!("connected_clients:{count}\r\n")) {
-                return;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{info:?}");
+        until(redis, "INFO clients", "connected_clients", |connected| connected == count);
+    }
+}
+
+/// Waits until this figure is as it shall be.
+fn until(redis: &mut Redis, command: &str, name: &str, shall_be: impl Fn(usize) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let info = redis.call(command);
+        let line = info.text().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        if shall_be(line.expect("a figure of INFO").parse().unwrap()) {
+            return;
         }
+        assert!(begun.elapsed() < PATIENCE, "{info:?}");
     }
 }
 
@@ -117,15 +128,9 @@ fn what_is_announced_by_who_is_known_is_bounded_too() {
     server.until_connected(&mut known, 101);
     // Sixteen megabytes each, of which nothing comes: for two there is room.
     let bulks: Vec<_> = (0..100).map(|_| server.sends(b"*2\r\n$4\r\nECHO\r\n$16000000\r\n")).collect();
-    let begun = Instant::now();
-    loop {
-        let info = known.call("INFO clients");
-        let line = info.text().lines().find_map(|line| line.strip_prefix("connected_clients:")).unwrap().to_owned();
-        if line.parse::<usize>().unwrap() <= 103 {
-            break;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{info:?}");
-    }
+    // All have come before any leaves of its own: who leaves makes room for who comes.
+    server.until_come(&mut known, 201);
+    until(&mut known, "INFO clients", "connected_clients", |connected| connected <= 103);
     let peak = server.peak_above(before);
     eprintln!("200 clients that announce much: {} KiB more at most", peak >> 10);
     assert!(peak < 32 * MIB, "{peak} bytes for what was only announced");
@@ -150,8 +155,8 @@ fn who_takes_no_replies_holds_little_and_is_cut_off() {
     // Each asks for a gigabyte.
     let get = encode("GET large").repeat(1000);
     let all: Vec<_> = (0..CLIENTS).map(|_| server.sends(&get)).collect();
-    server.until_connected(&mut other, 1 + CLIENTS);
     let begun = Instant::now();
+    server.until_come(&mut other, 1 + CLIENTS);
     server.until_connected(&mut other, 1);
     let took = begun.elapsed();
     let reads = server.peak_above(before);
@@ -160,7 +165,7 @@ fn who_takes_no_replies_holds_little_and_is_cut_off() {
     let before = server.forget_peak();
     let burst = [encode("SET small 1"), encode("GET large").repeat(1000)].concat();
     let one = server.sends(&burst);
-    server.until_connected(&mut other, 2);
+    server.until_come(&mut other, 2 + CLIENTS);
     server.until_connected(&mut other, 1);
     let bursts = server.peak_above(before);
     drop(one);
