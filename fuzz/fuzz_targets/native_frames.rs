@@ -2,11 +2,11 @@
 //! them. Through decoder, dispatch, handlers, engine, broker and caches.
 //!
 //! Never a panic; every answer is a frame of a server; nothing fails as `internal`; the connection ends. The database goes on from input
-//! to input for a while, as a server's does. The frames are made as in `server/tests/native_scripts.rs`.
+//! to input for a while, as a server's does. The frames are made as in `server/tests/alone/native_scripts.rs`.
 
 #![no_main]
 
-#[path = "../../crates/server/tests/support/script.rs"]
+#[path = "../../crates/server/tests/alone/native_script.rs"]
 mod script;
 
 use std::{

@@ -2,11 +2,11 @@
 //! are none, over a connection that ends its half behind them. Through parser, session, bursts, log, state, caches and broker.
 //!
 //! Never a panic; every answer is a reply, none says that the server failed; the connection ends. The database goes on from input
-//! to input for a while, as a server's does. The scripts are made as in `server/tests/resp_scripts.rs`.
+//! to input for a while, as a server's does. The scripts are made as in `server/tests/alone/redis_scripts.rs`.
 
 #![no_main]
 
-#[path = "../../crates/server/tests/support/resp_script.rs"]
+#[path = "../../crates/server/tests/alone/redis_script.rs"]
 mod script;
 
 use std::{

@@ -1,5 +1,5 @@
 //! What Redis clients can make a server hold, measured from outside: the peak of its memory while they announce, queue, and take
-//! no replies. The bounds themselves are tested in `server/tests/resp_limits.rs`.
+//! no replies. The bounds themselves are tested in `server/tests/redis/limits.rs`.
 
 mod node;
 mod redis;

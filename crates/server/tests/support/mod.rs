@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod carried;
-pub mod idle;
 pub mod jobs;
 pub mod native;
 pub mod resp;

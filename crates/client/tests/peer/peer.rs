@@ -1,0 +1,121 @@
+//! A server of a few lines, which says what a test wants it to say.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use thalweg_client::{Client, Endpoint, Options, Retries};
+use thalweg_types::{Durability, NodeId};
+use thalweg_wire::{
+    ClientFrame, Decoder, Envelope, Failed, Fields, Frame, ServerFrame, SharedFrame,
+    handshake::{ServerTerms, read_hello},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+/// Accepts connections and shakes hands.
+pub struct Server {
+    pub listener: TcpListener,
+    pub run: u64,
+    pub max_requests: u32,
+}
+
+/// One connection.
+pub struct Peer {
+    pub stream: TcpStream,
+    decoder: Decoder,
+    spare: BytesMut,
+}
+
+impl Server {
+    pub async fn new() -> Self {
+        Self { listener: TcpListener::bind("127.0.0.1:0").await.unwrap(), run: 7, max_requests: 100 }
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::tcp(self.listener.local_addr().unwrap().to_string())
+    }
+
+    pub async fn accept(&self) -> Peer {
+        let (stream, _) = self.listener.accept().await.unwrap();
+        let mut peer = Peer { stream, decoder: Decoder::new(), spare: BytesMut::new() };
+        let hello = peer.next().await.expect("a hello");
+        let terms = ServerTerms {
+            max_frame_bytes: 1 << 20,
+            keep_alive: Duration::from_secs(10),
+            max_requests: self.max_requests,
+            max_subscriptions: 100,
+            durability: Durability::Disk,
+            node: NodeId(1),
+            run: self.run,
+            server: "a test",
+            features: &[],
+            spaces: &[],
+        };
+        let agreed = terms.accept(&read_hello(hello.raw()).unwrap()).unwrap();
+        peer.decoder.set_max_bytes(1 << 20);
+        peer.send(0, &terms.welcome(&agreed)).await;
+        peer
+    }
+
+    /// A client and its only connection.
+    pub async fn connected(&self, options: Options) -> (Client, Peer) {
+        let (client, peer) = tokio::join!(Client::connect(self.endpoint(), options), self.accept());
+        (client.unwrap(), peer)
+    }
+}
+
+/// Options whose pauses a test can wait for.
+pub fn quick() -> Options {
+    Options {
+        timeout: Some(Duration::from_secs(10)),
+        retries: Retries { max_attempts: 5, base: Duration::from_millis(1), max: Duration::from_millis(10) },
+        ..Options::default()
+    }
+}
+
+impl Peer {
+    /// The next frame; `None` at the end.
+    pub async fn next(&mut self) -> Option<SharedFrame> {
+        loop {
+            if let Some(frame) = self.decoder.next_shared().unwrap() {
+                return Some(frame);
+            }
+            self.spare.clear();
+            match self.stream.read_buf(&mut self.spare).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => self.decoder.feed(&self.spare),
+            }
+        }
+    }
+
+    /// The next request: its id, and what `read` makes of it.
+    pub async fn request<R>(&mut self, read: impl FnOnce(&Envelope<'_, ClientFrame<'_>>) -> R) -> (u32, R) {
+        let frame = self.next().await.expect("a request");
+        let envelope = ClientFrame::decode(frame.raw()).unwrap();
+        (envelope.id, read(&envelope))
+    }
+
+    /// The id of the next request.
+    pub async fn any(&mut self) -> u32 {
+        self.request(|_| ()).await.0
+    }
+
+    pub async fn send<'a>(&mut self, id: u32, frame: &impl Frame<'a>) {
+        let mut out = Vec::new();
+        frame.encode(&mut out, id).unwrap();
+        self.stream.write_all(&out).await.unwrap();
+    }
+
+    pub async fn send_any(&mut self, id: u32, frame: &ServerFrame<'_>) {
+        let mut out = Vec::new();
+        frame.encode(&mut out, id, &Fields::default()).unwrap();
+        self.stream.write_all(&out).await.unwrap();
+    }
+
+    pub async fn fail(&mut self, id: u32, error: &impl thalweg_types::Classified) {
+        let message = error.to_string();
+        self.send(id, &Failed::of(error, &message)).await;
+    }
+}

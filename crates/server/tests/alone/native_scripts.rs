@@ -1,0 +1,39 @@
+//! Frames of every kind, nearly right, through decoding, dispatch and handlers of a server: no panic, only frames as answers, and
+//! others are served meanwhile. `fuzz/fuzz_targets/native_frames.rs` does the same with inputs that libFuzzer finds.
+
+use thalweg_types::Durability;
+use thalweg_wire::{Ping, ServerFrame};
+
+use crate::{
+    ALONE, expect, native_script,
+    scripts::{count_panics, input, panics, seeds},
+    support::Node,
+};
+
+/// Scripts of the test.
+const SCRIPTS: u64 = 400;
+
+#[tokio::test]
+async fn scripts_of_frames_are_answered_with_frames() {
+    let _alone = ALONE.lock().await;
+    count_panics();
+    let node = Node::with(|config| config.durability = Durability::Os).await;
+    let mut witness = node.raw().await;
+    for name in ["a", "b", "c"] {
+        witness.keyspace(name).await;
+        let stream = witness.stream(name).await;
+        witness.append(stream, &[b"one", b"two"]).await;
+    }
+    let samples = native_script::samples();
+    assert!(samples.len() >= thalweg_wire::Kind::ALL.len(), "{} samples", samples.len());
+    for seed in seeds(SCRIPTS) {
+        eprintln!("seed {seed}");
+        let input = input(seed, 40 + 10 * (seed as usize % 40));
+        native_script::perform(node.native.unwrap(), &native_script::script(&samples, &input)).await;
+        assert_eq!(panics(), 0);
+    }
+    witness.send(0, &Ping { token: 7 }).await;
+    expect!(witness, 0, ServerFrame::Pong(_) => ());
+    drop(witness);
+    node.stop().await;
+}

@@ -1,0 +1,67 @@
+//! What idle Redis clients cost a server: those that were served and are silent now.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
+use crate::{
+    ALONE,
+    clients::{Clients, be_the_clients, raise_file_limit, resident_bytes},
+    support::{
+        Node,
+        resp::{Resp, serving},
+    },
+};
+
+/// A client as a program's pool keeps it: it has said who it is, written, and read.
+#[test]
+#[ignore = "run by the tests below"]
+fn clients() {
+    let said = b"CLIENT SETNAME idle\r\nSET idle 1\r\nGET idle\r\n";
+    let answer = b"+OK\r\n+OK\r\n$1\r\n1\r\n";
+    be_the_clients(|address| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(said).unwrap();
+        let mut got = vec![0; answer.len()];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(got, answer);
+        stream
+    });
+}
+
+async fn idle_connections(count: usize) {
+    let _alone = ALONE.lock().await;
+    raise_file_limit(count as u64 + 200);
+    let node = Node::with(|config| {
+        serving(config);
+        config.max_connections = count as u32 + 10;
+    })
+    .await;
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.call("SET idle 0").await, "+OK");
+    let before = resident_bytes();
+    let clients = tokio::task::block_in_place(|| Clients::start("redis_idle::clients", node.resp.unwrap(), count));
+    let each = resident_bytes().saturating_sub(before) / count;
+    eprintln!("{count} idle Redis clients: {each} bytes of the server each");
+    assert!(each < 32 * 1024, "{each} bytes for an idle Redis client");
+    // Beside them one is served, one that comes, too, and all are known.
+    assert_eq!(client.call("GET idle").await, "$1 1");
+    assert_eq!(Resp::connect(&node).await.call("PING").await, "+PONG");
+    client.until("INFO clients", &format!("connected_clients:{} ", count + 1)).await;
+    drop(clients);
+    client.until("INFO clients", "connected_clients:1 ").await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_clients_cost_little() {
+    idle_connections(500).await;
+}
+
+/// `cargo test -p thalweg-server --test alone redis_idle::ten_thousand -- --ignored --nocapture`
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs 10,200 file descriptors in each of two processes"]
+async fn ten_thousand_idle_clients() {
+    idle_connections(10_000).await;
+}

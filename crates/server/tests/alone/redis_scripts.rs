@@ -1,0 +1,43 @@
+//! Redis commands of every kind, nearly right, through parsing, sessions, transactions and the log of a server: no panic, only
+//! replies as answers, every connection ends, and others are served meanwhile. `fuzz/fuzz_targets/resp_sessions.rs` does the same
+//! with inputs that libFuzzer finds.
+
+use thalweg_server::config::{RespDatabases, Setting};
+use thalweg_types::Durability;
+
+use crate::{
+    ALONE, redis_script,
+    scripts::{count_panics, input, panics, seeds},
+    support::{
+        Node,
+        resp::{Resp, serving},
+    },
+};
+
+/// Scripts of the test.
+const SCRIPTS: u64 = 600;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_of_commands_are_answered_with_replies() {
+    let _alone = ALONE.lock().await;
+    count_panics();
+    let node = Node::with(|config| {
+        serving(config);
+        config.durability = Durability::Os;
+        config.resp_databases = RespDatabases::parse("0=keyspace:redis,1=cache:redis,2=streams").unwrap();
+    })
+    .await;
+    for seed in seeds(SCRIPTS) {
+        eprintln!("seed {seed}");
+        let input = input(seed, 40 + 10 * (seed as usize % 60));
+        redis_script::perform(node.resp.unwrap(), &redis_script::script(&input)).await;
+        assert_eq!(panics(), 0);
+    }
+    // Nobody is left behind, and whoever comes is served.
+    let mut witness = Resp::connect(&node).await;
+    witness.until("INFO clients", "connected_clients:1 ").await;
+    witness.until("INFO clients", "blocked_clients:0 ").await;
+    assert_eq!(witness.call("SET witness 1").await, "+OK");
+    assert!(witness.call("INFO stats").await.starts_with('$'));
+    node.stop().await;
+}

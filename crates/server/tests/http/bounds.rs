@@ -1,0 +1,292 @@
+//! What happens at every bound, and when the disk fails.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+use thalweg_disk::{
+    SimDisk,
+    sim::{Errno, Fault, Operation},
+};
+use thalweg_engine::{Database, Options};
+use thalweg_server::{
+    Server, ServerError,
+    config::{ByteSize, ConfigError, Span},
+};
+use thalweg_types::SystemClock;
+
+use crate::support::{Node, PATIENCE, config, holds, small_options};
+
+async fn simulated(disk: &SimDisk, reserve_bytes: u64) -> Node {
+    let config = config();
+    let options = Options { segment_bytes: 64 * 1024, reserve_bytes, ..small_options(&config) };
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(SystemClock::default()), 1, options).unwrap();
+    Node::over(config, db).await
+}
+
+fn millis(millis: u64) -> Span {
+    Span(Duration::from_millis(millis))
+}
+
+#[tokio::test]
+async fn a_body_above_the_bound_is_413_whether_declared_or_not() {
+    let node = Node::with(|config| config.max_body_bytes = ByteSize(1000)).await;
+    node.put("/v1/kv/a/k", &[b'x'; 1000]).await.is(204);
+    node.put("/v1/kv/a/k", &[b'x'; 1001]).await.refused(413, "body_too_large", "fix");
+    let chunked = [("transfer-encoding", "chunked")];
+    let mut body = b"3e8\r\n".to_vec();
+    body.extend_from_slice(&[b'x'; 1000]);
+    body.extend_from_slice(b"\r\n0\r\n\r\n");
+    node.call("PUT", "/v1/kv/a/k", &chunked, &body).await.is(204);
+    let mut longer = b"1\r\ny\r\n".to_vec();
+    longer.extend_from_slice(&body);
+    node.call("PUT", "/v1/kv/a/k", &chunked, &longer).await.refused(413, "body_too_large", "fix");
+    assert_eq!(node.get("/v1/kv/a/k").await.body.len(), 1000);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_large_refused_body_still_gets_its_reply() {
+    let node = Node::with(|config| config.max_body_bytes = ByteSize(1000)).await;
+    let reply = node.put("/v1/kv/a/k", &vec![b'x'; 4 << 20]).await;
+    reply.refused(413, "body_too_large", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn keys_values_and_records_above_their_limits_are_refused() {
+    let node = Node::start().await;
+    let items = json!([{ "key": "k".repeat(40_000), "value": "" }]);
+    node.post_json("/keys/batch", &items).await.refused(400, "key_too_long", "fix");
+    let value = vec![b'x'; (8 << 20) + 1];
+    node.put("/v1/kv/a/k", &value).await.refused(413, "value_too_long", "fix");
+    node.call("POST", "/v1/streams/s/records", &[], &value).await.refused(413, "record_too_large", "fix");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn body_bytes_in_flight_are_bounded_and_given_back() {
+    let node = Node::with(|config| {
+        config.max_body_bytes = ByteSize(1000);
+        config.max_body_bytes_in_flight = ByteSize(1000);
+    })
+    .await;
+    let mut slow = node.connect().await;
+    slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 900\r\n\r\nfirst").await;
+    while !in_use(&node, "body_bytes").await.ends_with(" 900") {
+        tokio::task::yield_now().await;
+    }
+    let shed = node.put("/v1/kv/a/other", &[0; 200]).await;
+    assert_eq!(shed.header("retry-after"), "1");
+    shed.refused(503, "overloaded", "retry");
+    node.put("/v1/kv/a/other", &[0; 100]).await.is(204);
+    slow.raw(&[b'x'; 895]).await;
+    slow.reply("PUT").await.is(204);
+    node.put("/v1/kv/a/other", &[0; 200]).await.is(204);
+    node.stop().await;
+}
+
+/// The metrics' line of what is held of a bound.
+async fn in_use(node: &Node, bound: &str) -> String {
+    let text = String::from_utf8(node.get("/metrics").await.is(200).body).unwrap();
+    let start = format!("thalweg_http_in_use{{bound=\"{bound}\"}}");
+    text.lines().find(|line| line.starts_with(&start)).unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn requests_in_flight_are_bounded_but_operators_get_through() {
+    let node = Node::with(|config| config.max_requests_in_flight = 1).await;
+    let mut slow = node.connect().await;
+    slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
+    while !in_use(&node, "requests").await.ends_with(" 1") {
+        tokio::task::yield_now().await;
+    }
+    let shed = node.get("/v1/kv").await;
+    assert_eq!(shed.header("retry-after"), "1");
+    shed.refused(503, "overloaded", "retry");
+    for target in ["/health", "/ready", "/metrics", "/v1/status", "/openapi.json"] {
+        node.get(target).await.is(200);
+    }
+    slow.raw(b"2").await;
+    slow.reply("PUT").await.is(204);
+    node.get("/v1/kv").await.is(200);
+    let text = String::from_utf8(node.get("/metrics").await.body).unwrap();
+    holds(&text, "thalweg_http_shed_total{bound=\"requests\"} 1");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn tails_and_connections_are_bounded() {
+    let node = Node::with(|config| {
+        config.max_tails = 1;
+        config.max_connections = 3;
+    })
+    .await;
+    node.call("POST", "/v1/streams/s/records", &[], b"x").await.is(200);
+    let mut first = node.connect().await;
+    let events = [("accept", "text/event-stream")];
+    first.send("GET", "/v1/streams/s/records", &events, b"").await;
+    first.head().await.is(200);
+    node.call("GET", "/v1/streams/s/records", &events, b"").await.refused(503, "overloaded", "retry");
+    let mut second = node.connect().await;
+    second.call("GET", "/health", &[], b"").await.is(200);
+    let mut third = node.connect().await;
+    while third.call("GET", "/health", &[], b"").await.status != 200 {}
+    let turned_away = String::from_utf8(node.connect().await.closed().await).unwrap();
+    assert!(turned_away.starts_with("HTTP/1.1 503 "), "{turned_away}");
+    holds(&turned_away, "too many connections");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_is_507_for_data_while_deletes_go_on() {
+    let disk = SimDisk::new(1);
+    let node = simulated(&disk, 256 * 1024).await;
+    node.put("/v1/kv/a/k", b"v").await.is(204);
+    disk.set_capacity(1);
+    let mut tries = 0;
+    let full = loop {
+        let reply = node.put("/v1/kv/a/k", &[1; 200]).await;
+        tries += 1;
+        if reply.status != 204 || tries > 50_000 {
+            break reply;
+        }
+    };
+    assert!(full.refused(507, "disk_full", "retry")["free_bytes"].is_u64());
+    node.delete("/v1/kv/a/k").await.is(204);
+    node.get("/v1/kv/a/k").await.is(404);
+    assert_eq!(node.get("/health").await.is(200).json()["status"], json!("disk_full"));
+    disk.set_capacity(u64::MAX / 2);
+    node.put("/v1/kv/a/k", b"v").await.is(204);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_failed_fsync_turns_health_red_and_reads_go_on() {
+    let disk = SimDisk::new(1);
+    let node = simulated(&disk, 0).await;
+    node.put("/v1/kv/a/k", b"v").await.is(204);
+    disk.fail(Fault::new(Operation::Sync, 1, Errno::Io));
+    let failed = node.put("/v1/kv/a/k", b"w").await;
+    assert!(!failed.headers.contains_key("retry-after"), "retrying is of no use");
+    failed.refused(503, "log_failed", "stop");
+    node.put("/v1/kv/a/k", b"w").await.refused(503, "log_failed", "stop");
+    assert_eq!(node.get("/v1/kv/a/k").await.is(200).body, b"v");
+    node.get("/health").await.refused(503, "log_failed", "stop");
+    node.get("/ready").await.refused(503, "log_failed", "stop");
+    assert_eq!(node.get("/v1/status").await.is(200).json()["health"]["status"], json!("failed"));
+    let mut node = node;
+    node.signal_stop();
+    assert!(matches!(node.stopped().await, Err(ServerError::Close(_))));
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_arrive_is_408() {
+    let node = Node::with(|config| config.body_timeout = millis(100)).await;
+    let mut slow = node.connect().await;
+    slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
+    slow.reply("PUT").await.refused(408, "body_timeout", "retry");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn slow_heads_and_idle_connections_are_closed() {
+    let node = Node::with(|config| {
+        config.header_timeout = millis(200);
+        config.tail_keep_alive = millis(100);
+        config.idle_timeout = millis(400);
+    })
+    .await;
+    let mut silent = node.connect().await;
+    assert_eq!(silent.closed().await, b"");
+    let mut half = node.connect().await;
+    half.raw(b"GET /health HTT").await;
+    half.closed().await;
+    let mut idle = node.connect().await;
+    idle.call("GET", "/health", &[], b"").await.is(200);
+    assert_eq!(idle.closed().await, b"");
+    node.call("POST", "/v1/streams/s/records", &[], b"x").await.is(200);
+    let mut tail = node.connect().await;
+    tail.send("GET", "/v1/streams/s/records", &[("accept", "text/event-stream")], b"").await;
+    tail.head().await.is(200);
+    for _ in 0..8 {
+        assert!(tail.chunk().await.is_some(), "a tail with keep-alives is not idle");
+    }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_cut_and_its_scan_given_back() {
+    let node = Node::with(|config| {
+        config.write_timeout = millis(200);
+        config.max_scans = 1;
+    })
+    .await;
+    let keyspace = node.db.with_durability(thalweg_types::Durability::Os).keyspace("big").unwrap();
+    for at in 0..40_u32 {
+        keyspace.put(&at.to_be_bytes(), &vec![b'x'; 1 << 19]).unwrap();
+    }
+    let mut greedy = node.connect().await;
+    greedy.send("GET", "/v1/kv/big", &[], b"").await;
+    greedy.head().await.is(200);
+    node.get("/v1/kv/big").await.refused(503, "overloaded", "retry");
+    let given_back = async {
+        while !in_use(&node, "scans").await.ends_with(" 0") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, given_back).await.expect("the scan is given back in time");
+    node.get("/v1/kv/big?limit=1").await.is(200);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_ends_tails_and_cuts_what_does_not_finish() {
+    let mut node = Node::with(|config| config.drain_timeout = millis(300)).await;
+    node.call("POST", "/v1/streams/s/records", &[], b"x").await.is(200);
+    let mut tail = node.connect().await;
+    tail.send("GET", "/v1/streams/s/records", &[("accept", "text/event-stream")], b"").await;
+    tail.head().await.is(200);
+    let mut slow = node.connect().await;
+    slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
+    while !in_use(&node, "requests").await.ends_with(" 1") {
+        tokio::task::yield_now().await;
+    }
+    node.signal_stop();
+    while tail.chunk().await.is_some() {}
+    let (address, db) = (node.address, node.db.clone());
+    let began = std::time::Instant::now();
+    node.stopped().await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    assert_eq!(db.health(), thalweg_engine::Health::Closed);
+    slow.closed().await;
+}
+
+#[tokio::test]
+async fn a_stop_lets_requests_in_progress_finish() {
+    let mut node = Node::start().await;
+    let mut slow = node.connect().await;
+    slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
+    while !in_use(&node, "requests").await.ends_with(" 1") {
+        tokio::task::yield_now().await;
+    }
+    node.signal_stop();
+    let db = node.db.clone();
+    slow.raw(b"2").await;
+    slow.reply("PUT").await.is(204);
+    node.stopped().await.unwrap();
+    assert_eq!(db.find_keyspace("a").unwrap().get(b"k").unwrap().unwrap().value, b"12"[..]);
+}
+
+#[tokio::test]
+async fn an_address_in_use_or_open_to_all_is_a_typed_error() {
+    let node = Node::start().await;
+    let mut taken = config();
+    taken.http = node.address;
+    let error = Server::bind(taken.clone(), &node.db).await.unwrap_err();
+    assert!(matches!(error, ServerError::Bind { .. }), "{error}");
+    taken.http = "0.0.0.0:0".parse().unwrap();
+    let error = Server::bind(taken, &node.db).await.unwrap_err();
+    assert!(matches!(error, ServerError::Config(ConfigError::Unprotected { .. })), "{error}");
+    node.stop().await;
+}

@@ -1,0 +1,19 @@
+//! The API over HTTP, asked of a server in this process.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bounds;
+mod caches;
+mod documents;
+mod groups;
+mod kv;
+mod leases;
+mod past;
+mod push;
+mod simple;
+mod snapshots;
+mod streams;
+mod subjects;
+mod transactions;
+mod watch;

@@ -1,0 +1,141 @@
+//! Changes of keys over HTTP.
+
+use serde_json::{Value, json};
+
+use crate::support::{Client, Node};
+
+async fn watch(node: &Node, query: &str, headers: &[(&str, &str)]) -> (Client, String) {
+    let mut client = node.connect().await;
+    client.send("GET", &format!("/v1/watch/a{query}"), headers, b"").await;
+    client.head().await.is(200);
+    (client, String::new())
+}
+
+/// The next event that is not a comment, as id, name and data.
+async fn event(client: &mut Client, buffer: &mut String) -> Option<(Option<String>, String, Value)> {
+    loop {
+        if let Some(end) = buffer.find("\n\n") {
+            let event: String = buffer.drain(..end + 2).collect();
+            if event.starts_with(':') {
+                continue;
+            }
+            let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned));
+            let data = serde_json::from_str(&field("data: ").unwrap()).unwrap();
+            return Some((field("id: "), field("event: ").unwrap_or_default(), data));
+        }
+        buffer.push_str(&String::from_utf8(client.chunk().await?).unwrap());
+    }
+}
+
+/// As [`event`], without those that tell progress.
+async fn change(client: &mut Client, buffer: &mut String) -> Option<(Option<String>, Value)> {
+    loop {
+        match event(client, buffer).await? {
+            (_, name, _) if name == "progress" => {}
+            (id, name, data) if name.is_empty() => return Some((id, data)),
+            (_, name, data) => panic!("{name}: {data}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn changes_come_from_where_asked_and_a_client_that_comes_back_misses_none() {
+    let node = Node::start().await;
+    node.put("/v1/kv/a/x", b"1").await.is(204);
+    node.put("/v1/kv/a/y", b"\xff").await.is(204);
+    let (mut past, mut past_buffer) = watch(&node, "?from=1", &[]).await;
+    let (mut live, mut live_buffer) = watch(&node, "?prefix=x", &[]).await;
+    let greeting = event(&mut live, &mut live_buffer).await.unwrap();
+    assert_eq!(greeting, (Some("2".to_owned()), "progress".to_owned(), json!({"progress": 2})));
+    let commit = json!({"writes": [
+        {"op": "put", "keyspace": "a", "key": "x2", "value": "3"},
+        {"op": "put", "keyspace": "b", "key": "x", "value": "other"},
+        {"op": "delete", "keyspace": "a", "key": "x"},
+    ]});
+    node.post_json("/v1/commit", &commit).await.is(200);
+    node.delete("/v1/kv/a/y").await.is(204);
+
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let (id, data) = change(&mut past, &mut past_buffer).await.unwrap();
+        assert_eq!(data["durability"], "disk");
+        assert!(data["time_micros"].as_u64().unwrap() > 0);
+        let key = data["key"].as_str().unwrap().to_owned();
+        seen.push((id, data["revision"].as_u64().unwrap(), data["change"].as_str().unwrap().to_owned(), key));
+    }
+    let wanted = [
+        (Some("1"), 1, "put", "x"),
+        (Some("2"), 2, "put", "y"),
+        (None, 3, "put", "x2"),
+        (Some("3"), 3, "delete", "x"),
+        (Some("4"), 4, "delete", "y"),
+    ];
+    let wanted = wanted.map(|(id, revision, change, key): (Option<&str>, u64, &str, &str)| {
+        (id.map(str::to_owned), revision, change.to_owned(), key.to_owned())
+    });
+    assert_eq!(seen, wanted, "only the last of a commit has an id");
+    for key in ["x2", "x"] {
+        assert_eq!(change(&mut live, &mut live_buffer).await.unwrap().1["key"], key);
+    }
+    let (mut resumed, mut buffer) = watch(&node, "?from=1&limit=2", &[("last-event-id", "2")]).await;
+    assert_eq!(change(&mut resumed, &mut buffer).await.unwrap().1["key"], "x2");
+    assert_eq!(change(&mut resumed, &mut buffer).await.unwrap().1["key"], "x");
+    assert_eq!(event(&mut resumed, &mut buffer).await, None, "the limit ends a watch");
+    drop((past, live, resumed));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn changes_as_lines() {
+    let node = Node::start().await;
+    node.put("/v1/kv/a/x", b"1").await.is(204);
+    node.put("/v1/kv/a/%FF", b"\xff").await.is(204);
+    let reply =
+        node.call("GET", "/v1/watch/a?from=1&limit=2", &[("accept", "application/x-ndjson")], b"").await.is(200);
+    let lines: Vec<Value> =
+        String::from_utf8(reply.body).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0], json!({"progress": 0}));
+    let changes: Vec<_> = lines.iter().filter(|line| line.get("progress").is_none()).collect();
+    assert_eq!((&changes[0]["key"], &changes[0]["value"]), (&json!("x"), &json!("1")));
+    assert_eq!((&changes[1]["key_base64"], &changes[1]["value_base64"]), (&json!("/w=="), &json!("/w==")));
+    assert_eq!(changes.len(), 2);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_watch_of_which_nothing_matches_tells_its_progress() {
+    let node = Node::with(|config| {
+        config.tail_keep_alive = thalweg_server::config::Span(std::time::Duration::from_millis(20));
+    })
+    .await;
+    node.put("/v1/kv/a/x", b"1").await.is(204);
+    let (mut client, mut buffer) = watch(&node, "?key=never", &[]).await;
+    for _ in 0..3 {
+        node.put("/v1/kv/a/x", b"1").await.is(204);
+    }
+    loop {
+        let (id, name, data) = event(&mut client, &mut buffer).await.unwrap();
+        assert_eq!((name.as_str(), data["progress"].as_u64()), ("progress", id.unwrap().parse().ok()));
+        if data["progress"] == 4 {
+            break;
+        }
+    }
+    drop(client);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_watched_is_refused() {
+    let node = Node::with(|config| config.max_tails = 1).await;
+    node.get("/v1/watch/a").await.refused(404, "no_such_keyspace", "fix");
+    node.put("/v1/kv/a/x", b"1").await.is(204);
+    let error = node.get("/v1/watch/a?from=9").await.refused(416, "beyond_end", "fix");
+    assert_eq!(error["next"], 2);
+    node.get("/v1/watch/a?key=x&prefix=x").await.refused(400, "bad_parameter", "fix");
+    node.call("GET", "/v1/watch/a", &[("accept", "text/html")], b"").await.refused(406, "not_acceptable", "fix");
+    node.call("GET", "/v1/watch/a", &[("last-event-id", "x")], b"").await.refused(400, "bad_header", "fix");
+    let first = watch(&node, "", &[]).await;
+    node.get("/v1/watch/a").await.refused(503, "overloaded", "retry");
+    drop(first);
+    node.stop().await;
+}

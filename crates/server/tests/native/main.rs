@@ -1,0 +1,14 @@
+//! The native protocol, frame by frame, asked of a server in this process.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod caches;
+mod channel;
+mod groups;
+mod ports;
+mod reads;
+mod streams;
+mod subjects;
+mod time;
+mod wire;

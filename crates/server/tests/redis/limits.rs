@@ -1,0 +1,376 @@
+//! The bounds of a Redis client's connection, at the bound: bytes that come slowly, in parts or not at all, replies that nobody
+//! takes, transactions, watches and scans that are as large as they may be, and one more.
+//!
+//! What they cost in memory is measured from outside, in `thalweg/tests/redis_limits.rs`.
+
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use thalweg_engine::{Database, Options};
+use thalweg_server::{
+    Config,
+    config::{ByteSize, Setting, Span},
+};
+use tokio::io::AsyncWriteExt as _;
+
+use crate::support::{
+    Node, PATIENCE, config,
+    resp::{Resp, encode, node, serving},
+    small_options,
+};
+
+/// Cuts slow clients soon.
+fn impatient(config: &mut Config) {
+    config.body_timeout = Span(Duration::from_millis(200));
+    config.write_timeout = Span(Duration::from_millis(200));
+}
+
+/// Has room for entries as large as they may be.
+async fn roomy(change: impl FnOnce(&mut Config)) -> (Node, TempDir) {
+    let mut config = config();
+    serving(&mut config);
+    change(&mut config);
+    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
+    let dir = tempfile::tempdir().unwrap();
+    let db = Database::open(dir.path(), options).unwrap();
+    (Node::over(config, db).await, dir)
+}
+
+const TOO_SLOW: &str = "-ERR Protocol error: a request was begun and its rest did not arrive in time";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_that_come_one_by_one_are_the_same_requests() {
+    let node = node().await;
+    let mut script = Vec::new();
+    script.extend(encode("SET a one"));
+    script.extend_from_slice(b"SET b \"t\\x77o\\r\\n\"\r\n\r\n*0\r\nGET b\n*-1\r\n");
+    script.extend(
+        ["APPEND a two", "MULTI", "INCR n", "GET a", "EXEC", "NOPE"].iter().flat_map(|command| encode(command)),
+    );
+    script.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$4\r\n\r\n\r\n\r\n*1\r\n:1\r\n");
+    let said = "+OK +OK $5 two\r\n :6 +OK +QUEUED +QUEUED *2 :1 $6 onetwo \
+                -ERR unknown command 'NOPE', with args beginning with:  $-1 -ERR Protocol error: expected '$', got ':'";
+    let mut whole = Resp::connect(&node).await;
+    whole.send(&script).await;
+    let at_once = whole.rest().await;
+    assert_eq!(at_once, said.replace("\r\n", " "));
+    assert_eq!(Resp::connect(&node).await.call("FLUSHDB").await, "+OK");
+    let mut slow = Resp::connect(&node).await;
+    for byte in &script {
+        // Without waiting for each other, and with that.
+        slow.send(std::slice::from_ref(byte)).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(slow.rest().await, at_once);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_request_is_not_waited_for_wherever_it_ends() {
+    let (node, _dir) = roomy(impatient).await;
+    let whole = encode("SET key value");
+    let mut halves: Vec<Vec<u8>> = (1..whole.len()).map(|len| whole[..len].to_vec()).collect();
+    halves.push(b"SET key val".to_vec());
+    halves.push(b"\"".to_vec());
+    // A large one, of which much has come, and one that comes behind a whole one.
+    halves.push([&b"*2\r\n$4\r\nECHO\r\n$1000000\r\n"[..], &vec![b'x'; 300_000]].concat());
+    let mut clients = Vec::new();
+    for half in &halves {
+        let mut client = Resp::connect(&node).await;
+        client.send(half).await;
+        clients.push(client);
+    }
+    let mut behind = Resp::connect(&node).await;
+    behind.send(&[&encode("PING")[..], &whole[..20]].concat()).await;
+    // One who never stops sending a little is no faster.
+    let mut trickle = Resp::connect(&node).await;
+    trickle.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n").await;
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE && trickle.stream.write_all(b"x").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(begun.elapsed() < PATIENCE, "a request may come bit by bit for ever");
+    for (mut client, half) in clients.into_iter().zip(&halves) {
+        let shown = String::from_utf8_lossy(&half[..half.len().min(40)]).into_owned();
+        assert_eq!(client.rest().await, TOO_SLOW, "{shown:?}");
+    }
+    assert_eq!(behind.rest().await, format!("+PONG {TOO_SLOW}"));
+    // Nothing of it was done, and who is silent between requests stays.
+    let mut other = Resp::connect(&node).await;
+    assert_eq!(other.call("DBSIZE").await, ":0");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(other.call("PING").await, "+PONG");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nonsense_ends_its_own_connection_only() {
+    let node = node().await;
+    let mut bystander = Resp::connect(&node).await;
+    assert_eq!(bystander.call("SET a 1").await, "+OK");
+    let long = |first: &[u8]| [first, &vec![b'7'; 70_000]].concat();
+    for (sent, said) in [
+        (long(b"*"), "-ERR Protocol error: too big mbulk count string"),
+        (long(b"*1\r\n$"), "-ERR Protocol error: too big bulk count string"),
+        (long(b"GET "), "-ERR Protocol error: too big inline request"),
+        (b"*1048577\r\n".to_vec(), "-ERR Protocol error: invalid multibulk length"),
+        (b"*9223372036854775808\r\n".to_vec(), "-ERR Protocol error: invalid multibulk length"),
+        (b"*1\r\n$536870913\r\n".to_vec(), "-ERR Protocol error: invalid bulk length"),
+        (b"*1\r\n$-1\r\n".to_vec(), "-ERR Protocol error: invalid bulk length"),
+        (b"GET 'a\r\n".to_vec(), "-ERR Protocol error: unbalanced quotes in request"),
+        (b"*2\r\n$16777000\r\n".to_vec(), ""),
+    ] {
+        let shown = String::from_utf8_lossy(&sent[..sent.len().min(30)]).into_owned();
+        let mut client = Resp::connect(&node).await;
+        let _ = client.stream.write_all(&sent).await;
+        if said.is_empty() {
+            // It is announced, and may come: nothing has happened yet.
+            let _ = client.stream.shutdown().await;
+        }
+        assert_eq!(client.rest().await, said, "{shown:?}");
+    }
+    // Bytes of all kinds, of which some are lines: whatever they are answered, the server goes on.
+    let mut state = 88_172_645_463_325_252_u64;
+    for _ in 0..200 {
+        let mut client = Resp::connect(&node).await;
+        let garbage: Vec<u8> = (0..512)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                match state % 7 {
+                    0 => b'\n',
+                    1 => b'\r',
+                    2 => b'*',
+                    3 => b'$',
+                    _ => (state >> 32) as u8,
+                }
+            })
+            .collect();
+        let _ = client.stream.write_all(&garbage).await;
+        let _ = client.stream.shutdown().await;
+        client.rest().await;
+    }
+    assert_eq!(bystander.call("GET a").await, "$1 1");
+    bystander.until("INFO clients", "connected_clients:1 ").await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_takes_no_replies_is_cut_off_and_others_are_not_kept_waiting() {
+    let (node, _dir) = roomy(impatient).await;
+    let mut other = Resp::connect(&node).await;
+    assert_eq!(other.call(&format!("SET large {}", "x".repeat(1_000_000))).await, "+OK");
+    // Reads alone, a burst that begins with a write, and a transaction.
+    let get = encode("GET large");
+    let gets = get.repeat(90);
+    let scripts = [
+        gets.clone(),
+        [encode("SET a 1"), gets.clone()].concat(),
+        [encode("MULTI"), encode("SET a 1"), gets, encode("EXEC")].concat(),
+    ];
+    for script in scripts {
+        let mut client = Resp::connect(&node).await;
+        // So it is among the clients.
+        assert_eq!(client.call("PING").await, "+PONG");
+        client.send(&script).await;
+        let begun = Instant::now();
+        other.until("INFO clients", "connected_clients:1 ").await;
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert_eq!(other.call("PING").await, "+PONG");
+        // It finds the end of what was sent before, and no end of a reply.
+        let got = client.rest().await.len();
+        assert!(got < 90_000_000, "{got}");
+    }
+    // One who takes them slowly gets them all.
+    let mut slow = Resp::connect(&node).await;
+    slow.send(&get.repeat(20)).await;
+    let (mut got, mut page) = (0, vec![0; 1 << 18]);
+    while got < 20 * (1_000_000 + "$1000000\r\n\r\n".len()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let read = tokio::io::AsyncReadExt::read(&mut slow.stream, &mut page).await.unwrap();
+        assert!(read > 0, "it was cut off after {got} bytes");
+        got += read;
+    }
+    node.stop().await;
+}
+
+/// Sends commands and takes as many replies, at the same time; gives those that are not `usual`.
+async fn unusual(client: &mut Resp, commands: impl Iterator<Item = Vec<u8>>, usual: &str) -> Vec<String> {
+    let all: Vec<Vec<u8>> = commands.collect();
+    let mut odd = Vec::new();
+    for some in all.chunks(1000) {
+        client.send(&some.concat()).await;
+        for _ in some {
+            let reply = client.reply().await;
+            if reply != usual {
+                odd.push(reply);
+            }
+        }
+    }
+    odd
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_have_a_bound_of_commands() {
+    const MOST: usize = 16_384;
+    let node = node().await;
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.call("MULTI").await, "+OK");
+    let increments = |count| (0..count).map(|_| encode("INCR n"));
+    assert_eq!(unusual(&mut client, increments(MOST), "+QUEUED").await, Vec::<String>::new());
+    let before = node.db.stats().entries;
+    let reply = client.call("EXEC").await;
+    assert!(reply.starts_with(&format!("*{MOST} :1 :2 ")) && reply.ends_with(&format!(" :{MOST}")), "{}", reply.len());
+    assert_eq!(node.db.stats().entries - before, 1, "it is one commit");
+    assert_eq!(client.call("MULTI").await, "+OK");
+    assert_eq!(
+        unusual(&mut client, increments(MOST + 2), "+QUEUED").await,
+        ["-ERR a transaction has at most 16384 commands and 15 MiB: split it"; 2]
+    );
+    assert_eq!(client.call("EXEC").await, "-EXECABORT Transaction discarded because of previous errors.");
+    assert_eq!(client.call("GET n").await, format!("$5 {MOST}"));
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_have_a_bound_of_bytes() {
+    let (node, _dir) = roomy(|_| ()).await;
+    let mut client = Resp::connect(&node).await;
+    let set = |key: usize, bytes: usize| encode(&format!("SET {key} {}", "v".repeat(bytes)));
+    for (last, fits) in [(1_000_000, true), (1_100_000, false)] {
+        assert_eq!(client.call("MULTI").await, "+OK");
+        let sets = (0..14).map(|key| set(key, 1 << 20));
+        assert_eq!(unusual(&mut client, sets, "+QUEUED").await, Vec::<String>::new());
+        client.send(&set(14, last)).await;
+        let reply = client.reply().await;
+        let executed = client.call("EXEC").await;
+        if fits {
+            assert_eq!((&reply[..], &executed[..]), ("+QUEUED", &*format!("*15{}", " +OK".repeat(15))));
+        } else {
+            assert_eq!(reply, "-ERR a transaction has at most 16384 commands and 15 MiB: split it");
+            assert_eq!(executed, "-EXECABORT Transaction discarded because of previous errors.");
+        }
+    }
+    assert_eq!(client.call("STRLEN 14").await, ":1000000");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_transactions_queue_has_a_bound_and_comes_back() {
+    let four = ByteSize::parse("4MiB").unwrap();
+    let (node, _dir) = roomy(|config| (config.max_body_bytes, config.max_body_bytes_in_flight) = (four, four)).await;
+    let (mut one, mut other) = (Resp::connect(&node).await, Resp::connect(&node).await);
+    let half = format!("SET k {}", "v".repeat(1 << 19));
+    for client in [&mut one, &mut other] {
+        assert_eq!(client.call("MULTI").await, "+OK");
+    }
+    for _ in 0..5 {
+        assert_eq!(one.call(&half).await, "+QUEUED");
+    }
+    let busy = "-BUSY too many bytes of requests at a time: DISCARD, and retry later";
+    assert_eq!(other.call(&half).await, "+QUEUED");
+    assert_eq!(other.call(&half).await, busy);
+    assert_eq!(other.call("EXEC").await, "-EXECABORT Transaction discarded because of previous errors.");
+    // Small ones need no room, not even now.
+    assert_eq!(other.pipeline(&["MULTI", "SET a 1", "EXEC"]).await[2], "*1 +OK");
+    assert_eq!(one.call("EXEC").await, format!("*5{}", " +OK".repeat(5)));
+    // And what one held who has vanished, or who discards it, is free again.
+    for _ in 0..3 {
+        let mut client = Resp::connect(&node).await;
+        assert_eq!(client.call("MULTI").await, "+OK");
+        for _ in 0..6 {
+            assert_eq!(client.call(&half).await, "+QUEUED");
+        }
+        client.reset();
+        one.until("INFO clients", "connected_clients:2 ").await;
+        assert_eq!(other.call("MULTI").await, "+OK");
+        for _ in 0..6 {
+            assert_eq!(other.call(&half).await, "+QUEUED");
+        }
+        assert_eq!(other.call("DISCARD").await, "+OK");
+    }
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_have_a_bound() {
+    const MOST: usize = 16_384;
+    let (node, _dir) = roomy(|_| ()).await;
+    let (mut client, mut other) = (Resp::connect(&node).await, Resp::connect(&node).await);
+    let watch = |from: usize, to: usize| {
+        let keys: Vec<_> = (from..to).map(|key| key.to_string()).collect();
+        format!("WATCH {}", keys.join(" "))
+    };
+    assert_eq!(client.call(&watch(0, MOST - 1)).await, "+OK");
+    assert_eq!(client.call("WATCH last one").await, "-ERR at most 16384 keys can be watched: UNWATCH some");
+    assert_eq!(client.call("WATCH last").await, "+OK");
+    assert_eq!(client.pipeline(&["MULTI", "SET a 1", "EXEC"]).await[2], "*1 +OK", "unchanged as they are");
+    assert_eq!(client.pipeline(&[&watch(0, MOST - 1), "WATCH last"]).await, ["+OK", "+OK"]);
+    assert_eq!(other.call("SET last 1").await, "+OK");
+    assert_eq!(client.pipeline(&["MULTI", "SET a 2", "EXEC", "GET a"]).await[2..], ["*-1", "$1 1"]);
+    // By bytes: 32 keys, as long as keys are, together.
+    let long = |number: usize| format!("WATCH {number:0>32768}");
+    let watches: Vec<_> = (0..32).map(long).collect();
+    assert_eq!(client.pipeline(&watches.iter().map(String::as_str).collect::<Vec<_>>()).await, ["+OK"; 32]);
+    let refused = "-ERR the keys that are watched are at most 1 MiB long together: UNWATCH some";
+    assert_eq!(
+        client.pipeline(&["WATCH x", "MULTI", "SET a 3", "EXEC", "UNWATCH", "WATCH x"]).await[..4],
+        [refused, "+OK", "+QUEUED", "*1 +OK"]
+    );
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scans_under_way_have_a_bound() {
+    const MOST: usize = 16_384;
+    let node = node().await;
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.pipeline(&["SET a 1", "SET b 1", "SET c 1"]).await, ["+OK"; 3]);
+    let cursor = |reply: &str| reply.split(' ').nth(2).unwrap().to_owned();
+    let first = cursor(&client.call("SCAN 0 COUNT 1").await);
+    let second = cursor(&client.call("SCAN 0 COUNT 1").await);
+    let scans = (0..MOST - 2).map(|_| encode("SCAN 0 COUNT 1"));
+    assert_eq!(unusual(&mut client, scans, "").await.len(), MOST - 2);
+    assert!(client.call(&format!("SCAN {first} COUNT 9")).await.starts_with("*2 $1 0 "), "it can go on at the bound");
+    client.call("SCAN 0 COUNT 1").await;
+    assert_eq!(client.call(&format!("SCAN {first} COUNT 9")).await, "-ERR invalid cursor");
+    assert!(
+        client.call(&format!("SCAN {second} COUNT 9")).await.starts_with("*2 $1 0 "),
+        "only the oldest is forgotten"
+    );
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_of_large_requests_have_a_bound_and_come_back() {
+    let four = ByteSize::parse("4MiB").unwrap();
+    let (node, _dir) = roomy(|config| (config.max_body_bytes, config.max_body_bytes_in_flight) = (four, four)).await;
+    let announce = |bytes: usize| format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${bytes}\r\n").into_bytes();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut client = Resp::connect(&node).await;
+        client.send(&[announce(1 << 20), vec![b'x'; 1 << 17]].concat()).await;
+        held.push(client);
+    }
+    // Until theirs is counted, one more may have room.
+    let refused = loop {
+        let mut client = Resp::connect(&node).await;
+        client.send(&announce(2 << 20)).await;
+        match tokio::time::timeout(Duration::from_millis(100), client.rest()).await {
+            Ok(said) => break said,
+            Err(_) => continue,
+        }
+    };
+    assert_eq!(refused, "-BUSY too many bytes of requests at a time: connect again and retry later");
+    // Small ones need no room, and when the large ones have gone there is some again.
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.call("SET k small").await, "+OK");
+    for mut holder in held {
+        holder.send(&[vec![b'x'; (1 << 20) - (1 << 17)], b"\r\n".to_vec()].concat()).await;
+        assert_eq!(holder.reply().await, "+OK");
+    }
+    assert_eq!(client.call(&format!("SET k {}", "x".repeat(3 << 20))).await, "+OK");
+    assert_eq!(client.call("STRLEN k").await, format!(":{}", 3 << 20));
+    node.stop().await;
+}
