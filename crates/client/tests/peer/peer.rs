@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use thalweg_client::{Client, Endpoint, Options, Retries};
 use thalweg_types::{Durability, NodeId};
 use thalweg_wire::{
-    ClientFrame, Decoder, Envelope, Failed, Fields, Frame, ServerFrame, SharedFrame,
+    ClientFrame, Decoder, Envelope, Failed, Frame, SharedFrame,
     handshake::{ServerTerms, read_hello},
 };
 use tokio::{
@@ -105,12 +105,6 @@ impl Peer {
     pub async fn send<'a>(&mut self, id: u32, frame: &impl Frame<'a>) {
         let mut out = Vec::new();
         frame.encode(&mut out, id).unwrap();
-        self.stream.write_all(&out).await.unwrap();
-    }
-
-    pub async fn send_any(&mut self, id: u32, frame: &ServerFrame<'_>) {
-        let mut out = Vec::new();
-        frame.encode(&mut out, id, &Fields::default()).unwrap();
         self.stream.write_all(&out).await.unwrap();
     }
 
