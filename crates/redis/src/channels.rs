@@ -18,7 +18,10 @@ use std::borrow::Cow;
 
 use thalweg_types::limits::{MAX_REDIS_PATTERN_BYTES, MAX_SUBJECT_BYTES, MAX_SUBJECT_TOKENS};
 
-use crate::command::{Command, Keys, Subcommand};
+use crate::{
+    command::{Command, Keys, Subcommand},
+    flags::Flags,
+};
 
 /// What escaped names begin with: a token of its own.
 const MARK: &[u8] = b"$redis.";
@@ -28,21 +31,21 @@ const MARK: &[u8] = b"$redis.";
 #[error("ERR a channel's name is at most {MAX_SUBJECT_BYTES} bytes long, with what must be escaped in it")]
 pub struct ChannelTooLong;
 
-const fn pub_sub(name: &'static str, arity: i16, flags: &'static [&'static str], keys: Keys) -> Command {
+const fn pub_sub(name: &'static str, arity: i16, flags: Flags, keys: Keys) -> Command {
     Command::session(name, arity, flags, keys, &[])
 }
 
-const SUBSCRIBING: &[&str] = &["pubsub", "noscript", "loading", "stale"];
-const ASKING: &[&str] = &["pubsub", "loading", "stale"];
-const PUBLISHING: &[&str] = &["pubsub", "loading", "stale", "fast"];
+const ASKING: Flags = Flags::PUBSUB.and(Flags::LOADING).and(Flags::STALE);
+const SUBSCRIBING: Flags = ASKING.and(Flags::NO_SCRIPT);
+const PUBLISHING: Flags = ASKING.and(Flags::FAST);
 
 /// The table of commands on channels. What they do is the server's.
 pub const COMMANDS: &[Command] = &[
     pub_sub("psubscribe", -2, SUBSCRIBING, Keys::NONE),
     pub_sub("publish", 3, PUBLISHING, Keys::NONE),
-    pub_sub("pubsub", -2, &[], Keys::NONE).with(&[
+    pub_sub("pubsub", -2, Flags::NONE, Keys::NONE).with(&[
         Subcommand::new("pubsub|channels", -2, ASKING),
-        Subcommand::new("pubsub|help", 2, &["loading", "stale"]),
+        Subcommand::new("pubsub|help", 2, Flags::LOADING.and(Flags::STALE)),
         Subcommand::new("pubsub|numpat", 2, ASKING),
         Subcommand::new("pubsub|numsub", -2, ASKING),
         Subcommand::new("pubsub|shardchannels", -2, ASKING),

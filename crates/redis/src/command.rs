@@ -7,6 +7,7 @@ use std::{borrow::Cow, sync::LazyLock};
 use crate::{
     Reply,
     errors::{unknown_subcommand, wrong_arity},
+    flags::Flags,
     store::{Read, Store, StoreError},
 };
 
@@ -115,20 +116,20 @@ pub struct Subcommand {
     pub name: &'static str,
     /// How many arguments with both names; negative: at least so many.
     pub arity: i16,
-    /// Flags as `COMMAND` says them.
-    pub flags: &'static [&'static str],
+    /// What `COMMAND` says of it.
+    pub flags: Flags,
     /// Which arguments are keys.
     pub keys: Keys,
 }
 
 impl Subcommand {
     /// One without keys.
-    pub(crate) const fn new(name: &'static str, arity: i16, flags: &'static [&'static str]) -> Self {
+    pub(crate) const fn new(name: &'static str, arity: i16, flags: Flags) -> Self {
         Self { name, arity, flags, keys: Keys::NONE }
     }
 
     /// One of which the first argument is a key.
-    pub(crate) const fn of_key(name: &'static str, arity: i16, flags: &'static [&'static str]) -> Self {
+    pub(crate) const fn of_key(name: &'static str, arity: i16, flags: Flags) -> Self {
         Self { name, arity, flags, keys: Keys::SECOND }
     }
 
@@ -151,8 +152,8 @@ pub struct Command {
     pub name: &'static str,
     /// How many arguments with the name; negative: at least so many.
     pub arity: i16,
-    /// Flags as `COMMAND` says them (`readonly`, `write`, `fast`, ...).
-    pub flags: &'static [&'static str],
+    /// What `COMMAND` says of it.
+    pub flags: Flags,
     /// Which arguments are keys.
     pub keys: Keys,
     /// Who does it.
@@ -166,7 +167,7 @@ impl Command {
     pub(crate) const fn read(
         name: &'static str,
         arity: i16,
-        flags: &'static [&'static str],
+        flags: Flags,
         keys: Keys,
         run: fn(&dyn Read, &[&[u8]]) -> Answer,
     ) -> Self {
@@ -177,7 +178,7 @@ impl Command {
     pub(crate) const fn write(
         name: &'static str,
         arity: i16,
-        flags: &'static [&'static str],
+        flags: Flags,
         keys: Keys,
         run: for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer,
     ) -> Self {
@@ -188,7 +189,7 @@ impl Command {
     pub(crate) const fn session(
         name: &'static str,
         arity: i16,
-        flags: &'static [&'static str],
+        flags: Flags,
         keys: Keys,
         subcommands: &'static [Subcommand],
     ) -> Self {
@@ -230,7 +231,7 @@ impl Command {
 
     /// The flags of what arguments mean that it may be given.
     #[must_use]
-    pub fn flags_of(&self, args: &[&[u8]]) -> &'static [&'static str] {
+    pub fn flags_of(&self, args: &[&[u8]]) -> Flags {
         self.subcommand(args).ok().flatten().map_or(self.flags, |subcommand| subcommand.flags)
     }
 }

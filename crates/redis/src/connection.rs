@@ -1,46 +1,53 @@
 //! Commands that are about the connection, not about keys: their names and how many arguments they take. What they do is
 //! the server's.
 
-use crate::command::{Command, Keys, Subcommand};
+use crate::{
+    command::{Command, Keys, Subcommand},
+    flags::Flags,
+};
 
-const SETTLING: &[&str] = &["noscript", "loading", "stale", "fast", "no_auth", "allow_busy"];
-const TRANSACTION: &[&str] = &["noscript", "loading", "stale", "fast", "allow_busy"];
-const ANY_TIME: &[&str] = &["loading", "stale"];
-const ANY_TIME_FAST: &[&str] = &["loading", "stale", "fast"];
-const ADMIN: &[&str] = &["admin", "noscript", "loading", "stale"];
-const OWN: &[&str] = &["noscript", "loading", "stale"];
+const ANY_TIME: Flags = Flags::LOADING.and(Flags::STALE);
+const OWN: Flags = ANY_TIME.and(Flags::NO_SCRIPT);
+const ADMIN: Flags = OWN.and(Flags::ADMIN);
+const TRANSACTION: Flags = OWN.and(Flags::FAST).and(Flags::ALLOW_BUSY).and(Flags::TRANSACTION);
 
-const fn session(name: &'static str, arity: i16, flags: &'static [&'static str]) -> Command {
+/// Of the connection.
+const ASKING: Flags = ANY_TIME.and(Flags::CONNECTION);
+const OF_CLIENT: Flags = OWN.and(Flags::CONNECTION);
+const OF_CLIENTS: Flags = ADMIN.and(Flags::CONNECTION);
+const SETTLING: Flags = OF_CLIENT.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY);
+
+const fn session(name: &'static str, arity: i16, flags: Flags) -> Command {
     Command::session(name, arity, flags, Keys::NONE, &[])
 }
 
 /// The table.
 pub const COMMANDS: &[Command] = &[
     session("auth", -2, SETTLING),
-    session("client", -2, &[]).with(&[
-        Subcommand::new("client|getname", 2, OWN),
-        Subcommand::new("client|getredir", 2, OWN),
-        Subcommand::new("client|help", 2, ANY_TIME),
-        Subcommand::new("client|id", 2, OWN),
-        Subcommand::new("client|info", 2, OWN),
-        Subcommand::new("client|kill", -3, ADMIN),
-        Subcommand::new("client|list", -2, ADMIN),
-        Subcommand::new("client|no-evict", 3, ADMIN),
-        Subcommand::new("client|no-touch", 3, OWN),
-        Subcommand::new("client|reply", 3, OWN),
-        Subcommand::new("client|setinfo", 4, OWN),
-        Subcommand::new("client|setname", 3, OWN),
-        Subcommand::new("client|unblock", -3, ADMIN),
+    session("client", -2, Flags::NONE).with(&[
+        Subcommand::new("client|getname", 2, OF_CLIENT),
+        Subcommand::new("client|getredir", 2, OF_CLIENT),
+        Subcommand::new("client|help", 2, ASKING),
+        Subcommand::new("client|id", 2, OF_CLIENT),
+        Subcommand::new("client|info", 2, OF_CLIENT),
+        Subcommand::new("client|kill", -3, OF_CLIENTS),
+        Subcommand::new("client|list", -2, OF_CLIENTS),
+        Subcommand::new("client|no-evict", 3, OF_CLIENTS),
+        Subcommand::new("client|no-touch", 3, OF_CLIENT),
+        Subcommand::new("client|reply", 3, OF_CLIENT),
+        Subcommand::new("client|setinfo", 4, OF_CLIENT),
+        Subcommand::new("client|setname", 3, OF_CLIENT),
+        Subcommand::new("client|unblock", -3, OF_CLIENTS),
     ]),
-    session("command", -1, ANY_TIME).with(&[
-        Subcommand::new("command|count", 2, ANY_TIME),
-        Subcommand::new("command|docs", -2, ANY_TIME),
-        Subcommand::new("command|getkeys", -4, ANY_TIME),
-        Subcommand::new("command|help", 2, ANY_TIME),
-        Subcommand::new("command|info", -2, ANY_TIME),
-        Subcommand::new("command|list", -2, ANY_TIME),
+    session("command", -1, ASKING).with(&[
+        Subcommand::new("command|count", 2, ASKING),
+        Subcommand::new("command|docs", -2, ASKING),
+        Subcommand::new("command|getkeys", -4, ASKING),
+        Subcommand::new("command|help", 2, ASKING),
+        Subcommand::new("command|info", -2, ASKING),
+        Subcommand::new("command|list", -2, ASKING),
     ]),
-    session("config", -2, &[]).with(&[
+    session("config", -2, Flags::NONE).with(&[
         Subcommand::new("config|get", -3, ADMIN),
         Subcommand::new("config|help", 2, ANY_TIME),
         Subcommand::new("config|resetstat", 2, ADMIN),
@@ -48,18 +55,18 @@ pub const COMMANDS: &[Command] = &[
         Subcommand::new("config|set", -4, ADMIN),
     ]),
     session("discard", 1, TRANSACTION),
-    session("echo", 2, ANY_TIME_FAST),
-    session("exec", 1, &["noscript", "loading", "stale", "skip_slowlog"]),
+    session("echo", 2, ASKING.and(Flags::FAST)),
+    session("exec", 1, OWN.and(Flags::SKIP_SLOWLOG).and(Flags::TRANSACTION)),
     session("hello", -1, SETTLING),
-    session("info", -1, ANY_TIME),
+    session("info", -1, ANY_TIME.and(Flags::DANGEROUS)),
     session("multi", 1, TRANSACTION),
-    session("ping", -1, &["fast"]),
+    session("ping", -1, Flags::CONNECTION.and(Flags::FAST)),
     session("quit", -1, SETTLING),
     session("reset", 1, SETTLING),
-    session("role", 1, &["noscript", "loading", "stale", "fast"]),
-    session("select", 2, ANY_TIME_FAST),
-    session("time", 1, ANY_TIME_FAST),
+    session("role", 1, OWN.and(Flags::FAST).and(Flags::FOR_ADMINS).and(Flags::DANGEROUS)),
+    session("select", 2, ASKING.and(Flags::FAST)),
+    session("time", 1, ANY_TIME.and(Flags::FAST)),
     session("unwatch", 1, TRANSACTION),
-    session("wait", 3, &["noscript"]),
+    session("wait", 3, Flags::CONNECTION.and(Flags::NO_SCRIPT)),
     Command::session("watch", -2, TRANSACTION, Keys::ALL, &[]),
 ];

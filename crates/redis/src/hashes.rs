@@ -17,6 +17,7 @@ use crate::{
     Reply,
     command::{Answer, Command, Keys, Stop},
     errors::{STRINGS_ONLY, WRONG_TYPE, key_too_long, refused, wrong_arity},
+    flags::Flags,
     store::{Collection, CollectionId, Kind, NewValue, Read, Store, StoreError, Value},
     value::{ReplyBudget, check_value},
 };
@@ -24,9 +25,10 @@ use crate::{
 mod counters;
 mod lists;
 
-const READ: &[&str] = &["readonly", "fast"];
-const READ_SLOW: &[&str] = &["readonly"];
-const WRITE: &[&str] = &["write", "denyoom", "fast"];
+const READ_SLOW: Flags = Flags::HASH.and(Flags::READ_ONLY);
+const READ: Flags = READ_SLOW.and(Flags::FAST);
+const WRITE_LESS: Flags = Flags::HASH.and(Flags::WRITE).and(Flags::FAST);
+const WRITE: Flags = WRITE_LESS.and(Flags::DENY_OOM);
 
 /// The commands of hashes.
 pub(crate) const COMMANDS: &[Command] = &[
@@ -36,7 +38,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::read("hget", 3, READ, Keys::ONE, hget),
     Command::read("hmget", -3, READ, Keys::ONE, hmget),
     Command::read("hgetall", 2, READ_SLOW, Keys::ONE, lists::hgetall),
-    Command::write("hdel", -3, &["write", "fast"], Keys::ONE, hdel),
+    Command::write("hdel", -3, WRITE_LESS, Keys::ONE, hdel),
     Command::read("hlen", 2, READ, Keys::ONE, hlen),
     Command::read("hexists", 3, READ, Keys::ONE, hexists),
     Command::read("hkeys", 2, READ_SLOW, Keys::ONE, lists::hkeys),

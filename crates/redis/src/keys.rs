@@ -7,6 +7,7 @@ use crate::{
     command::{Answer, Command, Keys},
     errors::{SYNTAX, refused},
     expiry::is,
+    flags::Flags,
     store::{Read, Store},
 };
 
@@ -16,10 +17,10 @@ mod moves;
 mod object;
 mod scan;
 
-const READ: &[&str] = &["readonly", "fast"];
-const READ_SLOW: &[&str] = &["readonly"];
-const WRITE: &[&str] = &["write", "fast"];
-const WRITE_SLOW: &[&str] = &["write"];
+const READ_SLOW: Flags = Flags::KEYSPACE.and(Flags::READ_ONLY);
+const READ: Flags = READ_SLOW.and(Flags::FAST);
+const WRITE_SLOW: Flags = Flags::KEYSPACE.and(Flags::WRITE);
+const WRITE: Flags = WRITE_SLOW.and(Flags::FAST);
 
 /// The commands of keys.
 pub(crate) const COMMANDS: &[Command] = &[
@@ -39,15 +40,15 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::write("persist", 2, WRITE, Keys::ONE, expire::persist),
     Command::write("rename", 3, WRITE_SLOW, Keys::TWO, moves::rename),
     Command::write("renamenx", 3, WRITE, Keys::TWO, moves::renamenx),
-    Command::write("copy", -3, &["write", "denyoom"], Keys::TWO, moves::copy),
+    Command::write("copy", -3, WRITE_SLOW.and(Flags::DENY_OOM), Keys::TWO, moves::copy),
     Command::read("scan", -2, READ_SLOW, Keys::NONE, scan::scan),
-    Command::read("keys", 2, READ_SLOW, Keys::NONE, scan::keys),
+    Command::read("keys", 2, READ_SLOW.and(Flags::DANGEROUS), Keys::NONE, scan::keys),
     Command::read("randomkey", 1, READ_SLOW, Keys::NONE, scan::randomkey),
     Command::read("dbsize", 1, READ, Keys::NONE, dbsize),
-    Command::write("flushdb", -1, WRITE_SLOW, Keys::NONE, flush),
-    Command::write("flushall", -1, WRITE_SLOW, Keys::NONE, flush),
-    Command::read("memory", -2, &[], Keys::NONE, memory::memory).with(memory::SUBCOMMANDS),
-    Command::read("object", -2, &[], Keys::NONE, object::object).with(object::SUBCOMMANDS),
+    Command::write("flushdb", -1, WRITE_SLOW.and(Flags::DANGEROUS), Keys::NONE, flush),
+    Command::write("flushall", -1, WRITE_SLOW.and(Flags::DANGEROUS), Keys::NONE, flush),
+    Command::read("memory", -2, Flags::NONE, Keys::NONE, memory::memory).with(memory::SUBCOMMANDS),
+    Command::read("object", -2, Flags::NONE, Keys::NONE, object::object).with(object::SUBCOMMANDS),
 ];
 
 fn del<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {

@@ -16,6 +16,7 @@ pub mod connection;
 pub mod errors;
 mod execute;
 mod expiry;
+mod flags;
 pub mod glob;
 mod hashes;
 mod keys;
@@ -32,6 +33,7 @@ pub mod wire;
 
 pub use command::{Answer, Command, Run, Stop, find};
 pub use execute::{admit, execute, run, run_read};
+pub use flags::Flags;
 pub use store::{
     Collection, CollectionId, Found, Kind, Look, MAX_DEADLINE_MILLIS, NewValue, Read, Store, StoreError, Value,
 };

@@ -30,26 +30,33 @@ pub use id::EntryId;
 
 use crate::{
     command::{Command, Keys},
+    flags::Flags,
     store::{Collection, StoreError},
 };
 
+const READ: Flags = Flags::STREAM.and(Flags::READ_ONLY);
+const WRITE_SLOW: Flags = Flags::STREAM.and(Flags::WRITE);
+const WRITE: Flags = WRITE_SLOW.and(Flags::FAST);
+const WAITING: Flags = Flags::BLOCKING.and(Flags::MOVABLE_KEYS);
+const HELP: Flags = Flags::STREAM.and(Flags::LOADING).and(Flags::STALE);
+
 /// The commands of this family.
 pub const COMMANDS: &[Command] = &[
-    Command::write("xadd", -5, &["write", "denyoom", "fast"], Keys::ONE, entries::xadd),
-    Command::read("xlen", 2, &["readonly", "fast"], Keys::ONE, entries::xlen),
-    Command::read("xrange", -4, &["readonly"], Keys::ONE, entries::xrange),
-    Command::read("xrevrange", -4, &["readonly"], Keys::ONE, entries::xrevrange),
-    Command::read("xread", -4, &["readonly", "blocking", "movablekeys"], Keys::BEHIND_STREAMS, read::xread),
-    Command::write("xreadgroup", -7, &["write", "blocking", "movablekeys"], Keys::BEHIND_STREAMS, deliver::xreadgroup),
-    Command::write("xtrim", -4, &["write"], Keys::ONE, trim::xtrim),
-    Command::write("xdel", -3, &["write", "fast"], Keys::ONE, entries::xdel),
-    Command::write("xsetid", -3, &["write", "denyoom", "fast"], Keys::ONE, entries::xsetid),
-    Command::write("xack", -4, &["write", "fast"], Keys::ONE, pending::xack),
-    Command::read("xpending", -3, &["readonly"], Keys::ONE, pending::xpending),
-    Command::write("xclaim", -6, &["write", "fast"], Keys::ONE, claim::xclaim),
-    Command::write("xautoclaim", -6, &["write", "fast"], Keys::ONE, claim::xautoclaim),
-    Command::write("xgroup", -2, &[], Keys::NONE, groups::xgroup).with(groups::SUBCOMMANDS),
-    Command::read("xinfo", -2, &[], Keys::NONE, info::xinfo).with(info::SUBCOMMANDS),
+    Command::write("xadd", -5, WRITE.and(Flags::DENY_OOM), Keys::ONE, entries::xadd),
+    Command::read("xlen", 2, READ.and(Flags::FAST), Keys::ONE, entries::xlen),
+    Command::read("xrange", -4, READ, Keys::ONE, entries::xrange),
+    Command::read("xrevrange", -4, READ, Keys::ONE, entries::xrevrange),
+    Command::read("xread", -4, READ.and(WAITING), Keys::BEHIND_STREAMS, read::xread),
+    Command::write("xreadgroup", -7, WRITE_SLOW.and(WAITING), Keys::BEHIND_STREAMS, deliver::xreadgroup),
+    Command::write("xtrim", -4, WRITE_SLOW, Keys::ONE, trim::xtrim),
+    Command::write("xdel", -3, WRITE, Keys::ONE, entries::xdel),
+    Command::write("xsetid", -3, WRITE.and(Flags::DENY_OOM), Keys::ONE, entries::xsetid),
+    Command::write("xack", -4, WRITE, Keys::ONE, pending::xack),
+    Command::read("xpending", -3, READ, Keys::ONE, pending::xpending),
+    Command::write("xclaim", -6, WRITE, Keys::ONE, claim::xclaim),
+    Command::write("xautoclaim", -6, WRITE, Keys::ONE, claim::xautoclaim),
+    Command::write("xgroup", -2, Flags::NONE, Keys::NONE, groups::xgroup).with(groups::SUBCOMMANDS),
+    Command::read("xinfo", -2, Flags::NONE, Keys::NONE, info::xinfo).with(info::SUBCOMMANDS),
 ];
 
 /// How many entries a stream has, and the name of the first one's part.

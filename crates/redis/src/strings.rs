@@ -12,6 +12,7 @@ use crate::{
     Reply,
     command::{Answer, Command, Keys, Stop},
     errors::{TOO_LARGE, refused, wrong_arity},
+    flags::Flags,
     number::integer,
     store::{NewValue, Read, Store, Value},
     value::{ReplyBudget, check_value, look_string, put_argument, put_made, string},
@@ -20,11 +21,11 @@ use crate::{
 mod counters;
 mod options;
 
-const READ: &[&str] = &["readonly", "fast"];
-const READ_SLOW: &[&str] = &["readonly"];
-const WRITE: &[&str] = &["write", "denyoom", "fast"];
-const WRITE_SLOW: &[&str] = &["write", "denyoom"];
-const WRITE_LESS: &[&str] = &["write", "fast"];
+const READ_SLOW: Flags = Flags::STRING.and(Flags::READ_ONLY);
+const READ: Flags = READ_SLOW.and(Flags::FAST);
+const WRITE_LESS: Flags = Flags::STRING.and(Flags::WRITE).and(Flags::FAST);
+const WRITE: Flags = WRITE_LESS.and(Flags::DENY_OOM);
+const WRITE_SLOW: Flags = Flags::STRING.and(Flags::WRITE).and(Flags::DENY_OOM);
 
 /// The commands of strings.
 pub(crate) const COMMANDS: &[Command] = &[

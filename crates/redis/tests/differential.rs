@@ -16,7 +16,7 @@ use support::{
     seed,
 };
 use thalweg_redis::{
-    Run, command, execute,
+    Flags, Run, command, execute,
     model::Model,
     wire::{Protocol, Writer},
 };
@@ -187,13 +187,13 @@ fn the_table_of_commands_is_that_of_redis() {
         let info = redis.ask(&args!["COMMAND", "INFO", command.name]);
         let [info] = info.items() else { panic!("{info:?}") };
         let keys = [command.keys.first, command.keys.last, command.keys.step];
-        is_told_so(info, (command.name, command.arity, command.flags, keys));
+        is_told_so(info, command.name, command.arity, command.flags, keys);
         let theirs = &info.items()[9];
         for of in command.subcommands {
             let named = |info: &&Frame| info.items()[0].bulk() == Some(of.name.as_bytes());
             match theirs.items().iter().find(named) {
                 Some(info) => {
-                    is_told_so(info, (of.name, of.arity, of.flags, [of.keys.first, of.keys.last, of.keys.step]));
+                    is_told_so(info, of.name, of.arity, of.flags, [of.keys.first, of.keys.last, of.keys.step]);
                 }
                 None => assert!(is_later(&Shape::new(of.name, 0, 0, true)), "{}", of.name),
             }
@@ -201,16 +201,20 @@ fn the_table_of_commands_is_that_of_redis() {
     }
 }
 
-/// Whether Redis says the same of a command: its name, its arity, its flags, its keys.
-fn is_told_so(info: &Frame, (name, arity, flags, keys): (&str, i16, &[&str], [i16; 3])) {
-    let [_, their_arity, their_flags, first, last, step, ..] = info.items() else { panic!("{name}: {info:?}") };
-    let flag = |frame: &Frame| match frame {
-        Frame::Line(b'+', text) => String::from_utf8(text.clone()).unwrap(),
-        other => panic!("{other:?}"),
+/// Whether Redis says the same of a command: its arity, its flags, its keys, its categories.
+fn is_told_so(info: &Frame, name: &str, arity: i16, flags: Flags, keys: [i16; 3]) {
+    let [_, their_arity, their_flags, first, last, step, categories, ..] = info.items() else {
+        panic!("{name}: {info:?}")
     };
-    let theirs: BTreeSet<_> = their_flags.items().iter().map(flag).collect();
-    let ours: BTreeSet<_> = flags.iter().map(ToString::to_string).collect();
-    assert_eq!(ours, theirs, "{name}");
+    let words = |frame: &Frame| -> Vec<String> {
+        let word = |frame: &Frame| match frame {
+            Frame::Line(b'+', text) => String::from_utf8(text.clone()).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        frame.items().iter().map(word).collect()
+    };
+    assert_eq!(flags.names().collect::<Vec<_>>(), words(their_flags), "{name}");
+    assert_eq!(flags.categories().collect::<Vec<_>>(), words(categories), "{name}");
     let ours = [arity, keys[0], keys[1], keys[2]].map(|number| Some(i64::from(number)));
     assert_eq!(ours, [their_arity, first, last, step].map(Frame::integer), "{name}");
 }

@@ -10,6 +10,7 @@ use crate::{
     command::{Answer, Stop, Subcommand, chosen, help},
     errors::{SYNTAX, refused},
     expiry::is,
+    flags::Flags,
     number::integer,
     store::{Collection, Kind, Read, Value},
     streams,
@@ -20,8 +21,10 @@ const DEFAULT_SAMPLES: usize = 5;
 /// Bytes that are kept with each row: where it belongs, its revision, its place in an index.
 const ROW_BYTES: u64 = 48;
 
-pub(super) const SUBCOMMANDS: &[Subcommand] =
-    &[Subcommand::new("memory|help", 2, &["loading", "stale"]), Subcommand::of_key("memory|usage", -3, &["readonly"])];
+pub(super) const SUBCOMMANDS: &[Subcommand] = &[
+    Subcommand::new("memory|help", 2, Flags::LOADING.and(Flags::STALE)),
+    Subcommand::of_key("memory|usage", -3, Flags::READ_ONLY),
+];
 
 const HELP: &[&str] = &[
     "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",

@@ -3,6 +3,7 @@
 use crate::{
     Reply,
     command::{Answer, Subcommand, chosen, help},
+    flags::Flags,
     number::{MAX_DIGITS, parse_integer},
     store::{Kind, Read, Value},
 };
@@ -11,11 +12,11 @@ use crate::{
 const MAX_EMBEDDED_BYTES: usize = 44;
 
 pub(super) const SUBCOMMANDS: &[Subcommand] = &[
-    Subcommand::of_key("object|encoding", 3, &["readonly"]),
-    Subcommand::of_key("object|freq", 3, &["readonly"]),
-    Subcommand::new("object|help", 2, &["loading", "stale"]),
-    Subcommand::of_key("object|idletime", 3, &["readonly"]),
-    Subcommand::of_key("object|refcount", 3, &["readonly"]),
+    Subcommand::of_key("object|encoding", 3, super::READ_SLOW),
+    Subcommand::of_key("object|freq", 3, super::READ_SLOW),
+    Subcommand::new("object|help", 2, Flags::KEYSPACE.and(Flags::LOADING).and(Flags::STALE)),
+    Subcommand::of_key("object|idletime", 3, super::READ_SLOW),
+    Subcommand::of_key("object|refcount", 3, super::READ_SLOW),
 ];
 
 /// `OBJECT`'s help.

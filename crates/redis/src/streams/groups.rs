@@ -16,6 +16,7 @@ use super::{
 use crate::{
     Reply,
     command::{Answer, Stop, Subcommand, chosen, help},
+    flags::Flags,
     number::integer,
     store::{Read, Store, StoreError},
 };
@@ -43,12 +44,12 @@ const HELP: &[&str] = &[
 
 /// `XGROUP`'s subcommands.
 pub(super) const SUBCOMMANDS: &[Subcommand] = &[
-    Subcommand::of_key("xgroup|create", -5, &["write", "denyoom"]),
-    Subcommand::of_key("xgroup|createconsumer", 5, &["write", "denyoom"]),
-    Subcommand::of_key("xgroup|delconsumer", 5, &["write"]),
-    Subcommand::of_key("xgroup|destroy", 4, &["write"]),
-    Subcommand::new("xgroup|help", 2, &["loading", "stale"]),
-    Subcommand::of_key("xgroup|setid", -5, &["write"]),
+    Subcommand::of_key("xgroup|create", -5, super::WRITE_SLOW.and(Flags::DENY_OOM)),
+    Subcommand::of_key("xgroup|createconsumer", 5, super::WRITE_SLOW.and(Flags::DENY_OOM)),
+    Subcommand::of_key("xgroup|delconsumer", 5, super::WRITE_SLOW),
+    Subcommand::of_key("xgroup|destroy", 4, super::WRITE_SLOW),
+    Subcommand::new("xgroup|help", 2, super::HELP),
+    Subcommand::of_key("xgroup|setid", -5, super::WRITE_SLOW),
 ];
 
 /// A group of a stream.

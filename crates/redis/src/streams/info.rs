@@ -38,10 +38,10 @@ const HELP: &[&str] = &[
 ];
 /// `XINFO`'s subcommands.
 pub(super) const SUBCOMMANDS: &[Subcommand] = &[
-    Subcommand::of_key("xinfo|consumers", 4, &["readonly"]),
-    Subcommand::of_key("xinfo|groups", 3, &["readonly"]),
-    Subcommand::new("xinfo|help", 2, &["loading", "stale"]),
-    Subcommand::of_key("xinfo|stream", -3, &["readonly"]),
+    Subcommand::of_key("xinfo|consumers", 4, super::READ),
+    Subcommand::of_key("xinfo|groups", 3, super::READ),
+    Subcommand::new("xinfo|help", 2, super::HELP),
+    Subcommand::of_key("xinfo|stream", -3, super::READ),
 ];
 /// Entries that `FULL` shows if it is not told.
 const FULL_COUNT: u64 = 10;

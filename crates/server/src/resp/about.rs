@@ -6,7 +6,7 @@
 use std::{fmt::Write as _, process};
 
 use thalweg_redis::{
-    Command, Reply, Run,
+    Command, Flags, Reply, Run,
     command::{Keys, Subcommand, all, find_full, help},
     errors::wrong_subcommand,
     wire::Writer,
@@ -75,29 +75,27 @@ fn infos(writer: &mut Writer<To<'_>>, commands: &[Option<Named>]) {
     }
 }
 
-fn info_of(
-    writer: &mut Writer<To<'_>>,
-    name: &str,
-    arity: i16,
-    flags: &[&str],
-    keys: Keys,
-    subcommands: &[Subcommand],
-) {
+fn info_of(writer: &mut Writer<To<'_>>, name: &str, arity: i16, flags: Flags, keys: Keys, subcommands: &[Subcommand]) {
     writer.array(10);
     writer.bulk(name.as_bytes());
     writer.integer(arity.into());
-    writer.set(flags.len());
-    flags.iter().for_each(|flag| writer.simple(flag));
+    names(writer, flags.names());
     for number in [keys.first, keys.last, keys.step] {
         writer.integer(number.into());
     }
-    // Categories, tips, specifications of keys.
-    writer.set(0);
+    names(writer, flags.categories());
+    // Tips, specifications of keys.
     (0..2).for_each(|_| writer.array(0));
     writer.array(subcommands.len());
     for of in subcommands {
         info_of(writer, of.name, of.arity, of.flags, of.keys, &[]);
     }
+}
+
+fn names(writer: &mut Writer<To<'_>>, names: impl Iterator<Item = &'static str>) {
+    let names: Vec<_> = names.collect();
+    writer.set(names.len());
+    names.iter().for_each(|name| writer.simple(name));
 }
 
 /// What a command is about, as far as its table says it.
@@ -148,14 +146,22 @@ fn doc(writer: &mut Writer<To<'_>>, command: &Command) {
 }
 
 fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
-    let mut names: Vec<&str> = all().map(|command| command.name).collect();
+    let with_subcommands = |command: &'static Command| {
+        let own = command.subcommands.iter().map(|of| (of.name, of.flags));
+        std::iter::once((command.name, command.flags)).chain(own)
+    };
+    let mut named: Vec<(&str, Flags)> = all().flat_map(with_subcommands).collect();
     match options {
         [] => {}
         [filter, kind, pattern] if filter.eq_ignore_ascii_case(b"filterby") => {
             if kind.eq_ignore_ascii_case(b"pattern") {
-                names.retain(|name| thalweg_redis::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()));
-            } else if kind.eq_ignore_ascii_case(b"module") || kind.eq_ignore_ascii_case(b"aclcat") {
-                names.clear();
+                let pattern = pattern.to_ascii_lowercase();
+                named.retain(|(name, _)| thalweg_redis::glob::matches(&pattern, name.as_bytes()));
+            } else if kind.eq_ignore_ascii_case(b"aclcat") {
+                let is_it = |category: &str| category.as_bytes()[1..].eq_ignore_ascii_case(pattern);
+                named.retain(|(_, flags)| flags.categories().any(is_it));
+            } else if kind.eq_ignore_ascii_case(b"module") {
+                named.clear();
             } else {
                 return session.error(thalweg_redis::errors::SYNTAX, out);
             }
@@ -163,8 +169,8 @@ fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
         _ => return session.error(thalweg_redis::errors::SYNTAX, out),
     }
     session.say(out, |writer| {
-        writer.array(names.len());
-        names.iter().for_each(|name| writer.bulk(name.as_bytes()));
+        writer.array(named.len());
+        named.iter().for_each(|(name, _)| writer.bulk(name.as_bytes()));
     });
 }
 

@@ -1,7 +1,7 @@
 //! A keyspace as a database: reads of one view of the state, writes as commands of the log.
 
 use thalweg_engine::{AsyncDatabase, Keyspace, Purpose, Wake, WriteError};
-use thalweg_redis::{Read, StoreError};
+use thalweg_redis::{Flags, Read, StoreError};
 use thalweg_types::{
     Durability, KeyspaceId,
     command::{KeyspaceConfig, Outcome, RedisBuilder},
@@ -42,7 +42,7 @@ impl Durable {
         let (mut pushed, mut brings_data) = (Ok(()), false);
         commands.each(|command, arguments| {
             if pushed.is_ok() {
-                brings_data |= command.flags_of(arguments).contains(&"denyoom");
+                brings_data |= command.flags_of(arguments).contains(Flags::DENY_OOM);
                 pushed = builder.push(arguments).map(|_| ());
             }
         });

@@ -1,0 +1,151 @@
+//! What `COMMAND` says of a command beside its arguments: Redis's flags, and the categories of its access control.
+//!
+//! Owns: both as one set of bits, the names, and which categories follow from flags. What follows from nothing else (of
+//! which kind of keys a command is, what is dangerous) is a bit of its own. Does not own access control: there is none.
+
+/// A set of flags and categories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flags(u32);
+
+impl Flags {
+    /// Nothing, as of a container.
+    pub const NONE: Self = Self(0);
+
+    // ----- flags
+
+    /// It writes, or may.
+    pub const WRITE: Self = Self(1);
+    /// It only reads.
+    pub const READ_ONLY: Self = Self(1 << 1);
+    /// It brings data: refused while there is no room.
+    pub const DENY_OOM: Self = Self(1 << 2);
+    /// It is for who runs the server.
+    pub const ADMIN: Self = Self(1 << 3);
+    /// It is about channels.
+    pub const PUBSUB: Self = Self(1 << 4);
+    /// Not from scripts.
+    pub const NO_SCRIPT: Self = Self(1 << 5);
+    /// It may wait.
+    pub const BLOCKING: Self = Self(1 << 6);
+    /// Also while data is loaded.
+    pub const LOADING: Self = Self(1 << 7);
+    /// Also on a replica that is behind.
+    pub const STALE: Self = Self(1 << 8);
+    /// Not in the log of slow commands.
+    pub const SKIP_SLOWLOG: Self = Self(1 << 9);
+    /// It costs no more where there is more.
+    pub const FAST: Self = Self(1 << 10);
+    /// Also before `AUTH`.
+    pub const NO_AUTH: Self = Self(1 << 11);
+    /// Also while a script runs.
+    pub const ALLOW_BUSY: Self = Self(1 << 12);
+    /// Where its keys are depends on other arguments.
+    pub const MOVABLE_KEYS: Self = Self(1 << 13);
+
+    // ----- categories
+
+    /// About keys of any kind.
+    pub const KEYSPACE: Self = Self(1 << 16);
+    /// About strings.
+    pub const STRING: Self = Self(1 << 17);
+    /// About hashes.
+    pub const HASH: Self = Self(1 << 18);
+    /// About streams.
+    pub const STREAM: Self = Self(1 << 19);
+    /// About the connection.
+    pub const CONNECTION: Self = Self(1 << 20);
+    /// About transactions.
+    pub const TRANSACTION: Self = Self(1 << 21);
+    /// Not for everybody.
+    pub const DANGEROUS: Self = Self(1 << 22);
+    /// For who runs the server, though [`Self::ADMIN`] is not set.
+    pub const FOR_ADMINS: Self = Self(1 << 23);
+    /// In no table: what is not [`Self::FAST`].
+    const SLOW: Self = Self(1 << 24);
+
+    /// These and others.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    /// Whether all of those are among these.
+    #[must_use]
+    pub const fn contains(self, those: Self) -> bool {
+        self.0 & those.0 == those.0
+    }
+
+    /// The names of flags, in Redis's order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        FLAGS.iter().filter(move |(_, flag)| self.contains(*flag)).map(|(name, _)| *name)
+    }
+
+    /// The names of categories, in Redis's order.
+    pub fn categories(self) -> impl Iterator<Item = &'static str> {
+        let speed = if self.contains(Self::FAST) { Self::NONE } else { Self::SLOW };
+        let set = self.and(speed);
+        CATEGORIES.iter().filter(move |(_, any)| set.0 & any.0 != 0).map(|(name, _)| *name)
+    }
+}
+
+const FLAGS: [(&str, Flags); 14] = [
+    ("write", Flags::WRITE),
+    ("readonly", Flags::READ_ONLY),
+    ("denyoom", Flags::DENY_OOM),
+    ("admin", Flags::ADMIN),
+    ("pubsub", Flags::PUBSUB),
+    ("noscript", Flags::NO_SCRIPT),
+    ("blocking", Flags::BLOCKING),
+    ("loading", Flags::LOADING),
+    ("stale", Flags::STALE),
+    ("skip_slowlog", Flags::SKIP_SLOWLOG),
+    ("fast", Flags::FAST),
+    ("no_auth", Flags::NO_AUTH),
+    ("allow_busy", Flags::ALLOW_BUSY),
+    ("movablekeys", Flags::MOVABLE_KEYS),
+];
+
+/// A category, and what puts a command into it.
+const CATEGORIES: [(&str, Flags); 14] = [
+    ("@keyspace", Flags::KEYSPACE),
+    ("@read", Flags::READ_ONLY),
+    ("@write", Flags::WRITE),
+    ("@hash", Flags::HASH),
+    ("@string", Flags::STRING),
+    ("@stream", Flags::STREAM),
+    ("@pubsub", Flags::PUBSUB),
+    ("@admin", Flags::ADMIN.and(Flags::FOR_ADMINS)),
+    ("@fast", Flags::FAST),
+    ("@slow", Flags::SLOW),
+    ("@blocking", Flags::BLOCKING),
+    ("@dangerous", Flags::ADMIN.and(Flags::DANGEROUS)),
+    ("@connection", Flags::CONNECTION),
+    ("@transaction", Flags::TRANSACTION),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(command: &str) -> (Vec<&'static str>, Vec<&'static str>) {
+        let flags = crate::find(command.as_bytes()).unwrap().flags;
+        (flags.names().collect(), flags.categories().collect())
+    }
+
+    #[test]
+    fn a_set_is_told_by_the_names_of_flags_and_of_categories() {
+        assert_eq!(of("get"), (vec!["readonly", "fast"], vec!["@read", "@string", "@fast"]));
+        assert_eq!(of("set"), (vec!["write", "denyoom"], vec!["@write", "@string", "@slow"]));
+        assert_eq!(of("xgroup"), (vec![], vec!["@slow"]));
+        let role = vec!["noscript", "loading", "stale", "fast"];
+        assert_eq!(of("role"), (role, vec!["@admin", "@fast", "@dangerous"]));
+    }
+
+    #[test]
+    fn no_two_flags_share_a_bit_and_all_must_be_there_to_be_contained() {
+        let all = FLAGS.iter().fold(0, |all, (_, flag)| all + flag.0);
+        assert_eq!(all.count_ones() as usize, FLAGS.len());
+        let both = Flags::WRITE.and(Flags::DENY_OOM);
+        assert!(both.contains(Flags::WRITE) && both.contains(Flags::NONE) && !Flags::WRITE.contains(both));
+    }
+}
