@@ -51,7 +51,7 @@ pub(crate) fn bad_expire_time(command: &str) -> Stop {
     Stop::error(format!("ERR invalid expire time in '{command}' command"))
 }
 
-/// Most bytes of a name, and of all arguments together, that "unknown command" repeats.
+/// Most bytes of a name that an error repeats, and of all arguments together that "unknown command" does.
 const MAX_REPEATED_BYTES: usize = 128;
 
 /// There is no such command.
@@ -90,6 +90,13 @@ pub fn wrong_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     Reply::error(format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try {command} HELP."))
 }
 
+/// An option of `HELLO` that is unknown or incomplete. Redis repeats it at any length.
+#[must_use]
+pub fn hello_option(option: &[u8]) -> Reply {
+    let option = printable(c_string(cut(option, MAX_REPEATED_BYTES)));
+    Reply::error(format!("ERR Syntax error in HELLO option '{option}'"))
+}
+
 /// Bytes of a client within an error: without line breaks, which would end it, and as text.
 pub(crate) fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(['\r', '\n'], " ")
@@ -102,4 +109,19 @@ pub(crate) fn c_string(text: &[u8]) -> &[u8] {
 
 fn cut(text: &[u8], max_bytes: usize) -> &[u8] {
     &text[..text.len().min(max_bytes)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_error_repeats_has_a_bound_and_no_line_breaks() {
+        let repeats = |option: &str| Reply::error(format!("ERR Syntax error in HELLO option '{option}'"));
+        let longest = "x".repeat(MAX_REPEATED_BYTES);
+        assert_eq!(hello_option(longest.as_bytes()), repeats(&longest));
+        assert_eq!(hello_option(format!("{longest}y").as_bytes()), repeats(&longest));
+        assert_eq!(hello_option(&vec![b'x'; 1 << 20]), repeats(&longest));
+        assert_eq!(hello_option(b"a\r\nb\0c"), repeats("a  b"));
+    }
 }

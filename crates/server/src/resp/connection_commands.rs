@@ -9,7 +9,7 @@ use std::{
 
 use thalweg_redis::{
     Command, Reply,
-    errors::{NOT_AN_INTEGER, SYNTAX},
+    errors::{NOT_AN_INTEGER, SYNTAX, hello_option},
     number::parse_integer,
     wire::{Protocol, Trust},
 };
@@ -200,10 +200,7 @@ impl Session {
                     }
                     rest
                 }
-                _ => {
-                    let text = format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(option));
-                    return self.error(&text, out);
-                }
+                _ => return self.answer(&hello_option(option), out),
             };
         }
         if self.trust == Trust::Unknown {

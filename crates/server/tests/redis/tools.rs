@@ -94,6 +94,8 @@ async fn what_is_said_of_commands_is_what_redis_says() {
             "COMMAND INFO nope",
             "COMMAND INFO nope|x",
             "COMMAND INFO get|x",
+            "HELLO 2 nope",
+            "HELLO 2 SETNAME",
             "OBJECT HELP",
             "WAIT 0 0",
             "WAIT 1 1",
