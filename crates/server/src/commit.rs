@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::{StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use thalweg_broker::Batch;
 use thalweg_engine::{Ack, Database};
 use thalweg_types::{Action, Durability, command::CommitBuilder};
 
@@ -85,13 +86,38 @@ pub async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     let names = Names::of(app, &sent.conditions, sent.writes.iter()).await?;
     let appends = sent.appends();
     let committed = app.db.commit(&sent.build(&names)?, level);
-    // What is left is needed to say which condition did not hold.
-    let kept = (!sent.conditions.is_empty()).then_some((body, sent.conditions));
-    let conditions = || kept.as_ref().map_or(&[][..], |(_, conditions)| conditions);
-    let ack = committed.await.map_err(|error| operations::failed(error, conditions()))?;
-    // A repetition has been published before, or its first try was told to somebody who is gone: at most once.
-    let published = (!batches.is_empty() && !ack.duplicate).then(|| publish_committed(&app.views, &batches));
+    let conditions = sent.conditions;
+    // Counted as long as there is something of it: conditions, to say which did not hold, or what is to be published.
+    let kept = (!conditions.is_empty() || !batches.is_empty()).then_some(body);
+    let carried_out = async move {
+        let _kept = kept;
+        committed.await.map_err(|error| operations::failed(error, &conditions))
+    };
+    let (ack, published) = match batches.is_empty() {
+        true => (carried_out.await?, None),
+        false => publish_after(app, carried_out, batches).await?,
+    };
     Ok(reply::acked_json(&ack, StatusCode::OK, answer(&ack, &appends, published)))
+}
+
+/// Publishes once a commit is carried out, also if the client leaves before: so both are in a task of their own, which is
+/// not dropped with the connection.
+async fn publish_after(
+    app: &Arc<App>,
+    carried_out: impl Future<Output = Result<Ack, ApiError>> + Send + 'static,
+    batches: Vec<Batch>,
+) -> Result<(Ack, Option<Vec<Value>>), ApiError> {
+    let app = Arc::clone(app);
+    let task = tokio::spawn(async move {
+        let ack = carried_out.await?;
+        // A repetition has been published before, or the node has stopped in between: at most once.
+        let published = (!ack.duplicate).then(|| publish_committed(&app.views, &batches));
+        Ok((ack, published))
+    });
+    task.await.unwrap_or_else(|_| {
+        let message = "the commit may have been carried out: see the server's log";
+        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message))
+    })
 }
 
 /// Carries out a commit that is written as `POST /v1/commit` takes it, and answers as that does. For whoever has the

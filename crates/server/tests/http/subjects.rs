@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Node, PATIENCE, holds};
+use crate::support::{Client, Node, PATIENCE, gated, holds};
 
 /// A subscriber over server-sent events, after its greeting.
 struct Subscriber {
@@ -426,6 +426,29 @@ async fn a_publish_rides_on_a_commit() {
     for wanted in ["a", "b", "end"] {
         assert_eq!(subscriber.payload().await, wanted);
     }
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_rides_on_a_commit_goes_out_though_the_client_has_left() {
+    let (node, gate) = gated::node().await;
+    let mut subscriber = Subscriber::open(&node, "orders.new", "").await;
+    node.put("/v1/kv/k/a", b"0").await.is(204);
+    let commit = json!({
+        "writes": [{"op": "put", "keyspace": "k", "key": "a", "value": "1"}],
+        "publish": [{"subject": "orders.new", "messages": [{"payload": "a"}]}],
+        "durability": "disk",
+    });
+    let mut client = node.connect().await;
+    gate.set(true);
+    client.send("POST", "/v1/commit", &[("content-type", "application/json")], commit.to_string().as_bytes()).await;
+    until(&node, "http_in_use{bound=\"requests\"}", 1.0).await;
+    drop(client);
+    // Its handler is gone, and with it whatever it did not give away.
+    until(&node, "http_in_use{bound=\"requests\"}", 0.0).await;
+    gate.set(false);
+    assert_eq!(subscriber.payload().await, "a");
+    assert_eq!(node.get("/v1/kv/k/a").await.is(200).body, b"1");
     node.stop().await;
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod carried;
+pub mod gated;
 pub mod jobs;
 pub mod native;
 pub mod resp;
