@@ -210,8 +210,9 @@ knobs! {
     max_requests_in_flight: u32 = |_| 4096;
     /// Largest request body; larger is 413. Costs nothing by itself.
     max_body_bytes: ByteSize = |_| ByteSize(16 * MIB);
-    /// Bytes of request bodies held at a time; beyond it requests are shed with 503. Costs up to three
-    /// times that in memory: the body, its decoded form and the encoded command.
+    /// Bytes of request bodies held at a time, with native frames and Redis requests above 64 KiB, and what Redis clients
+    /// queue above 64 KiB behind MULTI; beyond it requests are shed, with 503 over HTTP. Costs up to three times that in
+    /// memory: the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
     /// Scans and record reads being streamed; beyond it they are shed. Each costs up to two pages of
     /// 256 KiB, more only when a single value is larger.
