@@ -15,9 +15,8 @@ use axum::{
 };
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
-use thalweg_disk::SimDisk;
-use thalweg_engine::{BackendKind, Database, Options};
-use thalweg_fuzz::Input;
+use thalweg_engine::Database;
+use thalweg_fuzz::{Input, engine::database};
 use thalweg_server::{
     Config,
     app::App,
@@ -40,17 +39,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let options = Options {
-            backend: Some(BackendKind::Memory),
-            durability: Durability::Os,
-            segment_bytes: 1 << 20,
-            spare_segments: 2,
-            reserve_bytes: 0,
-            maintenance_interval: Duration::ZERO,
-            ..Options::default()
-        };
-        let clock = Arc::new(SystemClock::default());
-        let db = Database::open_on(Arc::new(SimDisk::new(0)), clock, 1, options).expect("an empty disk");
+        let db = database(Arc::new(SystemClock::default()));
         // Time stands still but for waits, which are over at once.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime.expect("a runtime");

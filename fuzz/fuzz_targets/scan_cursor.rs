@@ -9,11 +9,10 @@
 use std::{cell::OnceCell, ops::Bound, sync::Arc, time::Duration};
 
 use libfuzzer_sys::fuzz_target;
-use thalweg_disk::SimDisk;
-use thalweg_engine::{BackendKind, Database, Keyspace, Options, Order, ReadError, ScanCursor, ScanRange};
-use thalweg_fuzz::Input;
+use thalweg_engine::{Database, Keyspace, Order, ReadError, ScanCursor, ScanRange};
+use thalweg_fuzz::{Input, engine::database};
 use thalweg_types::{
-    Durability, ManualClock, Revision, SpaceTime,
+    ManualClock, Revision, SpaceTime,
     command::{KeyspaceConfig, KeyspaceHistory},
 };
 
@@ -26,17 +25,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let options = Options {
-            backend: Some(BackendKind::Memory),
-            durability: Durability::Os,
-            segment_bytes: 1 << 20,
-            spare_segments: 2,
-            reserve_bytes: 0,
-            maintenance_interval: Duration::ZERO,
-            ..Options::default()
-        };
-        let clock = Arc::new(ManualClock::at(SpaceTime(1_000_000)));
-        let db = Database::open_on(Arc::new(SimDisk::new(0)), clock, 1, options).expect("an empty disk");
+        let db = database(Arc::new(ManualClock::at(SpaceTime(1_000_000))));
         let config = |revisions, age| {
             let history = KeyspaceHistory { revisions, age };
             KeyspaceConfig { history, ..KeyspaceConfig::default() }

@@ -3,7 +3,11 @@
 //! Inputs are read from the front as decisions and bytes; where the input ends, decisions are zero. So
 //! every input means something, and a shorter input means a simpler case.
 
+#[cfg(feature = "engine")]
+pub mod engine;
 pub mod machine;
+#[cfg(feature = "native")]
+pub mod served;
 
 use std::sync::Arc;
 
