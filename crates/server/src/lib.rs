@@ -17,6 +17,7 @@ pub mod config;
 pub mod connection;
 mod entity;
 pub mod error;
+mod following;
 mod groups;
 mod json;
 mod keys;

@@ -7,32 +7,25 @@
 
 use std::{io, ops::ControlFlow, sync::Arc};
 
-use axum::{
-    body::Body,
-    http::{HeaderName, HeaderValue, Response, header},
-};
 use bytes::Bytes;
 use thalweg_engine::{ReadError, Stream};
 use thalweg_types::Offset;
-use tokio::sync::watch;
 
 use crate::{
-    admission::Held,
     app::{Answer, App, Call},
     error::ApiError,
+    following::{Follower, Format, Woken, resumed},
     limits::{TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
-    pages::{Running, Unfold},
-    parse::{Media, ParseError, RecordsQuery, Since},
+    pages::Running,
+    parse::{RecordsQuery, Since},
     records::{begin, push_json},
 };
 
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-
 /// Answers a tail. Without a position it begins at the end: what comes from now on.
 pub fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
-    let held =
-        app.admission.tails.take(1).ok_or_else(|| ApiError::overloaded("too many tails at a time: retry later"))?;
-    let since = resume(call)?.or(query.from).unwrap_or(Since::End);
+    let follower = Follower::admit(app)?;
+    let resumed = resumed(call, "an offset")?.map(|next| Since::Offset(Offset(next)));
+    let since = resumed.or(query.from).unwrap_or(Since::End);
     let next = begin(&stream, since)?;
     let info = stream.info()?;
     if next > info.next {
@@ -42,46 +35,25 @@ pub fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) ->
         return Err(ReadError::Trimmed { requested: next, start: info.start }.into());
     }
     let tail = Tail {
-        app: Arc::clone(app),
-        stopping: app.stopping.clone(),
+        follower,
         stream,
         next,
         left: query.limit.unwrap_or(u64::MAX),
         bytes_left: query.max_bytes.unwrap_or(u64::MAX),
         behind: next < info.next,
-        greeted: false,
-        _held: held,
     };
-    let body = Body::new(Unfold { frames: Default::default(), state: Some(tail), running: None, step });
     // No level in the head: it is in each event, because what comes later may be at another.
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Media::Events.name()));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
-}
-
-/// Where `Last-Event-ID` wants to go on.
-fn resume(call: &Call) -> Result<Option<Since>, ApiError> {
-    let Some(id) = call.header(&LAST_EVENT_ID) else { return Ok(None) };
-    let offset = std::str::from_utf8(id).ok().and_then(|id| id.trim().parse::<u64>().ok());
-    match offset.and_then(|offset| offset.checked_add(1)) {
-        Some(next) => Ok(Some(Since::Offset(Offset(next)))),
-        None => Err(ParseError::BadHeader { name: "Last-Event-ID", expected: "an offset" }.into()),
-    }
+    Ok(Format::Events.reply(tail, step))
 }
 
 struct Tail {
-    app: Arc<App>,
-    stopping: watch::Receiver<bool>,
+    follower: Follower,
     stream: Stream,
     next: Offset,
     left: u64,
     bytes_left: u64,
     /// More was there than the last page held: the next read may go to the disk.
     behind: bool,
-    greeted: bool,
-    _held: Held,
 }
 
 /// What a tail found.
@@ -93,28 +65,23 @@ enum Found {
 fn step(tail: Tail) -> Running<Tail> {
     Box::pin(async move {
         let mut tail = tail;
-        if !tail.greeted {
-            // Lets the head go out at once, also when nothing comes for long.
-            tail.greeted = true;
+        if tail.follower.is_new() {
             return Ok((vec![Bytes::from_static(b": tail\n\n")], Some(tail)));
         }
         loop {
-            if *tail.stopping.borrow() || tail.left == 0 || tail.bytes_left == 0 {
+            if tail.follower.is_over() || tail.left == 0 || tail.bytes_left == 0 {
                 return Ok((Vec::new(), None));
             }
             let (found, returned) = look(tail).await?;
             tail = returned;
             match found {
                 Ok(Found::Events(events)) => return Ok((vec![Bytes::from(events)], Some(tail))),
-                Ok(Found::Nothing) => match wait(&mut tail).await {
-                    Woken::Records => {}
+                Ok(Found::Nothing) => match tail.wait().await {
+                    Woken::Ready(true) => {}
                     Woken::Silence => return Ok((vec![Bytes::from_static(b": still here\n\n")], Some(tail))),
-                    Woken::Gone => return Ok((Vec::new(), None)),
+                    Woken::Ready(false) | Woken::Stopping => return Ok((Vec::new(), None)),
                 },
-                Err(error) => {
-                    let event = format!("event: error\ndata: {}\n\n", error.to_json(None));
-                    return Ok((vec![Bytes::from(event)], None));
-                }
+                Err(error) => return Ok((vec![Format::Events.error(&error)], None)),
             }
         }
     })
@@ -129,28 +96,19 @@ async fn look(mut tail: Tail) -> io::Result<(Result<Found, ApiError>, Tail)> {
     tokio::task::spawn_blocking(move || (tail.read(), tail)).await.map_err(io::Error::other)
 }
 
-enum Woken {
-    Records,
-    Silence,
-    Gone,
-}
-
-async fn wait(tail: &mut Tail) -> Woken {
-    let record = tail.app.db.wait_for(tail.stream.id(), tail.next);
-    tokio::select! {
-        there = record => if there { Woken::Records } else { Woken::Gone },
-        _ = tail.stopping.wait_for(|stopping| *stopping) => Woken::Gone,
-        () = tokio::time::sleep(tail.app.config.tail_keep_alive.0) => Woken::Silence,
-    }
-}
-
 impl Tail {
+    /// Until there are records; `false`: the stream is gone.
+    async fn wait(&mut self) -> Woken<bool> {
+        let records = self.follower.app.db.wait_for(self.stream.id(), self.next);
+        self.follower.wait(records).await
+    }
+
     fn read(&mut self) -> Result<Found, ApiError> {
         let max_bytes = self.bytes_left.min(TAIL_PAGE_BYTES as u64);
         let max_records = self.left.min(TAIL_PAGE_ITEMS);
         let page = self.stream.read(self.next, max_records, max_bytes)?;
         // Asked after the read, so that it covers all that was read.
-        let level = self.app.db.blocking().visible_durability();
+        let level = self.follower.app.db.blocking().visible_durability();
         let (mut out, mut taken, mut next) = (Vec::new(), 0, page.next);
         page.for_each(&mut |offset, time, record| {
             if taken == max_records || (taken > 0 && out.len() as u64 >= max_bytes) {

@@ -8,96 +8,49 @@
 
 use std::{io, sync::Arc};
 
-use axum::{
-    body::Body,
-    http::{HeaderName, HeaderValue, Response, StatusCode, header},
-};
 use bytes::Bytes;
 use thalweg_engine::{Watch, WatchBatch, WatchChange, WatchError, WatchEvent};
-use thalweg_types::{Action, Durability, Revision};
-use tokio::sync::watch;
+use thalweg_types::{Durability, Revision};
 
 use crate::{
-    admission::Held,
     app::{Answer, App, Call},
-    error::ApiError,
+    following::{Follower, Format, Woken, resumed},
     json::{push_bytes, push_number, push_text},
-    pages::{Running, Unfold},
-    parse::{Media, ParseError, WatchQuery, name_segment, negotiate},
+    pages::Running,
+    parse::{WatchQuery, name_segment},
 };
-
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// `GET /v1/watch/{keyspace}`
 pub async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let query = WatchQuery::parse(call.head.uri.query())?;
-    let media = negotiate(call.header(&header::ACCEPT), &[Media::Events, Media::Ndjson]).ok_or_else(|| {
-        let message = "changes come as text/event-stream or application/x-ndjson";
-        ApiError::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", Action::Fix, message)
-    })?;
+    let format = Format::asked(call, "changes")?;
     let keyspace = app.find_keyspace(&name_segment(call.path_after("/v1/watch/"))?)?;
-    let from = resume(call)?.or(query.from);
-    let held =
-        app.admission.tails.take(1).ok_or_else(|| ApiError::overloaded("too many tails at a time: retry later"))?;
+    let from = resumed(call, "a revision")?.map(Revision).or(query.from);
+    let follower = Follower::admit(app)?;
     // Finding a place in the log reads a row; what is read of the log itself is read off this thread.
     let watch = keyspace.watch(&query.keys, from)?;
-    let following = Following {
-        app: Arc::clone(app),
-        stopping: app.stopping.clone(),
-        said: Revision::ZERO,
-        watch,
-        format: if media == Media::Events { Format::Events } else { Format::Lines },
-        left: query.limit.unwrap_or(u64::MAX),
-        greeted: false,
-        _held: held,
-    };
-    let body = Body::new(Unfold { frames: Default::default(), state: Some(following), running: None, step });
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media.name()));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
-}
-
-/// Where `Last-Event-ID` wants to go on.
-fn resume(call: &Call) -> Result<Option<Revision>, ApiError> {
-    let Some(id) = call.header(&LAST_EVENT_ID) else { return Ok(None) };
-    let revision = std::str::from_utf8(id).ok().and_then(|id| id.trim().parse::<u64>().ok());
-    match revision.and_then(|revision| revision.checked_add(1)) {
-        Some(next) => Ok(Some(Revision(next))),
-        None => Err(ParseError::BadHeader { name: "Last-Event-ID", expected: "a revision" }.into()),
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Events,
-    Lines,
+    let following = Following { follower, said: Revision::ZERO, watch, format, left: query.limit.unwrap_or(u64::MAX) };
+    Ok(format.reply(following, step))
 }
 
 struct Following {
-    app: Arc<App>,
-    stopping: watch::Receiver<bool>,
+    follower: Follower,
     watch: Watch,
     format: Format,
     /// The client knows that nothing below is missing.
     said: Revision,
     left: u64,
-    greeted: bool,
-    _held: Held,
 }
 
 fn step(following: Following) -> Running<Following> {
     Box::pin(async move {
         let mut following = following;
-        if !following.greeted {
-            // Lets the head go out at once, also when nothing comes for long.
-            following.greeted = true;
+        if following.follower.is_new() {
             let greeting = following.progress();
             return Ok((vec![greeting], Some(following)));
         }
         loop {
-            if *following.stopping.borrow() || following.left == 0 {
+            if following.follower.is_over() || following.left == 0 {
                 return Ok((Vec::new(), None));
             }
             let (found, returned) = look(following).await?;
@@ -107,14 +60,14 @@ fn step(following: Following) -> Running<Following> {
                     return Ok((vec![following.progress()], Some(following)));
                 }
                 Ok(Some(batch)) => return Ok((vec![following.show(&batch)], Some(following))),
-                Ok(None) => match wait(&mut following).await {
-                    Woken::Changes => {}
+                Ok(None) => match following.follower.wait(following.watch.ready()).await {
+                    Woken::Ready(()) => {}
                     Woken::Silence => return Ok((vec![following.progress()], Some(following))),
                     Woken::Stopping => return Ok((Vec::new(), None)),
                 },
                 // The node is closing: an end like that of a server that stops.
                 Err(WatchError::Closed) => return Ok((Vec::new(), None)),
-                Err(error) => return Ok((vec![following.failure(&error.into())], None)),
+                Err(error) => return Ok((vec![following.format.error(&error.into())], None)),
             }
         }
     })
@@ -128,25 +81,10 @@ async fn look(mut following: Following) -> io::Result<(Result<Option<WatchBatch>
     tokio::task::spawn_blocking(move || (following.watch.try_next(), following)).await.map_err(io::Error::other)
 }
 
-enum Woken {
-    Changes,
-    Silence,
-    Stopping,
-}
-
-async fn wait(following: &mut Following) -> Woken {
-    let ready = following.watch.ready();
-    tokio::select! {
-        () = ready => Woken::Changes,
-        _ = following.stopping.wait_for(|stopping| *stopping) => Woken::Stopping,
-        () = tokio::time::sleep(following.app.config.tail_keep_alive.0) => Woken::Silence,
-    }
-}
-
 impl Following {
     fn show(&mut self, batch: &WatchBatch) -> Bytes {
         // Asked after the changes were taken, so that it covers all of them.
-        let level = self.app.db.blocking().visible_durability();
+        let level = self.follower.app.db.blocking().visible_durability();
         let mut out = Vec::new();
         let mut events = batch.events.iter().peekable();
         while let Some(event) = events.next() {
@@ -185,13 +123,6 @@ impl Following {
             Format::Lines => format!("{{\"progress\":{done}}}\n").into(),
             Format::Events if known => Bytes::from_static(b": still here\n\n"),
             Format::Events => format!("id: {done}\nevent: progress\ndata: {{\"progress\":{done}}}\n\n").into(),
-        }
-    }
-
-    fn failure(&self, error: &ApiError) -> Bytes {
-        match self.format {
-            Format::Events => format!("event: error\ndata: {}\n\n", error.to_json(None)).into(),
-            Format::Lines => format!("{}\n", serde_json::json!({ "error": error.to_json(None) })).into(),
         }
     }
 }

@@ -13,39 +13,29 @@
 
 use std::{io, ops::ControlFlow, sync::Arc};
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
-};
 use bytes::Bytes;
-use thalweg_engine::{Credit, Delivery, GroupError, Push, PushRequest, PushWaits, ReadError};
-use thalweg_types::{Action, command::groups::check_member};
-use tokio::sync::watch;
+use thalweg_engine::{Credit, Delivery, Push, PushRequest, PushWaits, ReadError};
+use thalweg_types::command::groups::check_member;
 
 use super::{find_named, names};
 use crate::{
-    admission::Held,
     app::{Answer, App, Call},
-    error::ApiError,
+    following::{Follower, Format, Woken},
     json::{push_number, push_text},
     limits::PUSH_PAGE_BYTES,
-    pages::{Running, Unfold},
-    parse::{Media, PushQuery, negotiate},
+    pages::Running,
+    parse::PushQuery,
     records::push_json,
 };
 
 /// `GET /v1/streams/{stream}/groups/{group}/push`
 pub fn push(app: &Arc<App>, call: &Call) -> Answer {
     let query = PushQuery::parse(call.head.uri.query())?;
-    let media = negotiate(call.header(&header::ACCEPT), &[Media::Events, Media::Ndjson]).ok_or_else(|| {
-        let message = "deliveries come as text/event-stream or application/x-ndjson";
-        ApiError::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", Action::Fix, message)
-    })?;
+    let format = Format::asked(call, "deliveries")?;
     let (stream, group) = names(call)?;
     let group = find_named(app.db.blocking(), &stream, &group)?;
     let level = app.level(call)?;
-    let held = app.admission.tails.take(1);
-    let held = held.ok_or_else(|| ApiError::overloaded("too many pushes and tails at a time: retry later"))?;
+    let follower = Follower::admit(app)?;
     let mut request = PushRequest {
         member: query.member.unwrap_or_else(|| "default".to_owned()),
         credit: Credit::default(),
@@ -55,40 +45,23 @@ pub fn push(app: &Arc<App>, call: &Call) -> Answer {
     request.credit.records = query.credit_records.unwrap_or(request.credit.records);
     request.credit.bytes = query.credit_bytes.unwrap_or(request.credit.bytes);
     let pushing = Pushing {
-        app: Arc::clone(app),
-        stopping: app.stopping.clone(),
+        follower,
         push: app.db.push(&group, request, level)?,
-        format: if media == Media::Events { Format::Events } else { Format::Lines },
+        format,
         left: query.limit.unwrap_or(u64::MAX),
         release: query.release,
-        greeted: false,
-        _held: held,
     };
-    let body = Body::new(Unfold { frames: Default::default(), state: Some(pushing), running: None, step });
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media.name()));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Events,
-    Lines,
+    Ok(format.reply(pushing, step))
 }
 
 struct Pushing {
-    app: Arc<App>,
-    stopping: watch::Receiver<bool>,
+    follower: Follower,
     push: Push,
     format: Format,
     /// Records that may still be sent.
     left: u64,
     /// Give back what is not settled when the connection ends.
     release: bool,
-    greeted: bool,
-    _held: Held,
 }
 
 impl Drop for Pushing {
@@ -103,44 +76,27 @@ impl Drop for Pushing {
 fn step(pushing: Pushing) -> Running<Pushing> {
     Box::pin(async move {
         let mut pushing = pushing;
-        if !pushing.greeted {
-            // Lets the head go out at once, also when nothing comes for long.
-            pushing.greeted = true;
+        if pushing.follower.is_new() {
             let greeting = pushing.still_here();
             return Ok((vec![greeting], Some(pushing)));
         }
-        if *pushing.stopping.borrow() || pushing.left == 0 {
+        if pushing.follower.is_over() || pushing.left == 0 {
             return Ok((Vec::new(), None));
         }
         pushing.push.limit_delivery(pushing.left);
-        match next(&mut pushing).await {
-            Next::Delivery(Ok(Some(delivery))) => match pushing.show(&delivery) {
+        match pushing.follower.wait(pushing.push.next(tokio::time::sleep)).await {
+            Woken::Ready(Ok(Some(delivery))) => match pushing.show(&delivery) {
                 Ok(shown) => Ok((vec![shown], Some(pushing))),
                 Err(error) => Err(io::Error::other(error.to_string())),
             },
-            Next::Delivery(Ok(None)) | Next::Stopping => Ok((Vec::new(), None)),
-            Next::Delivery(Err(error)) => Ok((vec![pushing.failure(&error.into())], None)),
-            Next::Silence => {
+            Woken::Ready(Ok(None)) | Woken::Stopping => Ok((Vec::new(), None)),
+            Woken::Ready(Err(error)) => Ok((vec![pushing.format.error(&error.into())], None)),
+            Woken::Silence => {
                 let said = pushing.still_here();
                 Ok((vec![said], Some(pushing)))
             }
         }
     })
-}
-
-enum Next {
-    Delivery(Result<Option<Delivery>, GroupError>),
-    Silence,
-    Stopping,
-}
-
-async fn next(pushing: &mut Pushing) -> Next {
-    let silence = tokio::time::sleep(pushing.app.config.tail_keep_alive.0);
-    tokio::select! {
-        delivery = pushing.push.next(tokio::time::sleep) => Next::Delivery(delivery),
-        _ = pushing.stopping.wait_for(|stopping| *stopping) => Next::Stopping,
-        () = silence => Next::Silence,
-    }
 }
 
 impl Pushing {
@@ -175,13 +131,6 @@ impl Pushing {
         match self.format {
             Format::Events => format!(": waits for {waits}\n\n").into(),
             Format::Lines => format!("{{\"waits_for\":\"{waits}\"}}\n").into(),
-        }
-    }
-
-    fn failure(&self, error: &ApiError) -> Bytes {
-        match self.format {
-            Format::Events => format!("event: error\ndata: {}\n\n", error.to_json(None)).into(),
-            Format::Lines => format!("{}\n", serde_json::json!({ "error": error.to_json(None) })).into(),
         }
     }
 }

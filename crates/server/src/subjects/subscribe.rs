@@ -11,29 +11,23 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use axum::{
-    body::Body,
-    http::{HeaderName, HeaderValue, Response, StatusCode, header},
-};
+use axum::http::StatusCode;
 use bytes::Bytes;
 use thalweg_broker::{Batch, Budget, Credit, Link, Outbound, Pattern, SubscriptionId, Taken};
 use thalweg_types::Action;
 use thalweg_wire as wire;
-use tokio::sync::watch;
 
 use super::{PREFIX, messages::push_message};
 use crate::{
-    admission::Held,
     app::{Answer, App, Call},
     error::ApiError,
+    following::{Follower, Format, LAST_EVENT_ID, Woken},
     json::push_number,
     limits::TAIL_PAGE_BYTES,
-    pages::{Running, Unfold},
-    parse::{Media, ParseError, SubscribeQuery, decode, negotiate},
+    pages::Running,
+    parse::{ParseError, SubscribeQuery, decode},
     views::Bell,
 };
-
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// What leaves the queue at a time.
 const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
@@ -41,18 +35,14 @@ const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
 /// `GET /v1/subjects/{pattern}`
 pub fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     let query = SubscribeQuery::parse(call.head.uri.query())?;
-    let media = negotiate(call.header(&header::ACCEPT), &[Media::Events, Media::Ndjson]).ok_or_else(|| {
-        let message = "messages come as text/event-stream or application/x-ndjson";
-        ApiError::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", Action::Fix, message)
-    })?;
+    let format = Format::asked(call, "messages")?;
     if call.header(&LAST_EVENT_ID).is_some() {
         let expected =
             "left out: a subject stores nothing to go on from; what must not be missed belongs into a stream";
         return Err(ParseError::BadHeader { name: "Last-Event-ID", expected }.into());
     }
     let pattern = Pattern::parse(&decode(call.path_after(PREFIX).as_bytes())?)?;
-    let held = app.admission.tails.take(1);
-    let held = held.ok_or_else(|| ApiError::overloaded("too many subscribers and tails at a time: retry later"))?;
+    let follower = Follower::admit(app)?;
     let bell = Bell::new();
     let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;
     let SubscribeQuery { group, policy, max_messages, max_bytes, limit } = query;
@@ -60,35 +50,20 @@ pub fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     let options = app.views.subscribe_options(policy, messages, bytes, Credit::UNLIMITED, &group.unwrap_or_default());
     link.subscribe(SubscriptionId(0), pattern, &options)?;
     let following = Following {
-        app: Arc::clone(app),
-        stopping: app.stopping.clone(),
+        follower,
         link,
         bell,
         taken: Vec::new(),
         waiting: VecDeque::new(),
         within: 0,
-        format: if media == Media::Events { Format::Events } else { Format::Lines },
+        format,
         left: limit.unwrap_or(u64::MAX),
-        greeted: false,
-        _held: held,
     };
-    let body = Body::new(Unfold { frames: Default::default(), state: Some(following), running: None, step });
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media.name()));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Events,
-    Lines,
+    Ok(format.reply(following, step))
 }
 
 struct Following {
-    app: Arc<App>,
-    stopping: watch::Receiver<bool>,
+    follower: Follower,
     link: Link,
     bell: Arc<Bell>,
     /// Scratch for what a take gives.
@@ -100,21 +75,18 @@ struct Following {
     format: Format,
     /// Messages that may still be sent.
     left: u64,
-    greeted: bool,
-    _held: Held,
 }
 
 fn step(following: Following) -> Running<Following> {
     Box::pin(async move {
         let mut following = following;
-        if !following.greeted {
-            // Lets the head go out at once, and says that what is published from now on will come.
-            following.greeted = true;
+        if following.follower.is_new() {
+            // It says that what is published from now on will come, too.
             let greeting = following.still_here();
             return Ok((vec![greeting], Some(following)));
         }
         loop {
-            if *following.stopping.borrow() || following.left == 0 {
+            if following.follower.is_over() || following.left == 0 {
                 return Ok((Vec::new(), None));
             }
             let mut more = Taken::All;
@@ -128,8 +100,8 @@ fn step(following: Following) -> Running<Following> {
             if more == Taken::More {
                 continue;
             }
-            match wait(&mut following).await {
-                Woken::Messages => {}
+            match following.follower.wait(following.bell.rung()).await {
+                Woken::Ready(()) => {}
                 Woken::Silence => {
                     let said = following.still_here();
                     return Ok((vec![said], Some(following)));
@@ -138,20 +110,6 @@ fn step(following: Following) -> Running<Following> {
             }
         }
     })
-}
-
-enum Woken {
-    Messages,
-    Silence,
-    Stopping,
-}
-
-async fn wait(following: &mut Following) -> Woken {
-    tokio::select! {
-        () = following.bell.rung() => Woken::Messages,
-        _ = following.stopping.wait_for(|stopping| *stopping) => Woken::Stopping,
-        () = tokio::time::sleep(following.app.config.tail_keep_alive.0) => Woken::Silence,
-    }
 }
 
 impl Following {
@@ -222,11 +180,7 @@ impl Following {
     fn failure(&self, out: &mut Vec<u8>, messages: u64) {
         let message = format!("the queue was full, and the policy is to disconnect; {messages} messages were missed");
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "slow_consumer", Action::Retry, message);
-        let error = error.to_json(None);
-        self.begin(out, Some("error"));
-        let object = if self.format == Format::Events { error } else { serde_json::json!({ "error": error }) };
-        out.extend_from_slice(object.to_string().as_bytes());
-        self.end(out);
+        out.extend_from_slice(&self.format.error(&error));
     }
 
     fn still_here(&self) -> Bytes {
