@@ -80,6 +80,8 @@ pub struct Session {
     pub(super) blocked: Option<Box<super::blocking::Wait>>,
     /// A blocking read that is in the burst alone: what it waits for if it finds nothing.
     pub(super) may_block: Option<Box<super::blocking::Wait>>,
+    /// Its client has gone, or the server stops: it begins no wait any more.
+    waits_no_more: bool,
     /// What it is subscribed to.
     pub(super) subscriber: Subscriber,
     /// What it publishes.
@@ -147,6 +149,7 @@ impl Session {
             under_way: None,
             blocked: None,
             may_block: None,
+            waits_no_more: false,
             subscriber: Subscriber::default(),
             publishing: Publishing::default(),
             is_ending: false,
@@ -175,8 +178,10 @@ impl Session {
         self.blocked.is_some() && self.under_way.is_none()
     }
 
-    /// It stops waiting, without a reply: there is nobody to take it.
+    /// It stops waiting, without a reply: there is nobody to take it. Nor does it begin to: a read that is under way answers
+    /// what it finds.
     pub fn stop_waiting(&mut self) {
+        self.waits_no_more = true;
         self.set_blocked(None);
     }
 
@@ -543,6 +548,7 @@ impl Session {
     }
 
     pub(super) fn set_blocked(&mut self, wait: Option<Box<super::blocking::Wait>>) {
+        let wait = wait.filter(|_| !self.waits_no_more);
         self.client().set_blocked(wait.is_some());
         self.blocked = wait;
     }
