@@ -9,13 +9,13 @@ use std::{
     process::Command,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use node::{Node, PATIENCE};
+use node::{Node, PATIENCE, count::Count};
 use serde_json::Value;
 
 const WRITERS: u64 = 6;
@@ -33,7 +33,7 @@ struct Acked {
 /// Clients that write until the server is gone.
 struct Load {
     writers: Vec<JoinHandle<Acked>>,
-    count: Arc<AtomicU64>,
+    count: Count,
     stop: Arc<AtomicBool>,
 }
 
@@ -41,20 +41,12 @@ impl Load {
     /// Each writer puts keys of its own, every third time overwriting one, and appends to a stream that
     /// all share; half of the appends carry several records.
     fn start(url: &str, round: u64) -> Self {
-        let (count, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, stop) = (Count::default(), Arc::new(AtomicBool::new(false)));
         let writer = |id: u64| {
             let (url, count, stop) = (url.to_owned(), count.clone(), stop.clone());
             std::thread::spawn(move || write_until_gone(&url, round, id, &count, &stop))
         };
         Self { writers: (0..WRITERS).map(writer).collect(), count, stop }
-    }
-
-    fn wait_for_acks(&self, acks: u64) {
-        let until = Instant::now() + PATIENCE;
-        while self.count.load(Ordering::Relaxed) < acks {
-            assert!(Instant::now() < until, "only {} acks", self.count.load(Ordering::Relaxed));
-            std::thread::yield_now();
-        }
     }
 
     fn collect(self, acked: &mut Acked) {
@@ -67,7 +59,7 @@ impl Load {
     }
 }
 
-fn write_until_gone(url: &str, round: u64, id: u64, count: &AtomicU64, stop: &AtomicBool) -> Acked {
+fn write_until_gone(url: &str, round: u64, id: u64, count: &Count, stop: &AtomicBool) -> Acked {
     let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(3))).build();
     let agent: ureq::Agent = config.into();
     let mut acked = Acked::default();
@@ -84,7 +76,7 @@ fn write_until_gone(url: &str, round: u64, id: u64, count: &AtomicU64, stop: &At
             break;
         }
         acked.pairs.insert(key, value);
-        count.fetch_add(1, Ordering::Relaxed);
+        count.add();
         let payloads: Vec<_> = (0..=(n % 4)).map(|at| format!("{round}-{id}-{n}-{at}")).collect();
         let append = agent
             .post(format!("{url}/v1/streams/acked/records"))
@@ -96,7 +88,7 @@ fn write_until_gone(url: &str, round: u64, id: u64, count: &AtomicU64, stop: &At
         let reply: Value = serde_json::from_str(&text).expect("JSON");
         let first = reply["first"].as_u64().expect("an offset");
         acked.records.extend(payloads.into_iter().enumerate().map(|(at, payload)| (first + at as u64, payload)));
-        count.fetch_add(1, Ordering::Relaxed);
+        count.add();
     }
     acked
 }
@@ -160,7 +152,7 @@ fn kill_9_under_load_loses_nothing_acknowledged() {
             verify(&node, &acked, &context);
         }
         let load = Load::start(&node.url, round);
-        load.wait_for_acks(20 + dice(&mut state) % 200);
+        load.count.wait_for(20 + dice(&mut state) % 200);
         node.kill();
         load.collect(&mut acked);
     }
@@ -183,7 +175,7 @@ fn a_power_cut_loses_nothing_acknowledged() {
     let mut acked = Acked::default();
     let node = Node::start(&disk.path().join("data"));
     let load = Load::start(&node.url, 0);
-    load.wait_for_acks(500);
+    load.count.wait_for(500);
     node.signal(libc::SIGSTOP);
     wait_until_stopped(node.pid());
     // The power goes out: what has reached the device is what there is. Nobody writes to the file system

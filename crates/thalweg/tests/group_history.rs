@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use node::{Node, PATIENCE};
+use node::{Node, PATIENCE, count::Count};
 use serde_json::{Value, json};
 
 const PRODUCERS: u64 = 2;
@@ -180,7 +180,7 @@ fn runs(messages: &[Message]) -> Vec<Range<u64>> {
     runs
 }
 
-fn member(client: &Client, group: &str, name: &str, mut random: Random, stop: &AtomicBool, acks: &AtomicU64) -> Seen {
+fn member(client: &Client, group: &str, name: &str, mut random: Random, stop: &AtomicBool, acks: &Count) -> Seen {
     let mut seen = Seen::default();
     while !stop.load(Ordering::Relaxed) {
         let Some(delivered) = fetched(client, group, name, 1 + random.below(8), 0.2) else { return seen };
@@ -201,7 +201,7 @@ fn member(client: &Client, group: &str, name: &str, mut random: Random, stop: &A
                     let middle = run.start + random.below(run.end - run.start) + 1;
                     goes_on = ack(client, group, attempt, run.start..middle, &mut seen)
                         && (middle == run.end || ack(client, group, attempt, middle..run.end, &mut seen));
-                    acks.fetch_add(1, Ordering::Relaxed);
+                    acks.add();
                 }
             }
             if !goes_on {
@@ -227,7 +227,7 @@ fn produce(client: &Client, name: &str, stop: &AtomicBool) {
 
 /// One life of the node: everybody works, then it is killed.
 fn round(node: Node, seed: u64, round: u64, wanted: u64, stamps: &Arc<AtomicU64>, seen: &mut [Vec<Seen>; 2]) {
-    let (acks, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (acks, stop) = (Count::default(), Arc::new(AtomicBool::new(false)));
     let client = Client::new(&node.url, stamps);
     let producers: Vec<_> = (0..PRODUCERS)
         .map(|producer| {
@@ -244,11 +244,7 @@ fn round(node: Node, seed: u64, round: u64, wanted: u64, stamps: &Arc<AtomicU64>
             members.push((at, thread::spawn(run)));
         }
     }
-    let until = Instant::now() + PATIENCE;
-    while acks.load(Ordering::Relaxed) < wanted {
-        assert!(Instant::now() < until, "only {} acks", acks.load(Ordering::Relaxed));
-        thread::yield_now();
-    }
+    acks.wait_for(wanted);
     node.kill();
     stop.store(true, Ordering::Relaxed);
     producers.into_iter().for_each(|producer| producer.join().expect("a producer"));

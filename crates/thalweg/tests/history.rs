@@ -16,13 +16,13 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use node::{Node, PATIENCE};
+use node::{Node, count::Count};
 use serde_json::{Value, json};
 
 const CLIENTS: u64 = 4;
@@ -60,7 +60,7 @@ fn transaction(value: &str, held: Option<&str>) -> String {
 }
 
 /// Swaps until the server is gone. `held` is what the client believes the register to hold.
-fn swap_until_gone(url: &str, name: &str, acks: &AtomicU64, stop: &AtomicBool) -> Vec<Attempt> {
+fn swap_until_gone(url: &str, name: &str, acks: &Count, stop: &AtomicBool) -> Vec<Attempt> {
     let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(3))).build();
     let agent: ureq::Agent = config.into();
     let (mut attempts, mut held): (Vec<Attempt>, Option<String>) = (Vec::new(), None);
@@ -82,7 +82,7 @@ fn swap_until_gone(url: &str, name: &str, acks: &AtomicU64, stop: &AtomicBool) -
         };
         let told = if answer["succeeded"] == json!(true) {
             held = Some(value.clone());
-            acks.fetch_add(1, Ordering::Relaxed);
+            acks.add();
             let offset = answer["results"][2]["first"].as_u64().expect("an offset");
             Told::Done { offset, count: answer["results"][1]["value"].as_i64().expect("a count") }
         } else {
@@ -96,18 +96,14 @@ fn swap_until_gone(url: &str, name: &str, acks: &AtomicU64, stop: &AtomicBool) -
 
 /// Lets clients swap until enough has happened, kills the node under them, and gathers what they were told.
 fn round(node: Node, round: u64, acks_wanted: u64, clients: &mut Vec<Vec<Attempt>>) {
-    let (acks, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (acks, stop) = (Count::default(), Arc::new(AtomicBool::new(false)));
     let swapping: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let (url, acks, stop) = (node.url.clone(), acks.clone(), stop.clone());
             thread::spawn(move || swap_until_gone(&url, &format!("{round}-{client}"), &acks, &stop))
         })
         .collect();
-    let until = Instant::now() + PATIENCE;
-    while acks.load(Ordering::Relaxed) < acks_wanted {
-        assert!(Instant::now() < until, "only {} swaps", acks.load(Ordering::Relaxed));
-        thread::yield_now();
-    }
+    acks.wait_for(acks_wanted);
     node.kill();
     stop.store(true, Ordering::Relaxed);
     clients.extend(swapping.into_iter().map(|client| client.join().expect("a client")));

@@ -8,12 +8,8 @@ mod node;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use linear::{
@@ -21,7 +17,7 @@ use linear::{
     clock::{Dice, Moments, seed},
     register::{Action, Answer, Register},
 };
-use node::{Node, PATIENCE};
+use node::{Node, count::Count};
 
 const CLIENTS: u64 = 6;
 const KEYS: u64 = 3;
@@ -76,9 +72,9 @@ impl Client {
     }
 
     /// Until the server is gone.
-    fn run(mut self, acks: &AtomicU64) -> Vec<Event> {
+    fn run(mut self, acks: &Count) -> Vec<Event> {
         while self.step() {
-            acks.fetch_add(1, Ordering::Relaxed);
+            acks.add();
         }
         self.events
     }
@@ -165,7 +161,7 @@ fn answer(action: Action, reply: &Reply) -> Answer {
 
 /// Lets clients work until enough was answered, kills the server under them, and gathers what they were told.
 fn round(node: Node, moments: &Moments, seed: u64, round: u64, answers: u64) -> Vec<Event> {
-    let count = Arc::new(AtomicU64::new(0));
+    let count = Count::default();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
             let first_value = 1 + (round * CLIENTS + number) * 1_000_000;
@@ -174,11 +170,7 @@ fn round(node: Node, moments: &Moments, seed: u64, round: u64, answers: u64) -> 
             thread::spawn(move || client.run(&count))
         })
         .collect();
-    let until = Instant::now() + PATIENCE;
-    while count.load(Ordering::Relaxed) < answers {
-        assert!(Instant::now() < until, "only {} answers", count.load(Ordering::Relaxed));
-        thread::yield_now();
-    }
+    count.wait_for(answers);
     node.kill();
     let dead = moments.next();
     let events = clients.into_iter().flat_map(|client| client.join().expect("a client"));

@@ -13,14 +13,13 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Instant,
 };
 
 use linear::clock::{Dice, seed};
-use node::{Node, PATIENCE};
+use node::{Node, count::Count};
 use redis::{Redis, Reply, address, encode};
 
 const CLIENTS: usize = 6;
@@ -166,14 +165,14 @@ impl Client {
     }
 
     /// Until the server is gone.
-    fn run(mut self, answers: &AtomicU64, stop: &AtomicBool) -> Self {
+    fn run(mut self, answers: &Count, stop: &AtomicBool) -> Self {
         let mut is_there = true;
         while is_there && !stop.load(Ordering::Relaxed) {
             let depth = 1 + self.dice.below(MAX_DEPTH);
             is_there = (0..depth).all(|_| self.send_burst());
             while is_there && !self.awaited.is_empty() {
                 is_there = self.take_reply();
-                answers.fetch_add(1, Ordering::Relaxed);
+                answers.add();
             }
         }
         // What had been answered when the server was killed.
@@ -409,7 +408,7 @@ fn verify(node: &Node, known: &mut Known, clients: Vec<Client>, context: &str) {
 
 /// Lets clients write until enough was answered, and kills the server under them.
 fn round(node: Node, known: &Known, number: u64, seed: u64, wanted: u64) -> Vec<Client> {
-    let (answers, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (answers, stop) = (Count::default(), Arc::new(AtomicBool::new(false)));
     let address = address(&node);
     let clients: Vec<_> = (0..CLIENTS)
         .map(|of| {
@@ -419,11 +418,7 @@ fn round(node: Node, known: &Known, number: u64, seed: u64, wanted: u64) -> Vec<
             thread::spawn(move || client.run(&answers, &stop))
         })
         .collect();
-    let until = Instant::now() + PATIENCE;
-    while answers.load(Ordering::Relaxed) < wanted {
-        assert!(Instant::now() < until, "only {} answers", answers.load(Ordering::Relaxed));
-        thread::yield_now();
-    }
+    answers.wait_for(wanted);
     node.kill();
     stop.store(true, Ordering::Relaxed);
     clients.into_iter().map(|client| client.join().expect("a client")).collect()

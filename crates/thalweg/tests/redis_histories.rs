@@ -10,20 +10,13 @@ mod linear;
 mod node;
 mod redis;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-    time::Instant,
-};
+use std::thread;
 
 use linear::{
-    bank::{Balance, Change, Timed, Transaction, Wrong, check},
+    bank::{Balance, Change, Timed, Transaction, about, check},
     clock::{Dice, Moments, seed},
 };
-use node::{Node, PATIENCE};
+use node::{Node, count::Count};
 use redis::{Redis, Reply, address};
 
 const CLIENTS: u64 = 6;
@@ -143,9 +136,9 @@ impl Client {
     }
 
     /// Until the server is gone, or enough is answered.
-    fn run(mut self, answers: &AtomicU64, wanted: u64) -> History {
-        while answers.load(Ordering::Relaxed) < wanted && self.step().is_some() {
-            answers.fetch_add(1, Ordering::Relaxed);
+    fn run(mut self, answers: &Count, wanted: u64) -> History {
+        while answers.get() < wanted && self.step().is_some() {
+            answers.add();
         }
         self.history
     }
@@ -335,7 +328,7 @@ fn round(
     wanted: u64,
     end: End,
 ) -> (History, Node) {
-    let answers = Arc::new(AtomicU64::new(0));
+    let answers = Count::default();
     let address = address(&node);
     let clients: Vec<_> = (0..CLIENTS)
         .map(|of| {
@@ -346,11 +339,7 @@ fn round(
             thread::spawn(move || client.run(&answers, at_most))
         })
         .collect();
-    let until = Instant::now() + PATIENCE;
-    while answers.load(Ordering::Relaxed) < wanted {
-        assert!(Instant::now() < until, "only {} answers", answers.load(Ordering::Relaxed));
-        thread::yield_now();
-    }
+    answers.wait_for(wanted);
     if end == End::Kill {
         node.signal(libc::SIGKILL);
     }
@@ -391,23 +380,6 @@ fn verify(database: Database, history: &History, order: &[u64], context: &str) {
     let said = format!("{context}: {changes} changes, {reads} audits, {} refusals", history.refusals.len());
     eprintln!("{said}");
     assert!(changes > 100 && reads > 20 && history.refusals.len() > 10, "{said}");
-}
-
-/// The transactions that a complaint is about.
-fn about<'a>(wrong: &Wrong, history: &'a [Timed]) -> Vec<&'a Timed> {
-    match wrong {
-        Wrong::Read { transaction } | Wrong::ReadBack { transaction } => vec![&history[*transaction]],
-        Wrong::Stray { id }
-        | Wrong::Misplaced { id }
-        | Wrong::Revision { id }
-        | Wrong::Expectation { id }
-        | Wrong::Outcome { id }
-        | Wrong::RealTime { id } => {
-            let is =
-                |timed: &&Timed| matches!(&timed.transaction, Transaction::Change { id: other, .. } if other == id);
-            history.iter().filter(is).collect()
-        }
-    }
 }
 
 fn transfer_in_a_keyspace(backend: &str, rounds: u64) {

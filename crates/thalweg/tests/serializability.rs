@@ -6,20 +6,13 @@
 mod linear;
 mod node;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 use linear::{
-    bank::{Balance, Change, Timed, Transaction, Wrong, check},
+    bank::{Balance, Change, Timed, Transaction, Wrong, about, check},
     clock::{Dice, Moments, seed},
 };
-use node::{Node, PATIENCE};
+use node::{Node, count::Count};
 use serde_json::{Value, json};
 
 const CLIENTS: u64 = 6;
@@ -63,9 +56,9 @@ impl Client {
     }
 
     /// Until the server is gone.
-    fn run(mut self, answers: &AtomicU64) -> Vec<Timed> {
+    fn run(mut self, answers: &Count) -> Vec<Timed> {
         while self.step() {
-            answers.fetch_add(1, Ordering::Relaxed);
+            answers.add();
         }
         self.history
     }
@@ -173,7 +166,7 @@ fn change(answer: &Value, after: Vec<Balance>) -> Change {
 
 /// Lets clients work until enough was answered, kills the server under them, and gathers what they were told.
 fn round(node: Node, moments: &Moments, seed: u64, round: u64, wanted: u64) -> Vec<Timed> {
-    let answers = Arc::new(AtomicU64::new(0));
+    let answers = Count::default();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
             let number = round * CLIENTS + number;
@@ -182,11 +175,7 @@ fn round(node: Node, moments: &Moments, seed: u64, round: u64, wanted: u64) -> V
             thread::spawn(move || client.run(&answers))
         })
         .collect();
-    let until = Instant::now() + PATIENCE;
-    while answers.load(Ordering::Relaxed) < wanted {
-        assert!(Instant::now() < until, "only {} answers", answers.load(Ordering::Relaxed));
-        thread::yield_now();
-    }
+    answers.wait_for(wanted);
     node.kill();
     let dead = moments.next();
     let ended = |timed: Timed| {
@@ -224,23 +213,6 @@ fn transfer_and_check(backend: &str) {
     let changes = count(|transaction| matches!(transaction, Transaction::Change { told: Some(_), .. }));
     let refused = count(|transaction| matches!(transaction, Transaction::Read { refused, .. } if !refused.is_empty()));
     assert!(changes > 100 && refused > 20 && order.len() >= changes, "{context}: {changes} changes, {refused} refused");
-}
-
-/// The transactions that a complaint is about.
-fn about<'a>(wrong: &Wrong, history: &'a [Timed]) -> Vec<&'a Timed> {
-    match wrong {
-        Wrong::Read { transaction } | Wrong::ReadBack { transaction } => vec![&history[*transaction]],
-        Wrong::Stray { id }
-        | Wrong::Misplaced { id }
-        | Wrong::Revision { id }
-        | Wrong::Expectation { id }
-        | Wrong::Outcome { id }
-        | Wrong::RealTime { id } => {
-            let is =
-                |timed: &&Timed| matches!(&timed.transaction, Transaction::Change { id: other, .. } if other == id);
-            history.iter().filter(is).collect()
-        }
-    }
 }
 
 #[test]

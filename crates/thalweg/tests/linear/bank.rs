@@ -73,6 +73,23 @@ pub enum Wrong {
     ReadBack { transaction: usize },
 }
 
+/// The transactions that a complaint is about.
+pub fn about<'a>(wrong: &Wrong, history: &'a [Timed]) -> Vec<&'a Timed> {
+    match wrong {
+        Wrong::Read { transaction } | Wrong::ReadBack { transaction } => vec![&history[*transaction]],
+        Wrong::Stray { id }
+        | Wrong::Misplaced { id }
+        | Wrong::Revision { id }
+        | Wrong::Expectation { id }
+        | Wrong::Outcome { id }
+        | Wrong::RealTime { id } => {
+            let is =
+                |timed: &&Timed| matches!(&timed.transaction, Transaction::Change { id: other, .. } if other == id);
+            history.iter().filter(is).collect()
+        }
+    }
+}
+
 struct Placed<'a> {
     timed: &'a Timed,
     id: u64,

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod count;
+
 use std::{
     io::{BufRead, BufReader, Read},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
