@@ -7,7 +7,6 @@ use std::{
     io::{BufRead, BufReader},
     process::{Child, ChildStdout, Stdio},
     thread,
-    time::{Duration, Instant},
 };
 
 use node::{Node, PATIENCE, Place, Run};
@@ -51,14 +50,7 @@ impl Holder {
     /// Its exit code and its complaint, once it has ended by itself.
     fn ended(mut self) -> (Option<i32>, String) {
         let stdin = self.child.stdin.take();
-        let until = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < until, "it has not ended");
-            thread::sleep(Duration::from_millis(5));
-        };
+        let status = node::wait_for(&mut self.child, PATIENCE).expect("it ends in time");
         drop(stdin);
         let mut complaint = String::new();
         std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut complaint).unwrap();

@@ -55,9 +55,14 @@ impl RedisServer {
         Some(server)
     }
 
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("socket")
+    }
+
     /// A connection that speaks RESP2 or RESP3.
     pub fn connect(&self, protocol: u8) -> Connection {
-        Connection::unix(&self.dir.join("socket"), protocol)
+        Connection::unix(&self.socket(), protocol)
     }
 }
 

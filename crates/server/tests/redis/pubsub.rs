@@ -1,10 +1,5 @@
 //! Channels of Redis clients: against redis-server byte for byte, and beside subscribers and publishers over HTTP.
 
-use std::{
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
-
 use thalweg_server::config::ByteSize;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -12,53 +7,13 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{
-    Node, PATIENCE,
-    resp::{Resp, encode, node, serving},
+use crate::{
+    oracle::redis_server::RedisServer,
+    support::{
+        Node, PATIENCE,
+        resp::{Resp, encode, node, serving},
+    },
 };
-
-/// A redis-server on a socket in a directory of its own; ends with it.
-struct Oracle {
-    child: Child,
-    dir: tempfile::TempDir,
-}
-
-impl Oracle {
-    /// None where it is not installed, which is said, or a failure with `THALWEG_REQUIRE_REDIS=1`.
-    async fn start() -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        let started = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--unixsocket"])
-            .arg(dir.path().join("s"))
-            .arg("--dir")
-            .arg(dir.path())
-            .stdout(Stdio::null())
-            .spawn();
-        let Ok(child) = started else {
-            assert!(std::env::var_os("THALWEG_REQUIRE_REDIS").is_none(), "redis-server is required and not installed");
-            eprintln!("skipped: redis-server is not installed");
-            return None;
-        };
-        let oracle = Self { child, dir };
-        let begun = Instant::now();
-        while UnixStream::connect(oracle.dir.path().join("s")).await.is_err() {
-            assert!(begun.elapsed() < PATIENCE, "redis-server does not listen");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        Some(oracle)
-    }
-
-    async fn connect(&self) -> UnixStream {
-        UnixStream::connect(self.dir.path().join("s")).await.unwrap()
-    }
-}
-
-impl Drop for Oracle {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// What comes back for commands in one write, up to the answer to a PING behind them.
 async fn step(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), commands: &[&str], number: usize) -> String {
@@ -118,9 +73,9 @@ const SCRIPT: &[&[&str]] = &[
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscribers_are_told_what_redis_tells_them() {
-    let Some(oracle) = Oracle::start().await else { return };
+    let Some(redis) = RedisServer::start() else { return };
     let node = node().await;
-    let mut theirs = oracle.connect().await;
+    let mut theirs = UnixStream::connect(redis.socket()).await.unwrap();
     let mut ours = TcpStream::connect(node.resp.unwrap()).await.unwrap();
     for (number, commands) in SCRIPT.iter().enumerate() {
         let (expected, got) = (step(&mut theirs, commands, number).await, step(&mut ours, commands, number).await);
@@ -134,7 +89,7 @@ async fn subscribers_are_told_what_redis_tells_them() {
 /// Publishes from one client and says what both servers' subscribers of the same globs got, and the counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn globs_get_what_they_match_and_counts_are_of_those_who_get_it() {
-    let Some(oracle) = Oracle::start().await else { return };
+    let Some(redis) = RedisServer::start() else { return };
     let node = node().await;
     let globs = ["*", "h?llo", "news.*", "news.[ae]*", "a\\*b", "*.eu", "_", "..*", "$redis.*", "hello"];
     let channels = [
@@ -155,7 +110,8 @@ async fn globs_get_what_they_match_and_counts_are_of_those_who_get_it() {
         ".",
     ];
     for (number, glob) in globs.iter().enumerate() {
-        let (mut theirs, mut ours) = (oracle.connect().await, TcpStream::connect(node.resp.unwrap()).await.unwrap());
+        let (mut theirs, mut ours) =
+            (UnixStream::connect(redis.socket()).await.unwrap(), TcpStream::connect(node.resp.unwrap()).await.unwrap());
         let subscribe = format!("PSUBSCRIBE {glob}");
         let hello = ["HELLO 3", &subscribe];
         step(&mut theirs, &hello, number).await;

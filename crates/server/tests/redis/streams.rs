@@ -1,7 +1,5 @@
 //! Native streams as a database of Redis clients: what is appended on one side is read on the other.
 
-use std::time::Duration;
-
 use thalweg_server::config::{RespDatabases, Setting};
 
 use crate::support::{
@@ -86,9 +84,7 @@ async fn a_reader_that_waits_is_told_of_appends_from_everywhere() {
     writer.call("XADD s * f v").await;
     for from_http in [true, false] {
         reader.send(&encode("XREAD BLOCK 20000 STREAMS s $")).await;
-        while !writer.call("CLIENT LIST").await.contains("flags=b") {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        writer.until("CLIENT LIST", "flags=b").await;
         if from_http {
             assert!(node.call("POST", "/v1/streams/s/records", &[], b"from http").await.status < 300);
             assert!(reader.reply().await.contains("from http"));

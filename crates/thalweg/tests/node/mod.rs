@@ -116,7 +116,7 @@ impl Drop for Node {
     }
 }
 
-fn wait_for(child: &mut Child, at_most: Duration) -> Option<ExitStatus> {
+pub fn wait_for(child: &mut Child, at_most: Duration) -> Option<ExitStatus> {
     let pid = libc::c_long::from(child.id());
     // SAFETY: takes a pid and no flags, and the child has not been waited for, so the pid is its own.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
