@@ -124,7 +124,7 @@ impl App {
             metrics: Metrics::new(),
             native_metrics: native::metrics::Metrics::new(),
             resp_metrics: resp::metrics::Metrics::default(),
-            solitude: Solitude::default(),
+            solitude: Solitude::new(Instant::now()),
             stopping,
             views: Views::new(&config),
             snapshots: Snapshots::default(),
@@ -139,7 +139,7 @@ impl App {
     /// Handles one request.
     pub async fn handle(self: Arc<Self>, operation: Operation, request: Request) -> Response<Body> {
         let started = Instant::now();
-        self.solitude.at_work(HTTP);
+        self.solitude.at_work(HTTP, started);
         let (head, body) = request.into_parts();
         let id = self.request_id(&head.headers);
         let mut call = Call { head, body: SyncWrapper::new(body) };

@@ -7,6 +7,7 @@
 //! admission) → its handler → reply or [`error::ApiError`] → metrics. `docs/http.md` describes the API. How a frame of the
 //! native protocol goes is told in [`native`].
 
+mod accepting;
 pub mod admission;
 pub mod app;
 mod batch;
@@ -45,6 +46,7 @@ mod status;
 mod streams;
 mod subjects;
 mod tail;
+mod threads;
 mod transaction;
 mod ttl;
 pub mod views;

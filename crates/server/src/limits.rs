@@ -91,5 +91,7 @@ pub const QUIC_SOCKET_BYTES: u64 = 3 * 1024 * 1024;
 pub const MAX_CONNECTION_CHANNELS: u32 = 64;
 /// Longest wait at a stop until QUIC has told its peers.
 pub const QUIC_FAREWELL: Duration = Duration::from_millis(500);
-/// Threads that serve Redis clients.
-pub const MAX_RESP_THREADS: u32 = 256;
+/// Threads that serve connections of a kind.
+pub const MAX_CONNECTION_THREADS: u32 = 256;
+/// Threads on which connections of a kind have read what may come from the disk.
+pub const MAX_BLOCKING_THREADS: usize = 512;

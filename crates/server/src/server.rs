@@ -13,7 +13,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use axum::{Router, body::Body, http::Response, routing::future::RouteFuture};
@@ -24,28 +24,30 @@ use hyper_util::{
 };
 use pin_project_lite::pin_project;
 use thalweg_engine::{Database, WriteError};
+use thalweg_transport::{Listener, listen};
 use thalweg_types::{Action, Classified};
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
 };
 use tower_service::Service as _;
 
 use crate::{
+    accepting::{accept_until, log_panic},
     admission::Held,
     app::App,
     config::{Config, NativeAddress, RespAddress},
     connection::{Activity, Busy, Patience, Verdict, Watch, Watched},
     limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
-    native, resp,
+    native,
+    resp::{self, gathering::commit_gathered},
     routes::router,
+    threads::Threads,
 };
 
-/// Connections that the kernel holds until they are accepted.
-const BACKLOG: u32 = 1024;
-/// Pause after a failed accept, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// To the log.
+const WHOSE: &str = "HTTP clients";
 
 /// Why a server could not start or stop.
 #[derive(Debug, thiserror::Error)]
@@ -82,9 +84,9 @@ pub enum ServerError {
     /// A database of Redis clients cannot be served.
     #[error("{0}; `resp_databases` says which there are")]
     RespDatabase(#[from] resp::databases::DatabaseError),
-    /// The threads for Redis clients could not be started.
-    #[error("cannot start the threads for Redis clients: {0}; `resp_threads` says how many, resp = off serves none")]
-    RespThreads(io::Error),
+    /// Threads that serve connections could not be started.
+    #[error("cannot start threads for connections: {0}; `native_threads` and `resp_threads` say how many")]
+    Threads(io::Error),
     /// The configuration does not hold together.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
@@ -98,7 +100,7 @@ impl Classified for ServerError {
         match self {
             Self::Bind { .. } | Self::BindNative(_) | Self::BindNext(_) | Self::BindResp { .. } => "bind",
             Self::RespDatabase(error) => error.code(),
-            Self::RespThreads(_) => "threads",
+            Self::Threads(_) => "threads",
             Self::Config(error) => error.code(),
             Self::Certificate(error) => error.code(),
             Self::Close(_) => "close",
@@ -111,7 +113,7 @@ impl Classified for ServerError {
             | Self::BindNative(_)
             | Self::BindNext(_)
             | Self::BindResp { .. }
-            | Self::RespThreads(_)
+            | Self::Threads(_)
             | Self::Config(_) => Action::Fix,
             Self::RespDatabase(error) => error.action(),
             Self::Certificate(error) => error.action(),
@@ -125,10 +127,17 @@ impl Classified for ServerError {
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    native: Option<thalweg_transport::Listener>,
+    native: Option<Native>,
     resp: Option<Redis>,
     app: Arc<App>,
     stop: watch::Sender<bool>,
+}
+
+/// What serves native clients.
+#[derive(Debug)]
+struct Native {
+    listener: Listener,
+    threads: Threads,
 }
 
 /// What serves Redis clients.
@@ -136,7 +145,7 @@ pub struct Server {
 struct Redis {
     listener: TcpListener,
     address: SocketAddr,
-    threads: resp::threads::Threads,
+    threads: Threads,
     resp: Arc<resp::Resp>,
 }
 
@@ -149,18 +158,18 @@ impl Server {
         let listener = listen(http).map_err(|error| ServerError::Bind { http, error })?;
         let address = listener.local_addr().map_err(|error| ServerError::Bind { http, error })?;
         let native = match config.native.resolve(http) {
-            Some(at) => {
-                let options = native::security::options(&config, at.ip())?;
-                let bound = thalweg_transport::Listener::bind(at, options).await;
-                Some(bound.map_err(|error| match config.native {
-                    NativeAddress::Next => ServerError::BindNext(error),
-                    _ => ServerError::BindNative(error),
-                })?)
-            }
+            Some(at) => Some(bind_native(&config, at).await?),
             None => None,
         };
         let (stop, stopping) = watch::channel(false);
         let app = App::new(config, db, stopping);
+        let native = match native {
+            Some(listener) => {
+                let threads = Threads::start("thalweg-native", app.config.native_threads, || async {});
+                Some(Native { listener, threads: threads.map_err(ServerError::Threads)? })
+            }
+            None => None,
+        };
         let resp = match app.config.resp {
             RespAddress::At(at) => Some(bind_resp(&app, at).await?),
             RespAddress::Off => None,
@@ -177,7 +186,7 @@ impl Server {
     /// Where it serves the native protocol, if it does.
     #[must_use]
     pub fn native_addr(&self) -> Option<SocketAddr> {
-        self.native.as_ref().map(thalweg_transport::Listener::local_addr)
+        self.native.as_ref().map(|native| native.listener.local_addr())
     }
 
     /// Where it serves Redis clients, if it does.
@@ -189,13 +198,13 @@ impl Server {
     /// The fingerprint of the native protocol's certificate, if it has one.
     #[must_use]
     pub fn fingerprint(&self) -> Option<thalweg_transport::Fingerprint> {
-        self.native.as_ref().and_then(thalweg_transport::Listener::fingerprint)
+        self.native.as_ref().and_then(|native| native.listener.fingerprint())
     }
 
     /// The configured certificate of the native protocol, to be read anew; `None` if none is configured, or served.
     #[must_use]
     pub fn certificate(&self) -> Option<native::security::Certificate> {
-        self.native.as_ref().and_then(|native| native::security::Certificate::of(native, &self.app.config))
+        self.native.as_ref().and_then(|native| native::security::Certificate::of(&native.listener, &self.app.config))
     }
 
     /// Serves until `shutdown` resolves, then stops and closes the database.
@@ -207,16 +216,18 @@ impl Server {
             let app = Arc::clone(&app);
             async move { app.views.reclaim_until(app.stopping.clone()).await }
         });
-        if let Some(native) = native {
-            native::security::announce(&native, &app.config);
+        if let Some(Native { listener, threads }) = native {
+            native::security::announce(&listener, threads.count(), &app.config);
             // Ends with its last connection, so the drain below waits for those as for HTTP's.
-            connections.spawn(native::listen::serve(native::Native::new(&app), native));
+            connections.spawn(native::listen::serve(native::Native::new(&app), listener, threads));
         }
         if let Some(Redis { listener, address, threads, resp }) = resp {
             tracing::info!(%address, threads = threads.count(), "serving Redis clients");
             connections.spawn(resp::listen::serve(resp, listener, threads));
         }
-        accept_until(shutdown, &listener, &app, &mut connections).await;
+        let router = router(&app);
+        let begin = |(stream, _), connections: &mut JoinSet<()>| begin(stream, &app, &router, connections);
+        accept_until(shutdown, || listener.accept(), begin, &mut connections, WHOSE).await;
         drop(listener);
         let began = Instant::now();
         tracing::info!(connections = connections.len(), "stopping");
@@ -226,7 +237,7 @@ impl Server {
             tracing::warn!(connections = connections.len(), "cutting what did not finish in time");
             connections.shutdown().await;
         }
-        log_panic(reclaiming.await);
+        log_panic(reclaiming.await, "the server");
         app.snapshots.clear();
         let db = app.db.blocking().clone();
         let closed = tokio::task::spawn_blocking(move || db.close()).await;
@@ -238,60 +249,32 @@ impl Server {
     }
 }
 
+async fn bind_native(config: &Config, at: SocketAddr) -> Result<Listener, ServerError> {
+    let options = native::security::options(config, at.ip())?;
+    let bound = Listener::bind(at, options).await;
+    bound.map_err(|error| match config.native {
+        NativeAddress::Next => ServerError::BindNext(error),
+        _ => ServerError::BindNative(error),
+    })
+}
+
 async fn bind_resp(app: &Arc<App>, at: SocketAddr) -> Result<Redis, ServerError> {
     let failed = |error| ServerError::BindResp { resp: at, error };
     let listener = listen(at).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let databases = resp::databases::Databases::open(app).await?;
-    let threads = resp::threads::Threads::start(app.config.resp_threads as usize, &app.db);
-    let threads = threads.map_err(ServerError::RespThreads)?;
+    let threads = Threads::start("thalweg-resp", app.config.resp_threads, || commit_gathered(app.db.clone()));
+    let threads = threads.map_err(ServerError::Threads)?;
     Ok(Redis { listener, address, threads, resp: resp::Resp::new(app, databases) })
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
-async fn accept_until(
-    shutdown: impl Future<Output = ()>,
-    listener: &TcpListener,
-    app: &Arc<App>,
-    connections: &mut JoinSet<()>,
-) {
-    let router = router(app);
-    let mut shutdown = std::pin::pin!(shutdown);
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = &mut shutdown => return,
-            Some(ended) = connections.join_next() => {
-                log_panic(ended);
-                continue;
-            }
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, _)) => match app.admission.connections.take(1) {
-                Some(held) => {
-                    let _ = stream.set_nodelay(true);
-                    connections.spawn(serve(stream, Arc::clone(app), router.clone(), held));
-                }
-                None => turn_away(&stream),
-            },
-            Err(error) => {
-                tracing::warn!(%error, "accepting a connection failed");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+fn begin(stream: TcpStream, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
+    match app.admission.connections.take(1) {
+        Some(held) => {
+            let _ = stream.set_nodelay(true);
+            connections.spawn(serve(stream, Arc::clone(app), router.clone(), held));
         }
-    }
-}
-
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "a connection's task failed");
+        None => turn_away(&stream),
     }
 }
 

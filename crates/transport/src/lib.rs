@@ -52,7 +52,7 @@ pub use connection::{Connection, Kind};
 pub use dialer::{Dialer, Endpoint};
 pub use error::{DialError, EstablishError, ListenError};
 pub use identity::{CERTIFICATE_FILE, Identity, IdentityError, KEY_FILE, MAX_PEM_BYTES};
-pub use listener::{Incoming, ListenOptions, Listener, MAX_QUIC_SOCKETS, Stopped, TcpSecurity};
+pub use listener::{Incoming, ListenOptions, Listener, MAX_QUIC_SOCKETS, Stopped, TcpSecurity, listen};
 pub use outbox::{Outbox, SHARED_FROM_BYTES};
 pub use quic::{QuicOptions, UNTRUSTED_WINDOW_BYTES};
 pub use timer::Timer;

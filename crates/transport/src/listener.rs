@@ -1,6 +1,12 @@
 //! Accepting connections: TCP, with TLS or without, and QUIC, on one port number.
 
-use std::{io, net::SocketAddr, pin::Pin, task::Poll, time::Duration};
+use std::{
+    io,
+    net::{SocketAddr, TcpStream as Socket},
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
 
 use quinn::Endpoint;
 use tokio::{
@@ -137,6 +143,7 @@ impl Listener {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(accepted) = self.tcp.poll_accept(cx) {
                 let (stream, peer) = accepted?;
+                let stream = stream.into_std()?;
                 let how = match &self.tls {
                     Some(acceptor) => How::Tls(stream, acceptor.clone()),
                     None => How::Tcp(stream),
@@ -218,7 +225,11 @@ fn bind_both(address: SocketAddr, options: &ListenOptions) -> io::Result<(TcpLis
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Listens on a TCP port; with port 0 the system chooses one. Must be called on a tokio runtime.
+///
+/// # Errors
+/// The system's: mostly that somebody listens there already.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
@@ -233,8 +244,10 @@ pub struct Incoming {
 }
 
 enum How {
-    Tcp(TcpStream),
-    Tls(TcpStream, TlsAcceptor),
+    /// Known to no runtime yet.
+    Tcp(Socket),
+    /// Likewise.
+    Tls(Socket, TlsAcceptor),
     /// With what the peer may have in flight once it is known.
     Quic(Box<quinn::Incoming>, u32),
 }
@@ -272,7 +285,8 @@ impl Incoming {
     }
 
     /// Does the handshake, within the listener's [`handshake_timeout`](ListenOptions::handshake_timeout). In a task of
-    /// its own, or a slow peer holds up the next.
+    /// its own, or a slow peer holds up the next. A connection over TCP or TLS belongs to the runtime that this is called on,
+    /// which need not be the listener's.
     pub async fn establish(self) -> Result<(Connection, Channel), EstablishError> {
         let limit = self.handshake_timeout;
         match timeout(limit, self.handshake()).await {
@@ -283,11 +297,12 @@ impl Incoming {
 
     async fn handshake(self) -> Result<(Connection, Channel), EstablishError> {
         match self.how {
-            How::Tcp(stream) => {
-                let channel = Channel::tcp(stream);
+            How::Tcp(socket) => {
+                let channel = Channel::tcp(TcpStream::from_std(socket).map_err(EstablishError::Broken)?);
                 Ok((Connection::single(&channel), channel))
             }
-            How::Tls(stream, acceptor) => {
+            How::Tls(socket, acceptor) => {
+                let stream = TcpStream::from_std(socket).map_err(EstablishError::Broken)?;
                 let stream = acceptor.accept(stream).await.map_err(EstablishError::tls)?;
                 if stream.get_ref().1.alpn_protocol() != Some(tls::ALPN) {
                     return Err(EstablishError::OtherProtocol);

@@ -26,7 +26,7 @@ use thalweg_types::{
     },
 };
 
-use crate::limits::MAX_RESP_THREADS;
+use crate::limits::MAX_CONNECTION_THREADS;
 
 pub use certificate::PemFile;
 pub use explain::example;
@@ -132,6 +132,10 @@ knobs! {
     /// Speak TLS on the native protocol's TCP port, and nothing else; QUIC always does. Costs about three times
     /// the CPU for each byte, and a signature for each connection.
     native_tls: bool = |_| false;
+    /// Threads that serve native clients over plain TCP, each its share of the connections; 0: half as many as there are
+    /// processors. (TLS and QUIC are served by as many threads as there are processors, with HTTP.) Each costs 100 KiB, and
+    /// more of them a wake more often than not for a request that fewer would have taken along with others.
+    native_threads: u32 = |_| 0;
     /// PEM file with the certificate of the native protocol, and those between it and its authority; development: one that
     /// the server makes and keeps in its data directory, for clients that know its fingerprint. Costs a SIGHUP to replace.
     native_certificate: PemFile = |_| PemFile::Development;
@@ -323,8 +327,10 @@ impl Config {
         {
             return Err(ConfigError::Unprotected { knob: "resp", address });
         }
-        if self.resp_threads > MAX_RESP_THREADS {
-            return wrong("resp_threads", "at most 256");
+        for (name, threads) in [("native_threads", self.native_threads), ("resp_threads", self.resp_threads)] {
+            if threads > MAX_CONNECTION_THREADS {
+                return wrong(name, "at most 256");
+            }
         }
         if u32::try_from(self.segment_bytes.0).is_err() {
             return wrong("segment_bytes", "below 4GiB");

@@ -115,6 +115,7 @@ fn what_the_native_port_needs_must_fit_together() {
         ("native_quic_window = \"2GiB\"", "native_quic_window"),
         ("max_handshakes = 0", "max_handshakes"),
         ("resp_threads = 257", "resp_threads"),
+        ("native_threads = 257", "native_threads"),
     ] {
         assert!(matches!(resolve(text), Err(ConfigError::Range { name: named, .. }) if named == name), "{text}");
     }

@@ -126,9 +126,9 @@ impl ChannelTask {
     /// Does all that can be done now. Ready when the channel is over.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.subjects.woken_by(cx);
-        self.is_alone = self.session.app.solitude.at_work(self.number);
+        self.now = Instant::now();
+        self.is_alone = self.session.app.solitude.at_work(self.number, self.now);
         for _ in 0..MAX_TURNS {
-            self.now = Instant::now();
             let heard = self.receive(cx);
             let mut moved = self.answer(cx) | heard;
             moved |= self.deliver(cx, heard);
@@ -140,6 +140,7 @@ impl ChannelTask {
             if !moved {
                 return Poll::Pending;
             }
+            self.now = Instant::now();
         }
         // Others on this thread have a turn first.
         cx.waker().wake_by_ref();
@@ -338,6 +339,8 @@ impl ChannelTask {
                     }
                 }
                 Some(_) => {
+                    // That its time is up must be heard whatever the disk does.
+                    self.is_alone = false;
                     let later = Box::pin(async move { Ok(Reply::Outcome(write.await?)) });
                     self.requests.unstoppable(waiting, later, timeout, in_flight.count());
                 }

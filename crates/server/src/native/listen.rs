@@ -1,8 +1,14 @@
 //! Listening for native connections.
 //!
-//! Owns: accepting, the bounds on connections (HTTP's: a connection is a connection) and on those that have not said who
-//! they are yet, one task a connection, what stops when the server does. Does not own handshakes: each is done in its
-//! connection's task, so a slow one holds up nobody.
+//! Owns: the bounds on connections (HTTP's: a connection is a connection) and on those that have not said who
+//! they are yet, one task a connection, where it runs, what stops when the server does. Does not own handshakes: each is done in
+//! its connection's task, so a slow one holds up nobody.
+//!
+//! # Where a connection is served
+//!
+//! Over plain TCP on one of the [`threads`](crate::threads). Those over TLS and QUIC share the runtime that accepts: their
+//! handshakes and ciphers take a core for so long that others on the same thread would feel it, and a QUIC
+//! connection's datagrams come to its endpoint's task anyway.
 //!
 //! # Before a client is known
 //!
@@ -11,60 +17,59 @@
 //! QUIC clients prove their address first, so that nobody fills it with packets in others' names. Meanwhile it has one
 //! channel, on which frames are small, and over QUIC little in flight.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use thalweg_transport::{Incoming, Kind, Listener};
 use tokio::task::JoinSet;
 
 use super::{Native, session};
-use crate::{admission::Held, limits::QUIC_FAREWELL};
+use crate::{
+    accepting::{accept_until, drain},
+    admission::Held,
+    limits::QUIC_FAREWELL,
+    threads::Threads,
+};
 
-/// Pause after a failed accept, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// To the log.
+const WHOSE: &str = "native clients";
 
 /// Accepts until the server stops, then waits until all connections have ended. Dropped, it cuts those that have not.
-pub async fn serve(native: Arc<Native>, listener: Listener) {
+pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
     let mut stopping = native.app.stopping.clone();
+    let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
     let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            _ = stopping.wait_for(|stopping| *stopping) => break,
-            Some(ended) = connections.join_next() => {
-                log_panic(ended);
-                continue;
-            }
-            accepted = listener.accept() => accepted,
-        };
-        let incoming = match accepted {
-            Ok(incoming) => incoming,
-            Err(error) => {
-                tracing::warn!(%error, "accepting a native connection failed");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let handshakes = &native.app.admission.handshakes;
-        let incoming =
-            if handshakes.used() * 2 >= handshakes.limit() { incoming.prove_address() } else { Some(incoming) };
-        let Some(incoming) = incoming else { continue };
-        match handshakes.take(1) {
-            Some(place) => drop(connections.spawn(begin(Arc::clone(&native), incoming, place))),
-            // Plain TCP has no handshake: what is to be said is said at once. Others are refused by dropping them.
-            None if incoming.kind() == Kind::Tcp => drop(connections.spawn(async {
-                if let Ok((connection, channel)) = incoming.establish().await {
-                    session::turn_away(connection, channel).await;
-                }
-            })),
-            None => {}
-        }
-    }
+    let begin = |incoming, connections: &mut JoinSet<()>| admit(&native, incoming, &threads, connections);
+    accept_until(stop, || listener.accept(), begin, &mut connections, WHOSE).await;
     let stopped = listener.stop();
-    while let Some(ended) = connections.join_next().await {
-        log_panic(ended);
-    }
+    drain(&mut connections, WHOSE).await;
     // A client that is not told in time finds out by itself.
     let _ = tokio::time::timeout(QUIC_FAREWELL, stopped.wait_idle()).await;
+    threads.stop().await;
+}
+
+fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connections: &mut JoinSet<()>) {
+    let handshakes = &native.app.admission.handshakes;
+    let incoming = if handshakes.used() * 2 >= handshakes.limit() { incoming.prove_address() } else { Some(incoming) };
+    let Some(incoming) = incoming else { return };
+    match (handshakes.take(1), incoming.kind()) {
+        (Some(place), Kind::Tcp) => {
+            let (runtime, seat) = threads.place();
+            let connection = begin(Arc::clone(native), incoming, place);
+            let task = async move {
+                connection.await;
+                drop(seat);
+            };
+            connections.spawn_on(task, runtime);
+        }
+        (Some(place), _) => drop(connections.spawn(begin(Arc::clone(native), incoming, place))),
+        // Plain TCP has no handshake: what is to be said is said at once. Others are refused by dropping them.
+        (None, Kind::Tcp) => drop(connections.spawn(async {
+            if let Ok((connection, channel)) = incoming.establish().await {
+                session::turn_away(connection, channel).await;
+            }
+        })),
+        (None, _) => {}
+    }
 }
 
 /// From accept to the end. `place` is among those that are not known yet.
@@ -87,10 +92,4 @@ async fn begin(native: Arc<Native>, incoming: Incoming, place: Held) {
     native.metrics().connection_opened();
     session::serve(Arc::clone(&native), connection, channel, place).await;
     native.metrics().connection_closed();
-}
-
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "a native connection's task failed");
-    }
 }

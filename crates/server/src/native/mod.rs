@@ -6,7 +6,7 @@
 //!
 //! # How a frame goes through
 //!
-//! One task a channel does all for it. `listen` accepts, `session` does the handshake and starts a [`channel`] task;
+//! One task a channel does all for it, over plain TCP on one of the [`threads`](crate::threads). `listen` accepts, `session` does the handshake and starts a [`channel`] task;
 //! that reads into the decoder, and for each whole frame `dispatch` calls a handler. The reply goes into the channel's
 //! outbox ([`replies`]): at once, or when the request's future is done, which [`requests`] holds with all others of the
 //! channel. At the end of the turn the outbox is written. So a get costs no hand-over between tasks, a durable put
@@ -14,7 +14,8 @@
 //!
 //! # What a handler does
 //!
-//! A handler is a function `(turn, request, frame) -> Result<Handled, Failure>` that never blocks:
+//! A handler is a function `(turn, request, frame) -> Result<Handled, Failure>` that never blocks, because other connections
+//! are on its thread:
 //!
 //! * It answers **at once** with `turn.out.reply(request.id, &frame)?` and gives [`Handled::Replied`](request::Handled).
 //! * It answers **later** with `Handled::later(async move { ... Ok(Reply::frame(..)) })`. The future owns what it needs.

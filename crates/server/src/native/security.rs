@@ -73,11 +73,11 @@ impl Certificate {
     }
 }
 
-/// Says in the log what the port serves, and what is not as it should be.
-pub fn announce(listener: &Listener, config: &Config) {
+/// Says in the log what the port serves, with how many threads, and what is not as it should be.
+pub fn announce(listener: &Listener, threads: usize, config: &Config) {
     let address = listener.local_addr();
     let tcp = if config.native_tls { "tls" } else { "plain" };
-    tracing::info!(%address, tcp, quic_sockets = config.native_quic_sockets, "serving the native protocol");
+    tracing::info!(%address, tcp, threads, quic_sockets = config.native_quic_sockets, "serving the native protocol");
     let wanted = QuicOptions::DEFAULTS.socket_buffer_bytes;
     if let Some(got) = listener.udp_buffer_bytes()
         && got < wanted

@@ -11,7 +11,7 @@ use super::{
     commands::Commands,
     database::{Batched, UnderWay, Watched},
     failure::Failure,
-    threads,
+    gathering,
 };
 
 /// See the module's documentation.
@@ -63,7 +63,7 @@ impl Batched for Durable {
             Err(error) => return Box::pin(std::future::ready(Err(Failure::of(&error)))),
         };
         let under_way = self.db.propose_command(&command, purpose, self.level, Wake::Later);
-        threads::commit_soon(&self.db);
+        gathering::commit_soon(&self.db);
         Box::pin(async move {
             match under_way.await {
                 Ok((_, Some(Outcome::Redis(outcome)))) => Ok(outcome),

@@ -1,14 +1,10 @@
 //! Listening for Redis clients.
 //!
-//! Owns: accepting, the bounds on connections (HTTP's: a connection is a connection) and, where a password is asked for, on
+//! Owns: the bounds on connections (HTTP's: a connection is a connection) and, where a password is asked for, on
 //! those that have not given it (`max_handshakes`, and `header_timeout` to do so), one task a connection, on one of the
-//! [`threads`](super::threads).
+//! [`threads`](crate::threads).
 
-use std::{
-    future::poll_fn,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{future::poll_fn, sync::Arc, time::Instant};
 
 use thalweg_redis::wire::Trust;
 use thalweg_transport::Channel;
@@ -17,37 +13,24 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Resp, connection::Connection, session::Session, threads::Threads};
+use super::{Resp, connection::Connection, session::Session};
+use crate::{
+    accepting::{accept_until, drain},
+    threads::Threads,
+};
 
-/// Pause after a failed accept, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// To the log.
+const WHOSE: &str = "Redis clients";
 
 /// Accepts until the server stops, then waits until all connections have ended. Dropped, it cuts those that have not.
 pub async fn serve(resp: Arc<Resp>, listener: TcpListener, threads: Threads) {
     let mut stopping = resp.app.stopping.clone();
+    let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
     let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            _ = stopping.wait_for(|stopping| *stopping) => break,
-            Some(ended) = connections.join_next() => {
-                log_panic(ended);
-                continue;
-            }
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, _)) => begin(&resp, stream, &threads, &mut connections),
-            Err(error) => {
-                tracing::warn!(%error, "accepting a Redis client failed");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+    let begin = |(stream, _), connections: &mut JoinSet<()>| begin(&resp, stream, &threads, connections);
+    accept_until(stop, || listener.accept(), begin, &mut connections, WHOSE).await;
     drop(listener);
-    while let Some(ended) = connections.join_next().await {
-        log_panic(ended);
-    }
+    drain(&mut connections, WHOSE).await;
     threads.stop().await;
 }
 
@@ -78,10 +61,4 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, threads: &Threads, connections: &m
         drop((held, seat));
     };
     connections.spawn_on(task, runtime);
-}
-
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "a Redis client's task failed");
-    }
 }

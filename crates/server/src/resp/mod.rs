@@ -7,7 +7,8 @@
 //!
 //! # How a command goes through
 //!
-//! One task a connection does all for it ([`connection`]), on one thread ([`threads`]). What came with one read is parsed where it lies and given to the
+//! One task a connection does all for it ([`connection`]), on one thread
+//! ([`threads`](crate::threads), [`gathering`]). What came with one read is parsed where it lies and given to the
 //! [`session`], command by command. In a cache, and while a burst has not written yet, a command is done there and then,
 //! and its reply is put into the outbox. The first command that writes to a keyspace begins a [`burst`]: from then on all
 //! that came along is proposed as one command of the log, at the end of what was read; its replies are written when it is
@@ -46,13 +47,13 @@ pub mod cursors;
 pub mod database;
 pub mod databases;
 pub mod failure;
+pub mod gathering;
 pub mod keyspaces;
 pub mod listen;
 pub mod metrics;
 pub mod native_streams;
 pub mod pubsub;
 pub mod session;
-pub mod threads;
 pub mod transaction;
 pub mod waiting;
 

@@ -10,5 +10,6 @@ mod ports;
 mod reads;
 mod streams;
 mod subjects;
+mod threads;
 mod time;
 mod wire;

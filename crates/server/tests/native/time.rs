@@ -1,5 +1,7 @@
 //! A write that waits for a disk that does not answer, over the native protocol.
 
+use std::time::{Duration, Instant};
+
 use thalweg_types::{Durability, KeyspaceId, Revision, command::encode_put};
 use thalweg_wire::{Effect, Fields, Get, Level, Ping, Rest, ServerFrame, Values, Write};
 
@@ -38,5 +40,25 @@ async fn a_durable_write_whose_time_is_up_may_have_happened() {
     expect!(raw, 2, ServerFrame::Committed(_) => ());
     raw.send(1, &get).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Value(value) => value.value.0.to_vec()), b"v", "it did happen");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_channel_that_is_alone_hears_that_its_time_is_up() {
+    let (node, gate) = gated::node().await;
+    let mut raw = node.raw().await;
+    let keyspace = raw.keyspace("k").await;
+    // Until it has had the server to itself for long enough to commit on its own thread.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(300) {
+        raw.send(0, &Ping { token: 1 }).await;
+        expect!(raw, 0, ServerFrame::Pong(_) => ());
+    }
+    gate.set(true);
+    put(&mut raw, 1, Some(30_000), keyspace, b"a");
+    raw.flush().await;
+    let code = expect!(raw, 1, ServerFrame::Failed(failed) => failed.code.to_owned());
+    assert_eq!(code, "timeout");
+    gate.set(false);
     node.stop().await;
 }

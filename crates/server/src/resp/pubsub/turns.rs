@@ -10,7 +10,7 @@
 //! Bounds: of all who wait one in [`SHARES`] has its turn before the sockets are looked at again, so nobody waits for
 //! more than so many looks, however much is published.
 //!
-//! Invariant: who waits is on a thread whose runtime is its own ([`threads`](crate::resp::threads)), so those of a thread need
+//! Invariant: who waits is on a thread whose runtime is its own ([`threads`](crate::threads)), so those of a thread need
 //! no lock.
 
 use std::{

@@ -1,11 +1,6 @@
-//! The threads that serve Redis clients, and when what their clients write is committed.
+//! When what a thread's Redis clients write is committed, and by whom: together, by the thread.
 //!
-//! Owns: the threads, a runtime each, which connection is on which, and [`commit_soon`]. Does not own what a
-//! connection's task does.
-//!
-//! A connection stays on its thread. Redis's clients send small requests and wait, so what serves them is mostly the
-//! kernel's work of waking who waits; a runtime that hands tasks from thread to thread adds wakes of its own to every
-//! request, and parts what comes together. One thread with one poll of all its sockets does what redis-server does.
+//! Owns: [`commit_soon`], and the task that commits. Does not own the threads ([`threads`](crate::threads)).
 //!
 //! ```text
 //! poll sockets ─► every connection that has something: parse, do, propose ─► poll sockets ─► nothing new: commit all, one fsync
@@ -13,7 +8,8 @@
 //!      └───────────────── replies, each connection's with one write ◄───────────────────────────────┘
 //! ```
 //! Whose request comes while others' are done goes along with them, for `MAX_GATHERING` at most. Nobody on the thread is
-//! served during that fsync: those who come meanwhile are the next round's, together.
+//! served during that fsync: those who come meanwhile are the next round's, together. That is redis-server's bargain;
+//! native clients' commands are committed by the log's committer instead, while their thread serves others.
 //!
 //! Invariant: what was proposed on one of these threads is committed though nobody else proposes anything, and however
 //! busy others keep the thread: who commits is a task among theirs.
@@ -21,23 +17,11 @@
 use std::{
     cell::{Cell, RefCell},
     future::poll_fn,
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
     task::{Context, Poll, Waker},
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use thalweg_engine::AsyncDatabase;
-use tokio::{
-    runtime::{Builder, Handle},
-    sync::oneshot,
-};
-
-use crate::limits::MAX_RESP_THREADS;
 
 /// How long what is proposed waits for more of it.
 const MAX_GATHERING: Duration = Duration::from_millis(1);
@@ -86,8 +70,8 @@ impl Drop for Committing {
     }
 }
 
-/// Commits what the thread proposes, once nothing more of it is there.
-async fn commit_gathered(db: AsyncDatabase) {
+/// Commits what the thread proposes, once nothing more of it is there. Runs on each of the threads.
+pub async fn commit_gathered(db: AsyncDatabase) {
     let _committing = Committing;
     let commands = || GATHERED.with(|gathered| gathered.commands.get());
     loop {
@@ -106,89 +90,13 @@ async fn commit_gathered(db: AsyncDatabase) {
     }
 }
 
-/// Threads that run until this is dropped; then they end after the step that each is in, without what is left on them.
-#[derive(Debug)]
-pub struct Threads(Vec<Worker>);
-
-#[derive(Debug)]
-struct Worker {
-    runtime: Handle,
-    connections: Arc<AtomicUsize>,
-    /// Dropped, it ends the thread.
-    _stop: oneshot::Sender<()>,
-    thread: JoinHandle<()>,
-}
-
-/// A connection's place on a thread.
-#[derive(Debug)]
-pub struct Place(Arc<AtomicUsize>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Threads {
-    /// Starts so many; 0: half as many as there are processors.
-    ///
-    /// # Errors
-    /// The system gives no thread, or no way to wait for sockets.
-    pub fn start(count: usize, db: &AsyncDatabase) -> io::Result<Self> {
-        let count = match count {
-            0 => (thread::available_parallelism().map_or(1, usize::from) / 2).clamp(1, MAX_RESP_THREADS as usize),
-            count => count,
-        };
-        (0..count).map(|_| Worker::start(db.clone())).collect::<io::Result<_>>().map(Self)
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    /// The one with the fewest connections, and a place on it.
-    #[must_use]
-    pub fn place(&self) -> (&Handle, Place) {
-        let least = self.0.iter().min_by_key(|worker| worker.connections.load(Ordering::Relaxed));
-        let worker = least.unwrap_or(&self.0[0]);
-        worker.connections.fetch_add(1, Ordering::Relaxed);
-        (&worker.runtime, Place(Arc::clone(&worker.connections)))
-    }
-
-    /// Ends them, and waits until they have.
-    pub async fn stop(self) {
-        let threads: Vec<_> = self.0.into_iter().map(|worker| worker.thread).collect();
-        let joined = tokio::task::spawn_blocking(|| threads.into_iter().all(|thread| thread.join().is_ok()));
-        if !matches!(joined.await, Ok(true)) {
-            tracing::error!("a thread of Redis clients panicked");
-        }
-    }
-}
-
-impl Worker {
-    fn start(db: AsyncDatabase) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let handle = runtime.handle().clone();
-        let thread = thread::Builder::new().name("thalweg-resp".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                tokio::spawn(commit_gathered(db));
-                // Whether it was told or left alone: it ends.
-                let _ = stopped.await;
-            });
-        })?;
-        Ok(Self { runtime: handle, connections: Arc::default(), _stop: stop, thread })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use thalweg_engine::{Database, Keyspace, Options, Purpose, Wake};
     use thalweg_types::{Durability, command::RedisBuilder};
 
     use super::*;
+    use crate::threads::Threads;
 
     async fn put(db: &AsyncDatabase, keyspace: &Keyspace, key: &[u8]) {
         let mut command = RedisBuilder::new(keyspace.id());
@@ -205,10 +113,14 @@ mod tests {
         (dir, db.to_async(), keyspace)
     }
 
+    fn start(db: &AsyncDatabase) -> Threads {
+        Threads::start("test", 1, || commit_gathered(db.clone())).unwrap()
+    }
+
     #[tokio::test]
     async fn what_is_proposed_in_one_round_is_one_entry() {
         let (_dir, db, keyspace) = database();
-        let threads = Threads::start(1, &db).unwrap();
+        let threads = start(&db);
         let (runtime, _place) = threads.place();
         // The committer is there once a round is over.
         let (first, space) = ((db.clone(), keyspace.clone()), (db.clone(), keyspace.clone()));
@@ -232,7 +144,7 @@ mod tests {
     #[tokio::test]
     async fn a_thread_that_never_rests_commits() {
         let (_dir, db, keyspace) = database();
-        let threads = Threads::start(1, &db).unwrap();
+        let threads = start(&db);
         let (runtime, _place) = threads.place();
         let busy = runtime.spawn(poll_fn(|cx| -> Poll<()> {
             cx.waker().wake_by_ref();
@@ -248,20 +160,6 @@ mod tests {
         assert!(keyspace.get(&[19]).unwrap().is_some());
         busy.abort();
         threads.stop().await;
-        db.blocking().close().unwrap();
-    }
-
-    #[tokio::test]
-    async fn connections_are_spread_and_dropped_threads_end() {
-        let (_dir, db, _) = database();
-        let threads = Threads::start(3, &db).unwrap();
-        let places: Vec<_> = (0..6).map(|_| threads.place().1).collect();
-        assert!(threads.0.iter().all(|worker| worker.connections.load(Ordering::Relaxed) == 2));
-        drop(places);
-        let (runtime, _place) = threads.place();
-        let left = runtime.spawn(std::future::pending::<()>());
-        drop(threads);
-        assert!(left.await.unwrap_err().is_cancelled());
         db.blocking().close().unwrap();
     }
 }
