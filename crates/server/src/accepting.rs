@@ -2,9 +2,16 @@
 //!
 //! Owns: the loop that accepts, reaps and goes on after errors. Does not own what a connection's task does, nor bounds on them.
 
-use std::{io, pin::pin, time::Duration};
+use std::{
+    io::{self, Write as _},
+    pin::pin,
+    time::Duration,
+};
 
-use tokio::task::{JoinError, JoinSet};
+use tokio::{
+    net::TcpStream,
+    task::{JoinError, JoinSet},
+};
 
 /// Pause after a failed accept, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -35,6 +42,14 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
                 tokio::time::sleep(PAUSE).await;
             }
         }
+    }
+}
+
+/// One connection too many: is told why, if its socket takes that at once, and closed.
+pub fn turn_away(stream: TcpStream, why: &[u8]) {
+    // The runtime does not know yet whether it can be written to.
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write(why);
     }
 }
 

@@ -34,7 +34,7 @@ use tokio::{
 use tower_service::Service as _;
 
 use crate::{
-    accepting::{accept_until, log_panic},
+    accepting::{accept_until, log_panic, turn_away},
     admission::Held,
     app::App,
     config::{Config, NativeAddress, RespAddress},
@@ -274,20 +274,19 @@ fn begin(stream: TcpStream, app: &Arc<App>, router: &Router, connections: &mut J
             let _ = stream.set_nodelay(true);
             connections.spawn(serve(stream, Arc::clone(app), router.clone(), held));
         }
-        None => turn_away(&stream),
+        None => turn_away(stream, no_room().as_bytes()),
     }
 }
 
-/// One connection too many: says so if the socket takes it at once, and closes.
-fn turn_away(stream: &TcpStream) {
+/// What is said to one connection too many.
+fn no_room() -> String {
     const BODY: &str =
         "{\"code\":\"overloaded\",\"message\":\"too many connections: retry later\",\"retry\":\"retry\"}\n";
-    let reply = format!(
+    format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
          connection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
         BODY.len()
-    );
-    let _ = stream.try_write(reply.as_bytes());
+    )
 }
 
 fn builder() -> Builder<TokioExecutor> {

@@ -1,8 +1,8 @@
 //! Accepting connections: TCP, with TLS or without, and QUIC, on one port number.
 
 use std::{
-    io,
-    net::{SocketAddr, TcpStream as Socket},
+    io::{self, Write as _},
+    net::{Shutdown, SocketAddr, TcpStream as Socket},
     pin::Pin,
     task::Poll,
     time::Duration,
@@ -282,6 +282,14 @@ impl Incoming {
             how => how,
         };
         Some(Self { how, peer, handshake_timeout })
+    }
+
+    /// Refuses it: over plain TCP with these bytes, as far as its socket takes them at once.
+    pub fn turn_away(self, last: &[u8]) {
+        if let How::Tcp(mut socket) = self.how {
+            // Who has gone already does not hear of it.
+            let _ = socket.write(last).and_then(|_| socket.shutdown(Shutdown::Write));
+        }
     }
 
     /// Does the handshake, within the listener's [`handshake_timeout`](ListenOptions::handshake_timeout). In a task of

@@ -48,35 +48,33 @@ pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
 }
 
 fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connections: &mut JoinSet<()>) {
-    let handshakes = &native.app.admission.handshakes;
-    let incoming = if handshakes.used() * 2 >= handshakes.limit() { incoming.prove_address() } else { Some(incoming) };
+    let admission = &native.app.admission;
+    let crowded = admission.handshakes.used() * 2 >= admission.handshakes.limit();
+    let incoming = if crowded { incoming.prove_address() } else { Some(incoming) };
     let Some(incoming) = incoming else { return };
-    match (handshakes.take(1), incoming.kind()) {
-        (Some(place), Kind::Tcp) => {
-            let (runtime, seat) = threads.place();
-            let connection = begin(Arc::clone(native), incoming, place);
-            let task = async move {
-                connection.await;
-                drop(seat);
-            };
-            connections.spawn_on(task, runtime);
-        }
-        (Some(place), _) => drop(connections.spawn(begin(Arc::clone(native), incoming, place))),
-        // Plain TCP has no handshake: what is to be said is said at once. Others are refused by dropping them.
-        (None, Kind::Tcp) => drop(connections.spawn(async {
-            if let Ok((connection, channel)) = incoming.establish().await {
-                session::turn_away(connection, channel).await;
-            }
-        })),
-        (None, _) => {}
+    let Some(place) = admission.handshakes.take(1) else { return incoming.turn_away(&session::no_room()) };
+    let held = admission.connections.take(1);
+    if incoming.kind() != Kind::Tcp {
+        connections.spawn(begin(Arc::clone(native), incoming, place, held));
+        return;
     }
+    // Plain TCP has no handshake: what is to be said is said at once.
+    if held.is_none() {
+        return incoming.turn_away(&session::no_room());
+    }
+    let (runtime, seat) = threads.place();
+    let connection = begin(Arc::clone(native), incoming, place, held);
+    let task = async move {
+        connection.await;
+        drop(seat);
+    };
+    connections.spawn_on(task, runtime);
 }
 
-/// From accept to the end. `place` is among those that are not known yet.
-async fn begin(native: Arc<Native>, incoming: Incoming, place: Held) {
+/// From accept to the end. `place` is among those that are not known yet; `held` among all, unless there is none left.
+async fn begin(native: Arc<Native>, incoming: Incoming, place: Held, held: Option<Held>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let admission = &native.app.admission;
-    let held = admission.connections.take(1);
     let quic = (kind == Kind::Quic).then(|| admission.quic_connections.take(1));
     let (connection, channel) = match incoming.establish().await {
         Ok(established) => established,
@@ -87,7 +85,7 @@ async fn begin(native: Arc<Native>, incoming: Incoming, place: Held) {
         }
     };
     if held.is_none() || matches!(quic, Some(None)) {
-        return session::turn_away(connection, channel).await;
+        return session::turn_away(channel).await;
     }
     native.metrics().connection_opened();
     session::serve(Arc::clone(&native), connection, channel, place).await;

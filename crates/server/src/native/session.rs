@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_transport::{Channel, Connection, Kind, Outbox};
+use thalweg_transport::{Channel, Connection, Outbox};
 use thalweg_types::{Action, SpaceId, limits::MAX_FRAME_BYTES};
 use thalweg_wire::{
     Decoder, Frame, Reason, Space,
@@ -122,7 +122,7 @@ async fn multiplexed(session: Session, connection: &Connection, first: impl Futu
             accepted = connection.accept(), if more => match accepted {
                 Ok(Some(channel)) => {
                     let Some(held) = session.app.admission.connections.take(1) else {
-                        channels.spawn(turn_away(connection.clone(), channel));
+                        channels.spawn(turn_away(channel));
                         continue;
                     };
                     let session = Session { is_first: false, ..session.clone() };
@@ -247,20 +247,23 @@ async fn close(channel: &mut Channel) {
     let _ = tokio::time::timeout(LINGER, drained).await;
 }
 
-/// Tells a client that there is no room for it. Over plain TCP only if its socket takes that at once; otherwise what was
-/// written must still be sent, and it stays as long as another that is closed.
-pub async fn turn_away(connection: Connection, mut channel: Channel) {
+/// What is said to a client for which there is no room.
+pub fn no_room() -> Vec<u8> {
+    let mut out = Vec::new();
+    let goodbye = goodbye(Reason::Overloaded, Action::Retry, "too many connections: retry later");
+    goodbye.encode(&mut out, 0).expect("a goodbye is small");
+    out
+}
+
+/// Tells a client over TLS or QUIC that there is no room for it. What was written must still be sent, so it stays as long as another
+/// that is closed.
+pub async fn turn_away(mut channel: Channel) {
     let mut out = Outbox::new();
-    put_goodbye(&mut out, &goodbye(Reason::Overloaded, Action::Retry, "too many connections: retry later"));
+    out.buffer().extend_from_slice(&no_room());
     poll_fn(|cx| {
         let _ = channel.poll_write(cx, &mut out);
         Poll::Ready(())
     })
     .await;
-    match connection.kind() {
-        Kind::Tcp => {
-            let _ = poll_fn(|cx| Poll::Ready(channel.poll_close(cx))).await;
-        }
-        Kind::Tls | Kind::Quic => close(&mut channel).await,
-    }
+    close(&mut channel).await;
 }

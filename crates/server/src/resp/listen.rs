@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{Resp, connection::Connection, session::Session};
 use crate::{
-    accepting::{accept_until, drain},
+    accepting::{accept_until, drain, turn_away},
     threads::Threads,
 };
 
@@ -39,9 +39,7 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, threads: &Threads, connections: &m
     let must_authenticate = resp.first_trust() == Trust::Unknown;
     let place = must_authenticate.then(|| admission.handshakes.take(1));
     let Some(held) = admission.connections.take(1).filter(|_| !matches!(place, Some(None))) else {
-        // If its socket takes that at once.
-        let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
-        return;
+        return turn_away(stream, b"-ERR max number of clients reached\r\n");
     };
     // Its readiness is to be told to the thread that it goes to, not to this one.
     let Ok(stream) = stream.into_std() else { return };
