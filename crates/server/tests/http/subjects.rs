@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Node, PATIENCE, gated, holds};
+use crate::support::{Client, Node, gated, holds};
 
 /// A subscriber over server-sent events, after its greeting.
 struct Subscriber {
@@ -65,22 +65,6 @@ async fn publish(node: &Node, subject: &str, payload: &str) -> Value {
 /// A large payload that tells its number.
 fn large(number: usize) -> String {
     format!("{number:08}{}", "x".repeat(60_000))
-}
-
-async fn metric(node: &Node, line: &str) -> f64 {
-    let text = String::from_utf8(node.get("/metrics").await.is(200).body).unwrap();
-    let found = text.lines().find_map(|found| found.strip_prefix(&format!("thalweg_{line} ")));
-    found.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
-}
-
-/// Asks the server's figures until they are so: what a test waits for where nothing tells it.
-async fn until(node: &Node, line: &str, wanted: f64) {
-    let wait = async {
-        while metric(node, line).await != wanted {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{line} never became {wanted}"));
 }
 
 #[tokio::test]
@@ -245,13 +229,13 @@ async fn a_slow_subscriber_that_drops_is_told_where_and_holds_up_nobody() {
             assert!(quick.payload().await.starts_with(&format!("{sent:08}")));
             missed += if policy == "drop_new" { published["missed"].as_u64().unwrap() } else { 0 };
             if policy == "drop_old" && sent >= 200 {
-                missed = metric(&node, "subject_dropped_messages_total{policy=\"drop_old\"}").await as u64;
+                missed = node.metric("subject_dropped_messages_total{policy=\"drop_old\"}").await as u64;
             }
             sent += 1;
         }
-        let dropped = metric(&node, &format!("subject_dropped_messages_total{{policy=\"{policy}\"}}")).await;
+        let dropped = node.metric(&format!("subject_dropped_messages_total{{policy=\"{policy}\"}}")).await;
         assert!(dropped >= 10.0);
-        assert_eq!(metric(&node, "subject_slow_subscriptions_total").await, 1.0);
+        assert_eq!(node.metric("subject_slow_subscriptions_total").await, 1.0);
         // Now it reads on: what is not there is told exactly, between what comes before it and after it.
         let (mut next, mut gaps) = (0, 0);
         publish(&node, "a", &large(sent)).await;
@@ -311,7 +295,7 @@ async fn a_subscriber_that_blocks_makes_publishers_wait_until_it_reads_or_goes()
     drop(slow);
     waiting.reply("POST").await.is(200);
     assert_eq!(quick.payload().await, "last");
-    assert!(metric(&node, "subject_blocked_total").await >= 2.0);
+    assert!(node.metric("subject_blocked_total").await >= 2.0);
     node.stop().await;
 }
 
@@ -332,8 +316,8 @@ async fn a_subscriber_that_asked_for_it_is_disconnected() {
         last = Some(name);
     }
     assert_eq!(last.as_deref(), Some("error"), "that is the last it is told");
-    assert_eq!(metric(&node, "subject_disconnected_links_total").await, 1.0);
-    until(&node, "subject_subscriptions", 0.0).await;
+    assert_eq!(node.metric("subject_disconnected_links_total").await, 1.0);
+    node.until("subject_subscriptions", 0.0).await;
     node.stop().await;
 }
 
@@ -352,9 +336,9 @@ async fn subscribers_that_vanish_and_storms_of_them_leave_nothing() {
         }
         drop(some);
     }
-    until(&node, "subject_subscriptions", 1.0).await;
-    until(&node, "subject_links", 1.0).await;
-    assert_eq!(metric(&node, "subject_queue_messages").await, 0.0);
+    node.until("subject_subscriptions", 1.0).await;
+    node.until("subject_links", 1.0).await;
+    assert_eq!(node.metric("subject_queue_messages").await, 0.0);
     node.stop().await;
 }
 
@@ -442,10 +426,10 @@ async fn what_rides_on_a_commit_goes_out_though_the_client_has_left() {
     let mut client = node.connect().await;
     gate.set(true);
     client.send("POST", "/v1/commit", &[("content-type", "application/json")], commit.to_string().as_bytes()).await;
-    until(&node, "http_in_use{bound=\"requests\"}", 1.0).await;
+    node.until("http_in_use{bound=\"requests\"}", 1.0).await;
     drop(client);
     // Its handler is gone, and with it whatever it did not give away.
-    until(&node, "http_in_use{bound=\"requests\"}", 0.0).await;
+    node.until("http_in_use{bound=\"requests\"}", 0.0).await;
     gate.set(false);
     assert_eq!(subscriber.payload().await, "a");
     assert_eq!(node.get("/v1/kv/k/a").await.is(200).body, b"1");
@@ -478,7 +462,7 @@ async fn bounds_shed_and_recover() {
     let _second = Subscriber::open(&node, "a", "").await;
     node.get("/v1/subjects/a").await.refused(503, "too_many_subscriptions", "retry");
     drop(first);
-    until(&node, "subject_subscriptions", 1.0).await;
+    node.until("subject_subscriptions", 1.0).await;
     let _third = Subscriber::open(&node, "a", "").await;
     node.stop().await;
 }
@@ -502,7 +486,7 @@ async fn a_flood_beyond_what_may_wait_is_shed_and_memory_comes_back() {
         missed += publish(&node, "a", &large(sent)).await["missed"].as_u64().unwrap();
         sent += 1;
     }
-    let held = metric(&node, "subject_queue_bytes").await as u64;
+    let held = node.metric("subject_queue_bytes").await as u64;
     assert!(held <= 2 * MIB + 6 * 128 * 1024, "{held}");
     for subscriber in &mut subscribers {
         let mut seen = 0;
@@ -513,8 +497,8 @@ async fn a_flood_beyond_what_may_wait_is_shed_and_memory_comes_back() {
             }
         }
     }
-    assert_eq!(metric(&node, "subject_queue_messages").await, 0.0);
-    assert_eq!(metric(&node, "subject_queue_bytes").await, 0.0);
+    assert_eq!(node.metric("subject_queue_messages").await, 0.0);
+    assert_eq!(node.metric("subject_queue_bytes").await, 0.0);
     assert_eq!(publish(&node, "a", "again").await, json!({"messages": 1, "delivered": 6, "missed": 0}));
     node.stop().await;
 }

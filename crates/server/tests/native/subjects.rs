@@ -15,7 +15,7 @@ use thalweg_wire::{
 use crate::{
     expect,
     support::{
-        Node, PATIENCE,
+        Node,
         native::{Raw, UNLIMITED},
     },
 };
@@ -81,22 +81,6 @@ impl Client for Raw {
             Got { ids: deliver.subscriptions.iter().collect(), bytes: batch.bytes().to_vec(), payloads }
         })
     }
-}
-
-async fn metric(node: &Node, line: &str) -> f64 {
-    let text = String::from_utf8(node.get("/metrics").await.is(200).body).unwrap();
-    let found = text.lines().find_map(|found| found.strip_prefix(&format!("thalweg_{line} ")));
-    found.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
-}
-
-/// Asks the server's figures until they are so: what a test waits for where nothing tells it.
-async fn until(node: &Node, line: &str, wanted: f64) {
-    let wait = async {
-        while metric(node, line).await != wanted {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{line} never became {wanted}"));
 }
 
 #[tokio::test]
@@ -244,8 +228,8 @@ async fn credit_is_kept_and_what_waits_is_bounded() {
     subscriber.put(1, &Credit { messages: 6, bytes: u64::MAX });
     subscriber.flush().await;
     assert_eq!(subscriber.delivery().await.payloads, ["8"]);
-    assert_eq!(metric(&node, "subject_dropped_messages_total{policy=\"drop_old\"}").await, 3.0);
-    assert_eq!(metric(&node, "subject_queue_messages").await, 1.0);
+    assert_eq!(node.metric("subject_dropped_messages_total{policy=\"drop_old\"}").await, 3.0);
+    assert_eq!(node.metric("subject_queue_messages").await, 1.0);
     node.stop().await;
 }
 
@@ -289,7 +273,7 @@ async fn limits_and_cancels_end_a_subscription_where_they_say() {
     subscriber.begin(4, &plain("d")).await;
     subscriber.send(4, &Cancel { mode: CancelMode::Drain }).await;
     assert_eq!(expect!(subscriber, 4, ServerFrame::Ended(ended) => ended.code.to_owned()), "cancelled");
-    until(&node, "subject_subscriptions", 1.0).await;
+    node.until("subject_subscriptions", 1.0).await;
     node.stop().await;
 }
 
@@ -308,8 +292,8 @@ async fn one_that_is_too_slow_and_asked_for_it_is_given_up() {
     let (reason, message) = subscriber.says_goodbye().await;
     assert_eq!(reason, Reason::Slow);
     assert!(message.contains("3 messages"), "{message}");
-    assert_eq!(metric(&node, "subject_disconnected_links_total").await, 1.0);
-    until(&node, "subject_subscriptions", 0.0).await;
+    assert_eq!(node.metric("subject_disconnected_links_total").await, 1.0);
+    node.until("subject_subscriptions", 0.0).await;
     node.stop().await;
 }
 
@@ -325,7 +309,7 @@ async fn a_subscriber_that_blocks_stops_its_publishers_and_nothing_is_lost() {
     }
     publisher.queue_publish(7, &[&batch("a", &["200", "."]), &batch("b", &["x"])]);
     publisher.flush().await;
-    until(&node, "subject_queue_messages", 10.0).await;
+    node.until("subject_queue_messages", 10.0).await;
     let mut seen = Vec::new();
     for permitted in 1..=201 {
         slow.send(1, &Credit { messages: 2 * permitted, bytes: u64::MAX }).await;
@@ -340,7 +324,7 @@ async fn a_subscriber_that_blocks_stops_its_publishers_and_nothing_is_lost() {
     }
     publisher.queue_publish(8, &[&batch("a", &["x", "y"])]);
     publisher.flush().await;
-    until(&node, "subject_queue_messages", 10.0).await;
+    node.until("subject_queue_messages", 10.0).await;
     drop(slow);
     expect!(publisher, 8, ServerFrame::Published(published) => assert_eq!(published.delivered, 0));
     node.stop().await;
@@ -357,7 +341,7 @@ async fn single_messages_are_held_back_too() {
         publisher.queue_publish(0, &[&batch("a", &[&number.to_string()])]);
     }
     publisher.flush().await;
-    until(&node, "subject_queue_messages", 64.0).await;
+    node.until("subject_queue_messages", 64.0).await;
     slow.send(1, &Credit { messages: u64::MAX, bytes: u64::MAX }).await;
     let mut seen = Vec::new();
     while seen.len() < 1000 {
@@ -457,7 +441,7 @@ async fn a_queue_group_shares_over_both_protocols() {
     while over_http.is_none() {
         assert_eq!(publisher.publish(1, &[&batch("jobs", &[&published.to_string()])]).await, (1, 0));
         published += 1;
-        if metric(&node, "subject_subscriptions").await == 1.0 {
+        if node.metric("subject_subscriptions").await == 1.0 {
             over_http = other.chunk().await;
         }
     }
@@ -638,9 +622,9 @@ async fn storms_of_subscriptions_and_channels_that_vanish_leave_nothing() {
             publisher.publish(1, &[&batch(&format!("s.{number}"), &[&payload, &round.to_string()])]).await;
         }
     }
-    until(&node, "subject_subscriptions", 0.0).await;
-    until(&node, "subject_links", 0.0).await;
-    assert_eq!(metric(&node, "subject_queue_bytes").await, 0.0);
+    node.until("subject_subscriptions", 0.0).await;
+    node.until("subject_links", 0.0).await;
+    assert_eq!(node.metric("subject_queue_bytes").await, 0.0);
     node.stop().await;
 }
 

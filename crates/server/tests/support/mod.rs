@@ -125,6 +125,23 @@ impl Node {
         self.send_json("PUT", target, body).await
     }
 
+    /// A line of the server's figures.
+    pub async fn metric(&self, line: &str) -> f64 {
+        let text = String::from_utf8(self.get("/metrics").await.is(200).body).unwrap();
+        let found = text.lines().find_map(|found| found.strip_prefix(&format!("thalweg_{line} ")));
+        found.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
+    }
+
+    /// Asks for the server's figures until they are so: what a test waits for where nothing tells it.
+    pub async fn until(&self, line: &str, wanted: f64) {
+        let wait = async {
+            while self.metric(line).await != wanted {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{line} never became {wanted}"));
+    }
+
     async fn send_json(&self, method: &str, target: &str, body: &Value) -> Reply {
         self.call(method, target, &[("content-type", "application/json")], body.to_string().as_bytes()).await
     }
