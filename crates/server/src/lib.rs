@@ -46,7 +46,7 @@ mod status;
 mod streams;
 mod subjects;
 mod tail;
-mod threads;
+pub mod threads;
 mod transaction;
 mod ttl;
 pub mod views;
