@@ -309,6 +309,8 @@ pub struct BackendStats {
     pub flushes: u64,
     /// Compactions finished since open.
     pub compactions: u64,
+    /// Whether a compaction is under way.
+    pub is_compacting: bool,
     /// Bytes written by flushes since open.
     pub flushed_bytes: u64,
     /// Bytes written by compactions since open.

@@ -158,7 +158,7 @@ pub(crate) fn settle(database: &Database) -> Result<(), BenchError> {
     while begun.elapsed() < LONGEST_WAIT {
         let state = database.stats().state;
         let now = Some((state.compactions, state.flushes, state.tables, state.sealed_memtables));
-        if now != last {
+        if now != last || state.is_compacting {
             (last, since) = (now, Instant::now());
         } else if since.elapsed() > QUIET {
             return Ok(());

@@ -92,6 +92,7 @@ struct State {
     flushed_count: u64,
     /// Whether level 0 may have something to compact.
     may_compact: bool,
+    is_compacting: bool,
     /// Compactions of everything that were asked for and that are done.
     asked: u64,
     answered: u64,
@@ -135,6 +136,7 @@ impl LsmBackend {
             flushed_count: 0,
             may_warm: false,
             may_compact: options.compaction == Compaction::Automatic,
+            is_compacting: false,
             asked: 0,
             answered: 0,
             failure: None,
@@ -302,6 +304,10 @@ impl Backend for LsmBackend {
         let memtables = || [&version.active].into_iter().chain(version.sealed.iter().map(|sealed| &sealed.memtable));
         let counters = &self.shared.counters;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let is_compacting = {
+            let state = self.shared.lock();
+            state.is_compacting && state.failure.is_none()
+        };
         BackendStats {
             memory_bytes: memtables().map(|memtable| memtable.memory_bytes() as u64).sum::<u64>()
                 + self.shared.pool.spare_bytes() as u64,
@@ -311,6 +317,7 @@ impl Backend for LsmBackend {
             sealed_memtables: version.sealed.len() as u64,
             flushes: count(&counters.flushes),
             compactions: count(&counters.compactions),
+            is_compacting,
             flushed_bytes: count(&counters.flushed_bytes),
             compacted_bytes: count(&counters.compacted_bytes),
             stalls: count(&counters.stalls),

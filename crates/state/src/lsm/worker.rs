@@ -172,11 +172,12 @@ fn show(shared: &Shared, written_bytes: Option<u64>) -> Result<(), BackendError>
 fn wait_for_compaction(shared: &Shared) -> Option<Wanted> {
     let mut wanted = Wanted::MostUrgent;
     let is_due = |state: &mut State| {
-        if state.answered < state.asked {
+        let is_asked = state.answered < state.asked;
+        if is_asked {
             wanted = Wanted::All { asked: state.asked };
-            return true;
         }
-        std::mem::take(&mut state.may_compact)
+        state.is_compacting = is_asked || std::mem::take(&mut state.may_compact);
+        state.is_compacting
     };
     wait_until(shared, is_due).then_some(wanted)
 }
