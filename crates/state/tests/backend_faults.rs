@@ -243,6 +243,35 @@ fn a_write_does_not_wait_for_ever() {
     log.let_go();
 }
 
+/// Rests between parts of flushes and compactions are left out before anything grows beyond its bound.
+#[test]
+fn memtables_and_level_0_stay_bounded_while_somebody_writes_without_pause() {
+    /// Writes wait when level 0 has so many runs, and by then so many memtables wait to become further ones.
+    const MAX_RUNS: u64 = 24;
+    let harness = LsmHarness::new();
+    let bytes = 256 << 10;
+    let options = LsmOptions { memtable_bytes: bytes, table_bytes: bytes as u64, ..harness.options() };
+    let max_sealed = options.max_sealed as u64;
+    let backend = LsmBackend::open(options, Arc::new(Barrier::default())).unwrap();
+    let mut most_runs = 0;
+    for number in 1..=600 {
+        put_round(&backend, number, 40, 1_000).unwrap();
+        let stats = backend.stats();
+        assert!(stats.sealed_memtables <= max_sealed, "{stats:?}");
+        most_runs = most_runs.max(stats.tables_per_level.first().copied().unwrap_or(0));
+        assert!(most_runs <= MAX_RUNS + max_sealed, "{stats:?}");
+    }
+    backend.flush().unwrap();
+    let stats = backend.stats();
+    assert!(stats.flushes >= 600 * 40_000 / bytes as u64 && most_runs > 0, "{stats:?}");
+    let start = std::time::Instant::now();
+    while backend.stats().is_compacting || backend.stats().tables_per_level[0] >= 4 {
+        assert!(start.elapsed() < Duration::from_secs(60), "still behind: {:?}", backend.stats());
+        std::thread::yield_now();
+    }
+    assert_round(&backend, 600, 40, "all of it");
+}
+
 #[test]
 fn compaction_catches_up_and_drops_what_is_hidden() {
     let mut harness = LsmHarness::new();

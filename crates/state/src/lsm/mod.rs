@@ -35,7 +35,7 @@ use crate::{
     memtable::{ArenaPool, BatchNumber, Memtable, MemtableWriter},
 };
 pub use options::{Compaction, LsmOptions};
-use tables::{TableOptions, TableStore};
+use tables::{Backlog, TableOptions, TableStore};
 use version::{LsmView, Sealed, Version};
 
 /// Runs on level 0 from which on writes are slowed down: compaction is behind.
@@ -90,6 +90,8 @@ struct State {
     /// Memtables sealed and flushed since open.
     sealed_count: u64,
     flushed_count: u64,
+    /// How many wait for flushes.
+    waiting: usize,
     /// Whether level 0 may have something to compact.
     may_compact: bool,
     is_compacting: bool,
@@ -134,6 +136,7 @@ impl LsmBackend {
             persisted: applied,
             sealed_count: 0,
             flushed_count: 0,
+            waiting: 0,
             may_warm: false,
             may_compact: options.compaction == Compaction::Automatic,
             is_compacting: false,
@@ -222,6 +225,7 @@ impl Backend for LsmBackend {
             let mut state = self.shared.lock();
             state.upto = writer.memtable.memtable().visible();
             state.applied = Some(applied);
+            self.shared.store.pace().wrote();
             state.version.tables.level_0_runs()
         };
         if level_0_runs >= SLOW_LEVEL_0_RUNS && self.shared.compacts_by_itself() {
@@ -279,6 +283,7 @@ impl Backend for LsmBackend {
         let shared = &*self.shared;
         let mut state = shared.lock();
         state.asked += 1;
+        shared.tell_backlog(&state);
         let asked = state.asked;
         shared.work.notify_all();
         while state.answered < asked && state.failure.is_none() {
@@ -336,7 +341,10 @@ impl Backend for LsmBackend {
 impl Drop for LsmBackend {
     /// Stops the threads after what they are doing. Flushes nothing: that is [`Backend::flush`]'s.
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
+        let mut state = self.shared.lock();
+        state.stop = true;
+        self.shared.tell_backlog(&state);
+        drop(state);
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
             // A worker that panicked has nothing left to say.
@@ -359,7 +367,17 @@ impl Shared {
     #[must_use]
     fn publish(&self, state: &mut State, version: Version) -> Arc<Version> {
         state.version = Arc::new(version);
+        self.tell_backlog(state);
         self.version.swap(Arc::clone(&state.version))
+    }
+
+    /// Tells flushes and compactions how urgent they are.
+    fn tell_backlog(&self, state: &State) {
+        self.store.pace().tell(Backlog {
+            is_awaited: state.stop || state.waiting > 0 || state.answered < state.asked,
+            sealed: state.version.sealed.len(),
+            level_0_runs: state.version.tables.level_0_runs(),
+        });
     }
 
     /// Whether the background has nothing better to do than reading ahead.
@@ -401,9 +419,13 @@ impl Shared {
     fn wait_for_flushes(&self) -> Result<Option<Applied>, BackendError> {
         let mut state = self.lock();
         let target = state.sealed_count;
+        state.waiting += 1;
+        self.tell_backlog(&state);
         while state.flushed_count < target && state.failure.is_none() {
             state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.waiting -= 1;
+        self.tell_backlog(&state);
         match &state.failure {
             Some(failure) => Err(failure.clone()),
             None => Ok(state.persisted),

@@ -118,7 +118,10 @@ fn compact(shared: &Shared) -> Result<(), BackendError> {
             Wanted::MostUrgent => show(shared, shared.store.compact()?)?,
             Wanted::All { asked } => {
                 show(shared, shared.store.compact_all()?)?;
-                shared.lock().answered = asked;
+                let mut state = shared.lock();
+                state.answered = asked;
+                shared.tell_backlog(&state);
+                drop(state);
                 shared.progress.notify_all();
                 shared.work.notify_all();
             }

@@ -4,7 +4,8 @@
 //! what it wrote to the disk, a piece at a time. Does not own: writing and syncing them, which the LSM crate does.
 //!
 //! The crate syncs a table once, when it is complete. Until a disk has taken 64 MiB at once, everybody else's syncs
-//! wait for it: those of the log took up to 66 ms.
+//! wait for it: those of the log took up to 66 ms. Beside writers pieces are small, and each is followed by a rest as long
+//! as it took, unless the work is urgent (`pace`).
 //!
 //! The crate doesn't say which file it writes. But it numbers them one after the other, so a file with the next number
 //! is one that somebody writes; whoever sees it first takes care of it. Nothing depends on that being right, or on a
@@ -12,18 +13,24 @@
 
 use std::{
     fs::File,
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use lsm_tree::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
 use thalweg_disk::write_out;
 
+use super::pace::{Chore, Pace, Stint, rest_after};
+
 /// What goes to the disk at a time.
 const PIECE_BYTES: u64 = 1 << 20;
+/// The same beside writers.
+const SMALL_PIECE_BYTES: u64 = 128 << 10;
 /// Numbers may be missing: of tables that turned out to be empty.
 const MAX_MISSING: u64 = 16;
 
@@ -34,14 +41,16 @@ pub(super) struct Growth(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     tables: PathBuf,
+    pace: Arc<Pace>,
     /// Tables below are finished, or somebody takes care of them.
     next: AtomicU64,
 }
 
 impl Growth {
     /// Of the crate's directory `dir`.
-    pub(super) fn of(dir: &Path) -> Self {
-        Self(Arc::new(Shared { tables: dir.join("tables"), next: AtomicU64::new(u64::MAX) }))
+    pub(super) fn of(dir: &Path, pace: &Arc<Pace>) -> Self {
+        let next = AtomicU64::new(u64::MAX);
+        Self(Arc::new(Shared { tables: dir.join("tables"), pace: Arc::clone(pace), next }))
     }
 
     /// From now on; the crate's next table has this number.
@@ -50,8 +59,9 @@ impl Growth {
     }
 
     /// For one flush or compaction.
-    pub(super) fn watch(&self) -> Growing {
-        Growing { shared: Arc::clone(&self.0), bytes: 0, files: Vec::new() }
+    pub(super) fn watch(&self, chore: Chore) -> Growing {
+        let (shared, stint) = (Arc::clone(&self.0), self.0.pace.stint(chore));
+        Growing { shared, stint, bytes: 0, small_bytes: 0, files: Vec::new() }
     }
 }
 
@@ -59,8 +69,11 @@ impl Growth {
 #[derive(Debug)]
 pub(super) struct Growing {
     shared: Arc<Shared>,
-    /// Given to the crate since the last look.
+    stint: Stint,
+    /// Given to the crate since the last look for new files.
     bytes: u64,
+    /// And since something was last handed over.
+    small_bytes: u64,
     files: Vec<Table>,
 }
 
@@ -76,11 +89,28 @@ impl Growing {
     /// So many more bytes are about to be written.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
+        self.small_bytes += bytes as u64;
+        if self.small_bytes >= SMALL_PIECE_BYTES || self.bytes >= PIECE_BYTES {
+            self.small_bytes = 0;
+            self.look();
+        }
+    }
+
+    #[cold]
+    fn look(&mut self) {
+        let is_considerate = self.stint.is_considerate(Instant::now());
+        let piece_bytes = if is_considerate { SMALL_PIECE_BYTES } else { PIECE_BYTES };
         if self.bytes >= PIECE_BYTES {
             self.bytes = 0;
             self.find_new();
-            self.files.retain_mut(Table::write_out);
+            self.files.retain_mut(Table::has_grown);
         }
+        let rest = |took| {
+            if is_considerate {
+                rest_after(took);
+            }
+        };
+        self.files.retain_mut(|table| table.write_out(piece_bytes, rest).is_ok());
     }
 
     fn find_new(&mut self) {
@@ -95,18 +125,24 @@ impl Growing {
 }
 
 impl Table {
-    /// Hands over what has come since the last time; false if that is nothing: then it is complete, or somebody else's.
-    fn write_out(&mut self) -> bool {
+    /// Whether something has come since this was last asked; otherwise it is complete, or somebody else's.
+    fn has_grown(&mut self) -> bool {
         let Ok(metadata) = self.file.metadata() else { return false };
-        let grew = metadata.len() > self.len || metadata.len() == 0;
+        let has_grown = metadata.len() > self.len || metadata.len() == 0;
         self.len = metadata.len();
-        while self.written_out + PIECE_BYTES <= self.len {
-            if write_out(&self.file, self.written_out, PIECE_BYTES).is_err() {
-                return false;
-            }
-            self.written_out += PIECE_BYTES;
+        has_grown
+    }
+
+    /// Hands over whole pieces, and rests for each as it took so long.
+    fn write_out(&mut self, piece_bytes: u64, rest: impl Fn(Duration)) -> io::Result<()> {
+        let len = self.file.metadata()?.len();
+        while self.written_out + piece_bytes <= len {
+            let begun = Instant::now();
+            write_out(&self.file, self.written_out, piece_bytes)?;
+            self.written_out += piece_bytes;
+            rest(begun.elapsed());
         }
-        grew
+        Ok(())
     }
 }
 
@@ -117,7 +153,7 @@ impl Factory for Growth {
     }
 
     fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
-        Box::new(self.watch())
+        Box::new(self.watch(Chore::Compaction))
     }
 }
 
@@ -132,7 +168,7 @@ impl CompactionFilter for Growing {
 mod tests {
     use std::io::Write as _;
 
-    use super::*;
+    use super::{super::pace::Backlog, *};
 
     const PIECE: usize = PIECE_BYTES as usize;
 
@@ -145,10 +181,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("tables")).unwrap();
         let create = |number: u64| File::create(dir.path().join("tables").join(number.to_string())).unwrap();
-        let growth = Growth::of(dir.path());
+        let growth = Growth::of(dir.path(), &Arc::default());
         create(6);
         growth.begin(7);
-        let (mut one, mut other) = (growth.watch(), growth.watch());
+        let (mut one, mut other) = (growth.watch(Chore::Flush), growth.watch(Chore::Compaction));
         let mut table = create(7);
         table.write_all(&vec![1; PIECE * 2 + 5]).unwrap();
         one.add(PIECE - 1);
@@ -165,5 +201,33 @@ mod tests {
         next.write_all(&[1; 10]).unwrap();
         one.add(PIECE);
         assert_eq!(tables(&one), [(20, 0)], "the first is complete");
+    }
+
+    #[test]
+    fn beside_writers_pieces_are_small_and_urgent_ones_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("tables")).unwrap();
+        let calm = Backlog { is_awaited: false, sealed: 1, level_0_runs: 0 };
+        let pace = Arc::new(Pace::default());
+        let growth = Growth::of(dir.path(), &pace);
+        growth.begin(1);
+        let mut growing = growth.watch(Chore::Flush);
+        let mut table = File::create(dir.path().join("tables/1")).unwrap();
+        let mut grow = |bytes: u64, backlog| {
+            table.write_all(&vec![1; bytes as usize]).unwrap();
+            pace.tell(backlog);
+            pace.wrote();
+            growing.add(bytes as usize);
+            growing.files[0].written_out
+        };
+        let piece = SMALL_PIECE_BYTES;
+        assert_eq!(grow(PIECE_BYTES + 5, calm), PIECE_BYTES);
+        assert_eq!(grow(piece, calm), PIECE_BYTES + piece);
+        assert_eq!(grow(piece - 6, calm), PIECE_BYTES + piece, "no whole piece");
+        assert_eq!(grow(1, calm), PIECE_BYTES + piece, "not looked at yet");
+        assert_eq!(grow(piece, calm), PIECE_BYTES + 3 * piece);
+        let urgent = Backlog { is_awaited: true, ..calm };
+        assert_eq!(grow(PIECE_BYTES - 1, urgent), PIECE_BYTES + 3 * piece);
+        assert_eq!(grow(piece, urgent), 2 * PIECE_BYTES + 3 * piece);
     }
 }

@@ -10,11 +10,13 @@ mod cursor;
 mod discarding;
 mod filter;
 mod growing;
+mod pace;
 mod set;
 mod store;
 mod table;
 
 pub use cursor::{Reads, RunCursor, Span};
+pub use pace::Backlog;
 pub use set::TableSet;
 pub use store::{RESERVED, TableOptions, TableStore};
 pub use table::Found;

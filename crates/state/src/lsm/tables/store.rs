@@ -34,6 +34,7 @@ use super::{
     cache::BlockCache,
     discarding::Discarding,
     growing::Growth,
+    pace::{Chore, Pace},
     set::{Run, TableSet},
     table::{Found, Table},
 };
@@ -70,6 +71,7 @@ pub struct TableStore {
     tree: Tree,
     cache: Arc<BlockCache>,
     growth: Growth,
+    pace: Arc<Pace>,
     discarding: Discarding,
     table_bytes: u64,
     /// The newest set and the next flush's seqno. Held while a set is read from the crate, so that sets
@@ -95,7 +97,8 @@ impl TableStore {
     /// Opens the tables in a directory, which is created if missing.
     pub fn open(dir: &Path, options: TableOptions) -> Result<Self, BackendError> {
         let cache = Arc::new(BlockCache::new(options.cache_bytes));
-        let growth = Growth::of(dir);
+        let pace = Arc::default();
+        let growth = Growth::of(dir, &pace);
         let config = config(dir).with_compaction_filter_factory(Some(Arc::new(growth.clone())));
         let tree = match guarded("open", || config.open())? {
             AnyTree::Standard(tree) => tree,
@@ -106,10 +109,15 @@ impl TableStore {
         let discarding = Discarding::start().map_err(start)?;
         let next_seqno = tree.get_highest_persisted_seqno().map_or(FIRST_SEQNO, |highest| highest + 1);
         let newest = Newest { set: Arc::default(), next_seqno: next_seqno.max(FIRST_SEQNO) };
-        let store =
-            Self { tree, cache, growth, discarding, table_bytes: options.table_bytes, newest: Mutex::new(newest) };
+        let table_bytes = options.table_bytes;
+        let store = Self { tree, cache, growth, pace, discarding, table_bytes, newest: Mutex::new(newest) };
         store.refresh(&mut store.lock(), Origin::Found)?;
         Ok(store)
+    }
+
+    /// How much of the machine its flushes and compactions take.
+    pub fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     /// The newest tables.
@@ -142,7 +150,7 @@ impl TableStore {
             Entry::Deleted => InternalValue::new_tombstone(key, seqno),
         });
         let last = InternalValue::from_components(APPLIED_KEY, applied.encode(), seqno, ValueType::Value);
-        let mut growing = self.growth.watch();
+        let mut growing = self.growth.watch(Chore::Flush);
         let items = items.chain([last]).map(|item| {
             growing.add(item.key.user_key.len() + item.value.len());
             Ok(item)
