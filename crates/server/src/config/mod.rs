@@ -133,7 +133,7 @@ knobs! {
     /// the CPU for each byte, and a signature for each connection.
     native_tls: bool = |_| false;
     /// Threads that serve native clients over plain TCP, each its share of the connections; 0: half as many as there are
-    /// processors. (TLS and QUIC are served by as many threads as there are processors, with HTTP.) Each costs 100 KiB, and
+    /// processors. (TLS and QUIC are served by as many threads as there are processors, with HTTP.) Each costs 190 KiB, and
     /// more of them a wake more often than not for a request that fewer would have taken along with others.
     native_threads: u32 = |_| 0;
     /// PEM file with the certificate of the native protocol, and those between it and its authority; development: one that
@@ -158,7 +158,7 @@ knobs! {
     ]);
     /// Threads that serve Redis clients, each its share of the connections; 0: half as many as there are processors. A
     /// thread commits what its clients write, so that all of them wait for that fsync and for each other's long commands: more
-    /// threads keep that apart. Each costs 100 KiB, and groups of its own where fewer would share fsyncs.
+    /// threads keep that apart. Each costs 190 KiB, and groups of its own where fewer would share fsyncs.
     resp_threads: u32 = |_| 0;
     /// Password of Redis clients (`AUTH`, `HELLO`); empty asks for none. Costs nothing; it travels in the clear, and a flag is
     /// seen by whoever lists processes: prefer the environment or the file.
