@@ -76,7 +76,8 @@ impl AsyncDatabase {
     /// With [`Wake::Later`] it may wait until [`commit_queued`](Self::commit_queued): so that commands which come
     /// together are committed as one entry, with one fsync.
     pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability, wake: Wake) -> CommandUnderWay {
-        let mut framed = Framed::new();
+        // One that is too large is refused before it is copied.
+        let mut framed = Framed::with_capacity(command.len().min(MAX_COMMAND_BYTES));
         let proposed = framed
             .encode(|out| frame(out, command))
             .map_err(WriteError::from)

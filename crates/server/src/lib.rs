@@ -42,6 +42,7 @@ mod scan;
 mod server;
 mod snapshot;
 mod solitude;
+mod spare;
 mod status;
 mod streams;
 mod subjects;

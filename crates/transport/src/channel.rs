@@ -10,7 +10,7 @@ use std::{
 use bytes::BytesMut;
 use tokio::{io::AsyncWrite as _, net::TcpStream};
 use tokio_rustls::TlsStream;
-use tokio_util::io::{poll_read_buf, poll_write_buf};
+use tokio_util::io::poll_read_buf;
 
 use crate::{connection::Kind, outbox::Outbox, quic};
 
@@ -78,7 +78,7 @@ impl Channel {
     /// A channel has one outbox, to which one only appends meanwhile: always give the same.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<usize>> {
         match &mut self.carrier {
-            Carrier::Tcp(stream) => poll_write_buf(Pin::new(stream), cx, outbox).map(none_is_an_error(outbox)),
+            Carrier::Tcp(stream) => outbox.poll_send(stream, cx),
             Carrier::Tls(tls) => tls.poll_write(cx, outbox),
             Carrier::Quic(quic) => quic.writer.poll_write(cx, outbox).map(none_is_an_error(outbox)),
         }

@@ -17,7 +17,7 @@ use std::{
     collections::VecDeque,
     io::{self, IoSlice},
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::{Buf, Bytes};
@@ -124,6 +124,28 @@ impl Outbox {
         let mut slices = [IoSlice::new(&[]); WRITE_SLICES];
         let used = self.chunks_vectored(&mut slices);
         Pin::new(to).poll_write_vectored(cx, &slices[..used])
+    }
+
+    /// Writes from the front and removes what was written; an error if that is nothing, though something waits: it would be
+    /// tried again for ever.
+    pub(crate) fn poll_send<W: AsyncWrite + Unpin>(
+        &mut self,
+        to: &mut W,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        // The kernel takes one piece more cheaply than a list of one.
+        let written = match self.shared.is_empty() {
+            true => ready!(Pin::new(to).poll_write(cx, self.chunk()))?,
+            false => ready!(self.poll_write_to(to, cx))?,
+        };
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.sent(written);
+        Poll::Ready(Ok(written))
     }
 
     /// Removes the front, which was sent.

@@ -279,6 +279,12 @@ impl Framed {
         Self::default()
     }
 
+    /// The same, with room for a command of so many bytes.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self(Vec::with_capacity(4 + bytes))
+    }
+
     /// Replaces the command by what `encode` writes, keeping the allocation. On error the frame holds
     /// no command.
     pub fn encode<E>(&mut self, encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {

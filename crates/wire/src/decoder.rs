@@ -92,6 +92,8 @@ pub struct Decoder {
     max_bytes: u32,
     /// Bytes of a frame that is passed over that are still to come.
     skipping: usize,
+    /// The buffer has been asked to hold more than two reads.
+    is_large: bool,
     failed: Option<FrameError>,
 }
 
@@ -106,7 +108,14 @@ impl Decoder {
     /// server calls when it says welcome, and a client at once, since its hello says what it takes.
     #[must_use]
     pub fn new() -> Self {
-        Self { buffer: BytesMut::new(), used: 0, max_bytes: MAX_HELLO_BYTES, skipping: 0, failed: None }
+        Self {
+            buffer: BytesMut::new(),
+            used: 0,
+            max_bytes: MAX_HELLO_BYTES,
+            skipping: 0,
+            is_large: false,
+            failed: None,
+        }
     }
 
     /// From the next frame on, at most so many bytes behind the header, and at most [`MAX_FRAME_BYTES`].
@@ -129,7 +138,9 @@ impl Decoder {
         if self.buffer.capacity() - have < READ_BYTES / 4 {
             // As much again as is there already, if the frame under way wants it.
             let wanted = self.peek().map_or(0, |header| (HEADER_BYTES + header.len as usize).saturating_sub(have));
-            self.buffer.reserve(wanted.min(have).max(READ_BYTES));
+            let more = wanted.min(have).max(READ_BYTES);
+            self.is_large |= have + more > 2 * READ_BYTES;
+            self.buffer.reserve(more);
         }
         &mut self.buffer
     }
@@ -176,12 +187,26 @@ impl Decoder {
         }
     }
 
-    /// Gives back the buffer of a decoder that holds no part of a frame. For a channel that waits for its peer.
-    pub fn release(&mut self) {
-        if self.pending_bytes() == 0 {
-            self.buffer = BytesMut::new();
+    /// As [`buffer`](Self::buffer), with this one if there is none: for those who keep one that [`release`](Self::release)
+    /// gave them.
+    pub fn buffer_or(&mut self, spare: impl FnOnce() -> BytesMut) -> &mut BytesMut {
+        if self.buffer.capacity() == 0 {
+            self.buffer = spare();
             self.used = 0;
         }
+        self.buffer()
+    }
+
+    /// Parts with the buffer, if no part of a frame is in it; not with one that became large. For a channel that waits for
+    /// its peer.
+    pub fn release(&mut self) -> Option<BytesMut> {
+        if self.pending_bytes() > 0 {
+            return None;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        self.used = 0;
+        buffer.clear();
+        (!std::mem::take(&mut self.is_large)).then_some(buffer)
     }
 
     fn pass_over(&mut self) {

@@ -218,6 +218,8 @@ pub struct Input {
     parts: Vec<Part>,
     /// The request from `start` to `at` was given and taken back.
     again: bool,
+    /// The buffer has been asked to hold more than two reads.
+    is_large: bool,
     failed: Option<ProtocolError>,
 }
 
@@ -239,7 +241,9 @@ impl Input {
         if self.buffer.capacity() - have < READ_BYTES / 4 {
             // As much again as is there already, if the request under way wants it.
             let wanted = self.wanted_bytes().saturating_sub(have);
-            self.buffer.reserve(wanted.min(have).max(READ_BYTES));
+            let more = wanted.min(have).max(READ_BYTES);
+            self.is_large |= have + more > 2 * READ_BYTES;
+            self.buffer.reserve(more);
         }
         &mut self.buffer
     }
@@ -267,11 +271,27 @@ impl Input {
         self.at - self.start + self.bulk.map_or(0, |len| len + 2)
     }
 
-    /// Gives back the buffer of an input that holds no part of a request. For a connection that waits for its peer.
-    pub fn release(&mut self) {
-        if self.pending_bytes() == 0 && self.failed.is_none() {
-            *self = Self::default();
+    /// As [`buffer`](Self::buffer), with this one if there is none: for those who keep one that [`release`](Self::release)
+    /// gave them.
+    pub fn buffer_or(&mut self, spare: impl FnOnce() -> BytesMut) -> &mut BytesMut {
+        if self.buffer.capacity() == 0 {
+            self.buffer = spare();
         }
+        self.buffer()
+    }
+
+    /// Parts with the buffer, if no part of a request is in it; not with one that became large. For a connection that waits
+    /// for its peer.
+    pub fn release(&mut self) -> Option<BytesMut> {
+        if self.pending_bytes() > 0 || self.failed.is_some() {
+            return None;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let parts = Some(std::mem::take(&mut self.parts)).filter(|parts| parts.capacity() <= FEW);
+        let became_large = self.is_large;
+        *self = Self { parts: parts.unwrap_or_default(), ..Self::default() };
+        (!became_large).then_some(buffer)
     }
 
     /// The next request; `None` until all of it is there. Those of no arguments are passed over.

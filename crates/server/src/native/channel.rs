@@ -38,7 +38,7 @@ use super::{
     subjects::Subjects,
     subscription::{Next, Subscription},
 };
-use crate::{admission::Held, limits::MAX_TURNS};
+use crate::{admission::Held, limits::MAX_TURNS, spare};
 
 /// How far the channel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,8 @@ pub struct ChannelTask {
     stuck_since: Option<Instant>,
     /// Since when part of a frame has been there without the rest.
     frame_since: Option<Instant>,
+    /// The socket had nothing more when it was last asked in this poll, and will wake this task.
+    is_drained: bool,
 }
 
 impl ChannelTask {
@@ -120,6 +122,7 @@ impl ChannelTask {
             heard_since_tick: false,
             stuck_since: None,
             frame_since: None,
+            is_drained: false,
         }
     }
 
@@ -128,6 +131,7 @@ impl ChannelTask {
         self.subjects.woken_by(cx);
         self.now = Instant::now();
         self.is_alone = self.session.app.solitude.at_work(self.number, self.now);
+        self.is_drained = false;
         for _ in 0..MAX_TURNS {
             let heard = self.receive(cx);
             let mut moved = self.answer(cx) | heard;
@@ -164,12 +168,14 @@ impl ChannelTask {
             self.frame_since = None;
             return moved;
         }
-        match self.io.poll_read(cx, self.decoder.buffer()) {
+        if self.is_drained {
+            return moved;
+        }
+        match self.io.poll_read(cx, self.decoder.buffer_or(spare::take)) {
             Poll::Pending => {
-                if self.decoder.pending_bytes() == 0 {
-                    // An idle channel keeps no buffer.
-                    self.decoder.release();
-                }
+                self.is_drained = true;
+                // An idle channel keeps no buffer.
+                spare::keep(self.decoder.release());
             }
             Poll::Ready(Ok(0)) => {
                 // It sends no more, and may still take what is under way. What only waits, waits for nobody.
@@ -651,11 +657,11 @@ impl ChannelTask {
     }
 
     fn linger(&mut self, cx: &mut Context<'_>, since: Instant) -> bool {
-        let scratch = self.decoder.buffer();
+        let scratch = self.decoder.buffer_or(spare::take);
         scratch.clear();
         match self.io.poll_read(cx, scratch) {
             Poll::Ready(Ok(read)) if read > 0 => {
-                self.decoder.release();
+                spare::keep(self.decoder.release());
                 if self.now >= since + LINGER {
                     self.phase = Phase::Over;
                 }

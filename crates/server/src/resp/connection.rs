@@ -4,9 +4,10 @@
 //! ([`session`](super::session)).
 //!
 //! ```text
-//! one turn:  what is under way ─► commands ─► read once ─► commands ─► write
+//! one turn:  what is under way ─► commands ─► read, commands (twice at most) ─► write
 //! ```
-//! So what came with one read is answered with one write. Turns follow each other until none of the steps moves anything;
+//! So what came with one read is answered with one write, and the second read, which mostly finds nothing, leaves the task to
+//! be woken by its socket. Turns follow each other until none of the steps moves anything, or none could;
 //! the task is then woken by its socket, by what is under way, or by its clock.
 //!
 //! Back-pressure: while [`OUTBOX_BYTES`](crate::limits::OUTBOX_BYTES) or more wait for the client, no command of it is
@@ -26,7 +27,7 @@ use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 use thalweg_transport::{Channel, Outbox};
 
 use super::session::Session;
-use crate::{admission::Held, limits::MAX_TURNS};
+use crate::{admission::Held, limits::MAX_TURNS, spare};
 
 /// Bytes that wait to be looked at from which on nothing is read, unless they are less than a request.
 const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
@@ -70,6 +71,7 @@ pub struct Connection {
     phase: Phase,
     alarms: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
     opened: Instant,
+    /// When something was last received, or an alarm came.
     now: Instant,
     /// Since when the oldest command is being done whose reply is not sent.
     turn_since: Option<Instant>,
@@ -78,6 +80,10 @@ pub struct Connection {
     /// Since when part of a request has been there without the rest.
     partial_since: Option<Instant>,
     heard_since_tick: bool,
+    /// Alarms may have come, or are not listened for yet.
+    has_alarms: bool,
+    /// The socket had nothing more when it was last asked in this poll, and will wake this task.
+    is_drained: bool,
 }
 
 impl Connection {
@@ -91,7 +97,7 @@ impl Connection {
             let _ = stopping.wait_for(|stopping| *stopping).await;
             Alarm::Stop
         }));
-        let connection = Self {
+        let mut connection = Self {
             session,
             io,
             input: Input::new(),
@@ -107,6 +113,8 @@ impl Connection {
             stuck_since: None,
             partial_since: None,
             heard_since_tick: false,
+            has_alarms: true,
+            is_drained: false,
         };
         connection.tick_after(connection.pause());
         connection
@@ -119,7 +127,8 @@ impl Connection {
         (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
-    fn tick_after(&self, pause: Duration) {
+    fn tick_after(&mut self, pause: Duration) {
+        self.has_alarms = true;
         self.alarms.push(Box::pin(async move {
             tokio::time::sleep(pause).await;
             Alarm::Tick
@@ -131,25 +140,35 @@ impl Connection {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
         }
+        (self.has_alarms, self.is_drained) = (true, false);
         for _ in 0..MAX_TURNS {
-            self.now = Instant::now();
             let mut moved = self.look_at_clocks(cx);
             moved |= self.session.settle(cx, &mut self.out);
-            moved |= self.receive(cx);
-            // What has been proposed may be done already: then its replies go with the others.
-            moved |= self.session.settle(cx, &mut self.out);
+            if self.receive(cx) {
+                moved = true;
+                // What has been proposed may be done already: then its replies go with the others.
+                self.session.settle(cx, &mut self.out);
+            }
             moved |= self.send(cx);
             self.count();
             if self.phase == Phase::Over {
                 return Poll::Ready(());
             }
-            if !moved {
+            if !moved || self.is_at_rest() {
                 return Poll::Pending;
             }
         }
         // Others on this thread have a turn first.
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Whether one more turn would find nothing to do, which is plain after most requests: all has been read, done or
+    /// proposed, and sent.
+    fn is_at_rest(&self) -> bool {
+        let all_taken = self.input.pending_bytes() == 0 || self.session.is_under_way();
+        let is_quiet = self.phase == Phase::Open && !self.has_alarms && !self.session.subscribes_or_publishes();
+        is_quiet && self.is_drained && all_taken && self.out.is_empty()
     }
 
     fn count(&mut self) {
@@ -173,27 +192,36 @@ impl Connection {
             return self.linger(cx, since);
         }
         let mut moved = self.pump();
-        if self.phase != Phase::Open || (!self.is_hungry() && self.input.pending_bytes() >= MAX_UNREAD_BYTES) {
-            return moved;
-        }
-        match self.io.poll_read(cx, self.input.buffer()) {
-            Poll::Pending => self.input.release(),
-            Poll::Ready(Ok(0)) => {
-                // It sends no more, and may still take what is under way. What only waits, waits for nobody.
-                self.phase = Phase::Finishing;
-                self.session.stop_waiting();
-                moved = true;
+        // The second read mostly finds nothing, and has the socket wake this task.
+        for _ in 0..2 {
+            let is_full = !self.is_hungry() && self.input.pending_bytes() >= MAX_UNREAD_BYTES;
+            if self.phase != Phase::Open || self.is_drained || is_full {
+                return moved;
             }
-            Poll::Ready(Ok(read)) => {
-                self.session.resp.app.resp_metrics.received(read);
-                self.heard_since_tick = true;
-                self.turn_since = self.turn_since.or(Some(self.now));
-                self.pump();
-                moved = true;
-            }
-            Poll::Ready(Err(error)) => {
-                self.lost(&error);
-                return true;
+            match self.io.poll_read(cx, self.input.buffer_or(spare::take)) {
+                Poll::Pending => {
+                    self.is_drained = true;
+                    // An idle connection keeps no buffer.
+                    spare::keep(self.input.release());
+                }
+                Poll::Ready(Ok(0)) => {
+                    // It sends no more, and may still take what is under way. What only waits, waits for nobody.
+                    self.phase = Phase::Finishing;
+                    self.session.stop_waiting();
+                    moved = true;
+                }
+                Poll::Ready(Ok(read)) => {
+                    self.session.resp.app.resp_metrics.received(read);
+                    self.heard_since_tick = true;
+                    self.now = Instant::now();
+                    self.turn_since = self.turn_since.or(Some(self.now));
+                    self.pump();
+                    moved = true;
+                }
+                Poll::Ready(Err(error)) => {
+                    self.lost(&error);
+                    return true;
+                }
             }
         }
         moved
@@ -266,13 +294,13 @@ impl Connection {
                     return true;
                 }
                 Poll::Pending => {
-                    self.stuck_since = self.stuck_since.or(Some(self.now));
+                    self.stuck_since = self.stuck_since.or_else(|| Some(Instant::now()));
                     return moved;
                 }
             }
         }
         if self.phase == Phase::Finishing && !self.session.is_busy() && self.io.poll_close(cx).is_ready() {
-            self.phase = Phase::Lingering { since: self.now };
+            self.phase = Phase::Lingering { since: Instant::now() };
             // The next tick is far off: another one ends the lingering.
             self.tick_after(LINGER);
             moved = true;
@@ -283,9 +311,13 @@ impl Connection {
     // ----- ends
 
     fn look_at_clocks(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.has_alarms {
+            return false;
+        }
         let mut moved = false;
         while let Poll::Ready(Some(alarm)) = Pin::new(&mut self.alarms).poll_next(cx) {
             moved = true;
+            self.now = Instant::now();
             match alarm {
                 Alarm::Tick => self.tick(),
                 Alarm::Stop => {
@@ -296,6 +328,7 @@ impl Connection {
                 }
             }
         }
+        self.has_alarms = false;
         moved
     }
 

@@ -35,7 +35,7 @@ impl Durable {
     }
 
     fn build(&self, commands: &Commands, watched: &[Watched]) -> Result<(Vec<u8>, Purpose), WriteError> {
-        let mut builder = RedisBuilder::new(self.keyspace);
+        let mut builder = RedisBuilder::with_capacity(self.keyspace, commands.bytes());
         for (key, version) in watched {
             builder.watch(key, *version)?;
         }

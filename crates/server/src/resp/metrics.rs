@@ -46,6 +46,13 @@ static PLACES: LazyLock<Vec<(usize, usize)>> = LazyLock::new(|| {
     places
 });
 
+/// Where a command's counter is.
+fn place(command: &'static Command) -> usize {
+    let address = std::ptr::from_ref(command).addr();
+    let found = PLACES.binary_search_by_key(&address, |(address, _)| *address);
+    found.map_or(usize::MAX, |found| PLACES[found].1)
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         Self {
@@ -62,11 +69,9 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    fn commands(&self, command: &'static Command, count: u64) {
-        let places = &*PLACES;
-        let address = std::ptr::from_ref(command).addr();
-        if let Ok(found) = places.binary_search_by_key(&address, |(address, _)| *address) {
-            self.commands[places[found].1].fetch_add(count, Relaxed);
+    fn commands(&self, place: usize, count: u64) {
+        if let Some(counter) = self.commands.get(place) {
+            counter.fetch_add(count, Relaxed);
         }
     }
 
@@ -131,9 +136,11 @@ impl Metrics {
 /// What a session has counted and not told yet.
 #[derive(Debug, Default)]
 pub struct Tally {
-    command: Option<&'static Command>,
+    /// The last one, and the place of its counter.
+    last: Option<(&'static Command, usize)>,
+    /// How often it came and was not told.
     count: u64,
-    told: Vec<(&'static Command, u64)>,
+    told: Vec<(usize, u64)>,
     errors: u64,
 }
 
@@ -141,12 +148,17 @@ impl Tally {
     /// A command was done, or proposed.
     #[inline]
     pub fn command(&mut self, command: &'static Command) {
-        if self.command.is_some_and(|last| std::ptr::eq(last, command)) {
-            self.count += 1;
-            return;
+        match self.last {
+            Some((last, _)) if std::ptr::eq(last, command) => self.count += 1,
+            _ => self.another(command),
         }
-        if let Some(last) = self.command.replace(command) {
-            self.told.push((last, self.count));
+    }
+
+    fn another(&mut self, command: &'static Command) {
+        if let Some((_, place)) = self.last.replace((command, place(command)))
+            && self.count > 0
+        {
+            self.told.push((place, self.count));
         }
         self.count = 1;
     }
@@ -156,16 +168,16 @@ impl Tally {
         self.errors += 1;
     }
 
-    /// Tells what was counted. Gives the last command.
+    /// Tells what was counted. Gives the last command, if there was one since it last told.
     pub fn tell(&mut self, metrics: &Metrics) -> Option<&'static str> {
-        for (command, count) in self.told.drain(..) {
-            metrics.commands(command, count);
+        for (place, count) in self.told.drain(..) {
+            metrics.commands(place, count);
         }
         if self.errors > 0 {
             metrics.errors.fetch_add(std::mem::take(&mut self.errors), Relaxed);
         }
-        let last = self.command.take()?;
-        metrics.commands(last, std::mem::take(&mut self.count));
+        let (last, place) = self.last.filter(|_| self.count > 0)?;
+        metrics.commands(place, std::mem::take(&mut self.count));
         self.told.shrink_to(16);
         Some(last.name)
     }

@@ -173,6 +173,16 @@ impl Session {
         self.under_way.is_some() || self.blocked.is_some() || self.publishing.is_blocked()
     }
 
+    /// Whether a burst is on its way to the log.
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Whether messages may come to it, or wait to be published.
+    pub fn subscribes_or_publishes(&self) -> bool {
+        self.subscriber.is_subscribed() || self.publishing.is_blocked()
+    }
+
     /// Whether it waits in a blocking read: for that, nobody waits for it.
     pub fn is_blocked(&self) -> bool {
         self.blocked.is_some() && self.under_way.is_none()

@@ -1,0 +1,78 @@
+//! Spare receive buffers.
+//!
+//! Owns: one buffer a thread at most. A connection whose socket has nothing parts with its buffer, so that idle connections
+//! have none, and the next one on that thread which reads gets it: the allocator would be asked for 64 KiB, and given them
+//! back, with every request.
+//!
+//! Bound: buffers that have become large are not kept (`Input::release`, `Decoder::release`).
+
+use std::cell::Cell;
+
+use bytes::BytesMut;
+
+thread_local! {
+    static SPARE: Cell<Option<BytesMut>> = const { Cell::new(None) };
+}
+
+/// The thread's spare buffer, empty; a new one without memory if there is none.
+pub fn take() -> BytesMut {
+    SPARE.with(Cell::take).unwrap_or_default()
+}
+
+/// What a connection parted with becomes the thread's spare buffer.
+pub fn keep(buffer: Option<BytesMut>) {
+    if let Some(buffer) = buffer.filter(|buffer| buffer.capacity() > 0) {
+        SPARE.with(|spare| spare.set(Some(buffer)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_redis::wire::{Input, READ_BYTES, Trust};
+    use thalweg_wire::Decoder;
+
+    use super::*;
+
+    #[test]
+    fn connections_of_a_thread_read_into_the_same_memory() {
+        let (mut first, mut second, mut native) = (Input::new(), Input::new(), Decoder::new());
+        assert_eq!(take().capacity(), 0);
+        first.buffer_or(take).extend_from_slice(b"PING\r\n");
+        let memory = first.buffer_or(take).as_ptr();
+        assert_eq!(first.next(Trust::Known).unwrap().unwrap().name(), b"PING");
+        keep(first.release());
+        let again = second.buffer_or(take);
+        assert!(again.is_empty() && again.capacity() >= READ_BYTES);
+        assert_eq!(again.as_ptr(), memory);
+        keep(second.release());
+        assert_eq!(native.buffer_or(take).as_ptr(), memory);
+        // Another thread has none.
+        std::thread::spawn(|| assert_eq!(take().capacity(), 0)).join().unwrap();
+    }
+
+    #[test]
+    fn half_a_request_keeps_its_buffer_and_a_large_one_is_not_spare() {
+        let mut input = Input::new();
+        input.buffer_or(take).extend_from_slice(b"*2\r\n$3\r\nGET\r\n$500000\r\n");
+        assert!(input.next(Trust::Known).unwrap().is_none());
+        keep(input.release());
+        assert!(input.pending_bytes() > 0);
+        while input.next(Trust::Known).unwrap().is_none() {
+            input.buffer_or(take).extend_from_slice(&[b'x'; 10_000]);
+        }
+        input.next(Trust::Known).unwrap_err();
+        let mut input = Input::new();
+        input.buffer_or(take).extend_from_slice(b"*2\r\n$3\r\nGET\r\n$500000\r\n");
+        let mut left = 500_000;
+        while left > 0 {
+            let more = left.min(10_000);
+            input.buffer_or(take).extend_from_slice(&vec![b'x'; more]);
+            left -= more;
+            assert!(input.next(Trust::Known).unwrap().is_none());
+        }
+        input.buffer_or(take).extend_from_slice(b"\r\n");
+        assert_eq!(input.next(Trust::Known).unwrap().unwrap().len(), 2);
+        keep(input.release());
+        assert_eq!((input.pending_bytes(), take().capacity()), (0, 0));
+    }
+}
