@@ -17,7 +17,9 @@
 //!    once and never again before the arena is dropped.
 //! 2. All of a node and its first version is written before its offset is stored anywhere; stores of
 //!    offsets are `Release`, loads `Acquire`. So whoever can name an offset sees what is behind it.
-//! 3. After that only `newest`, `prev` and the `next`s change, and those are atomics.
+//! 3. After that only `newest`, `prev` and the `next`s change, and those are atomics; and, as long as the batch that
+//!    wrote a version is being written, what that version says. Readers look at no more of such a version than its batch
+//!    and `older`, which stay: the memtable shows them batches that are complete.
 
 use rustix::mm::{Advice, madvise};
 use std::{
@@ -236,12 +238,24 @@ impl ArenaWriter {
         Ok(node as u32)
     }
 
-    /// Writes a version in front of the older ones of a node, and publishes it.
+    /// Writes a version in front of the older ones of a node, and publishes it; or over one of the same batch, which is
+    /// being written, if there is room: nobody will ever see that one.
     pub(super) fn push_version(&mut self, node: Node<'_>, batch: u32, value: Option<&[u8]>) -> Result<(), Full> {
-        let version = self.reserve(version_bytes(value.map_or(0, <[u8]>::len)))?;
         let newest = node.atomic(NEWEST);
+        let older = newest.load(Ordering::Relaxed);
+        let bytes = version_bytes(value.map_or(0, <[u8]>::len));
+        if let Some(version) = node.version(older)
+            && version.batch() == batch
+            && bytes <= version_bytes(version.value().map_or(0, <[u8]>::len))
+        {
+            // SAFETY: the version was reserved with at least so many bytes. Readers don't look at its length and value
+            // (invariant 3); nor does anybody who has this writer to itself.
+            unsafe { self.write_value(older as usize, value) };
+            return Ok(());
+        }
+        let version = self.reserve(bytes)?;
         // SAFETY: the range was just reserved, so nobody else knows it (invariant 1).
-        unsafe { self.write_version(version, batch, newest.load(Ordering::Relaxed), value) };
+        unsafe { self.write_version(version, batch, older, value) };
         newest.store(version as u32, Ordering::Release);
         Ok(())
     }
@@ -260,6 +274,15 @@ impl ArenaWriter {
         unsafe {
             self.arena.at(at).cast::<u32>().write(batch);
             self.arena.at(at + OLDER).cast::<u32>().write(older);
+            self.write_value(at, value);
+        }
+    }
+
+    /// # Safety
+    /// `[at, at + version_bytes(value.len()))` was reserved, and nobody looks at the length and value of the version there.
+    unsafe fn write_value(&self, at: usize, value: Option<&[u8]>) {
+        // SAFETY: see above; the caller's range covers the header and the value.
+        unsafe {
             self.arena.at(at + VALUE_LEN).cast::<u32>().write(value.map_or(TOMBSTONE, |value| value.len() as u32));
             if let Some(value) = value {
                 self.arena.at(at + VERSION_HEADER_BYTES).copy_from_nonoverlapping(value.as_ptr(), value.len());

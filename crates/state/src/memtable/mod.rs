@@ -8,7 +8,8 @@
 //! Invariants: batches are numbered from 1 and become visible as a whole, by one store of the number,
 //! after all their changes are in the index and linked or waiting to be. A reader that took the number sees
 //! exactly the batches up to it.
-//! Within a batch the last change of a key wins: it becomes the newest of the versions of that batch.
+//! Within a batch the last change of a key wins: it becomes the newest of the versions of that batch, mostly in the place
+//! of the one before, which nobody has seen. Readers never look into a batch that is not visible, whatever they ask for.
 
 mod arena;
 mod hash_index;
@@ -37,7 +38,7 @@ use skip_list::SkipList;
 pub struct BatchNumber(u32);
 
 impl BatchNumber {
-    /// Everything, in a memtable that no longer changes.
+    /// Every batch that is complete.
     pub const MAX: Self = Self(u32::MAX);
 }
 
@@ -184,6 +185,12 @@ impl Memtable {
         BatchNumber(self.visible.load(Ordering::Acquire))
     }
 
+    /// What is complete of the batches up to `upto`: the rest is still being written.
+    #[inline]
+    fn complete(&self, upto: BatchNumber) -> u32 {
+        upto.min(self.visible()).0
+    }
+
     /// What the batches up to `upto` say of a key; `None` if they don't mention it.
     #[inline]
     #[must_use]
@@ -191,8 +198,9 @@ impl Memtable {
         if self.is_empty() {
             return None;
         }
+        let upto = self.complete(upto);
         let needle = Needle::new(key);
-        let version = self.node_of(&needle, needle.hash(), || self.order.settle(&self.list))?.version_at(upto.0)?;
+        let version = self.node_of(&needle, needle.hash(), || self.order.settle(&self.list))?.version_at(upto)?;
         Some(version.value().map_or(Entry::Deleted, Entry::Value))
     }
 
@@ -229,8 +237,9 @@ impl Memtable {
     /// Everything, in ascending order.
     #[must_use]
     pub fn iter(&self, upto: BatchNumber) -> Range<'_> {
+        let upto = self.complete(upto);
         self.order.settle(&self.list);
-        Range { list: &self.list, next: self.list.first(), direction: Direction::Forward, end: End::None, upto: upto.0 }
+        Range { list: &self.list, next: self.list.first(), direction: Direction::Forward, end: End::None, upto }
     }
 
     /// How many keys it mentions.
@@ -298,13 +307,13 @@ impl<'a> Range<'a> {
         direction: Direction,
         upto: BatchNumber,
     ) -> Self {
-        let list = &memtable.list;
+        let (list, upto) = (&memtable.list, memtable.complete(upto));
         memtable.order.settle(list);
         let (next, end) = match direction {
             Direction::Forward => (first_from(list, lower), End::new(upper)),
             Direction::Reverse => (last_to(list, upper), End::new(lower)),
         };
-        Self { list, next, direction, end, upto: upto.0 }
+        Self { list, next, direction, end, upto }
     }
 
     #[inline]

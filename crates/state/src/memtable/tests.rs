@@ -133,6 +133,41 @@ fn order_is_right_however_many_keys_wait_for_theirs() {
 }
 
 #[test]
+fn a_batch_that_writes_a_key_again_and_again_takes_room_for_it_once() {
+    let (memtable, mut writer) = Memtable::create(1 << 20);
+    let used_by = |writer: &mut MemtableWriter, values: &[Option<&[u8]>]| {
+        let (before, mut batch) = (memtable.used_bytes(), WriteBatch::new());
+        for value in values {
+            match value {
+                Some(value) => batch.put(&[b"key"], &[value]),
+                None => batch.delete(&[b"key"]),
+            }
+        }
+        writer.apply(&batch).unwrap();
+        memtable.used_bytes() - before
+    };
+    let of_last = || memtable.get(b"key", memtable.visible());
+    used_by(&mut writer, &[Some(&[1; 100])]);
+    let before = memtable.visible();
+    let once = used_by(&mut writer, &[Some(&[2; 100])]);
+    let again: Vec<_> = (0..50).map(|number| Some([number; 100])).collect();
+    let again: Vec<_> = again.iter().map(|value| value.as_ref().map(|value| &value[..])).collect();
+    assert_eq!(used_by(&mut writer, &again), once);
+    assert_eq!(of_last(), Some(Entry::Value(&[49; 100])));
+    assert_eq!(used_by(&mut writer, &[Some(&[3; 100]), None]), once, "a delete needs no room of its own");
+    assert_eq!(of_last(), Some(Entry::Deleted));
+    assert_eq!(used_by(&mut writer, &[Some(&[4; 100]), Some(&[5; 10])]), once, "nor does what is shorter");
+    assert_eq!(of_last(), Some(Entry::Value(&[5; 10])));
+    assert!(used_by(&mut writer, &[Some(b"6"), Some(&[7; 100])]) > once, "what is longer does");
+    assert_eq!(of_last(), Some(Entry::Value(&[7; 100])));
+    assert_eq!(memtable.get(b"key", before), Some(Entry::Value(&[1; 100])), "what was seen stays");
+    assert_eq!(
+        memtable.iter(BatchNumber(before.0 + 2)).map(owned).collect::<Vec<_>>(),
+        [(b"key".to_vec(), Some(vec![49; 100]))]
+    );
+}
+
+#[test]
 fn a_full_memtable_refuses_the_whole_batch() {
     let (memtable, mut writer) = Memtable::create(2_000);
     let mut batch = WriteBatch::new();
@@ -171,6 +206,8 @@ fn readers_see_whole_batches_while_the_writer_writes() {
             scope.spawn(move || {
                 while !done.load(Ordering::Relaxed) {
                     let upto = memtable.visible();
+                    let newest = memtable.get(b"fixed 0003", BatchNumber::MAX);
+                    assert_ne!(newest, Some(Entry::Value(&u64::MAX.to_le_bytes())), "a batch that is not complete");
                     // Every batch writes its number under all the fixed keys, and one key of its own.
                     let mut seen = None;
                     let mut own = 0;
@@ -191,8 +228,11 @@ fn readers_see_whole_batches_while_the_writer_writes() {
         let mut batch = WriteBatch::new();
         for number in 1..=batches {
             batch.clear();
-            for key in 0..10 {
-                batch.put(&[format!("fixed {key:04}").as_bytes()], &[&number.to_le_bytes()]);
+            // What a batch writes before its last word is seen by nobody.
+            for value in [u64::MAX, number] {
+                for key in 0..10 {
+                    batch.put(&[format!("fixed {key:04}").as_bytes()], &[&value.to_le_bytes()]);
+                }
             }
             batch.put(&[b"own", &number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()], &[b""]);
             writer.apply(&batch).unwrap();
