@@ -145,6 +145,17 @@ impl WriteBatch {
         }
     }
 
+    /// Lets the change of that number put another value, if it puts one of the same length. What has changed the key
+    /// since then would still win.
+    pub(crate) fn put_again(&mut self, number: u32, value: &[u8]) -> bool {
+        let Some(op) = self.ops.get(number as usize).filter(|op| op.value_len as usize == value.len()) else {
+            return false;
+        };
+        let value_at = (op.key_at + op.key_len) as usize;
+        self.bytes[value_at..value_at + value.len()].copy_from_slice(value);
+        true
+    }
+
     /// Takes back all changes but the first so many.
     pub(crate) fn truncate(&mut self, len: usize) {
         if let Some(op) = self.ops.get(len) {

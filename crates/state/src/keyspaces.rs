@@ -406,7 +406,13 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
         (StoredRef::Collection(_), false) => FORM_COLLECTION,
         (StoredRef::Collection(_), true) => FORM_COLLECTION_ENDING,
     };
-    let mut row = value_head(form, revision).to_vec();
+    let place_len = match value {
+        StoredRef::Inline(bytes) => bytes.len(),
+        StoredRef::Blob(_) => BlobRef::ENCODED_LEN,
+        StoredRef::Collection(collection) => COLLECTION_HEAD_LEN + collection.meta.len(),
+    };
+    let mut row = Vec::with_capacity(HEAD_LEN + Expiry::ENCODED_LEN + place_len);
+    row.extend_from_slice(&value_head(form, revision));
     if ends {
         row.extend_from_slice(&expiry.encode());
     }

@@ -1,6 +1,6 @@
 //! Redis commands in the log: what they do to the map beside what they answer, and what others do to hashes.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
 use thalweg_redis::{Collection, Kind, Reply, StoreError};
 use thalweg_state::{
@@ -473,6 +473,83 @@ fn deleting_and_renaming_costs_the_same_whatever_the_key_holds() {
             let (one, many) = (cost(fill, 1, words), cost(fill, 3000, words));
             assert!(one == many && many < 16, "{words} after {fill}: {one} rows, and {many} rows");
         }
+    }
+}
+
+#[test]
+fn commands_that_change_one_collection_write_its_row_once() {
+    let changes = |commands: u64| {
+        let mut bench = bench(MachineOptions::default());
+        run(&mut bench, "XADD s 0-1 f v");
+        let before = bench.backend.changes.load(Ordering::Relaxed);
+        let ids: Vec<String> = (1..=commands).map(|at| format!("{at}-1")).collect();
+        let mut adds: Vec<[&[u8]; 5]> = Vec::new();
+        for id in &ids {
+            adds.push([b"XADD", b"s", id.as_bytes(), b"f", b"v"]);
+        }
+        bench.run(2, &[batch(KS, &adds.iter().map(|add| &add[..]).collect::<Vec<_>>())]);
+        assert_eq!(run(&mut bench, "XLEN s"), Reply::Integer(commands as i64 + 1));
+        bench.backend.changes.load(Ordering::Relaxed) - before
+    };
+    assert_eq!(changes(100) - changes(1), 99, "a part each");
+}
+
+#[test]
+fn commands_of_one_batch_leave_what_they_leave_one_after_the_other() {
+    let words = [
+        "XADD s 1-1 f v",
+        "XADD s 2-1 f v",
+        "DEL s",
+        "XADD s 1-1 f w",
+        "XADD t 1-1 f v",
+        "XADD s 2-1 f w",
+        "XGROUP CREATE s g 0",
+        "XADD s 3-1 f w",
+        "PEXPIRE s 100000",
+        "XADD s 4-1 f w",
+        "RENAME s u",
+        "XADD s 5-5 f x",
+        "XADD s 5-5 f refused",
+        "XADD u 6-1 f w",
+        "SET t string",
+        "XADD t 2-1 f refused",
+        "DEL t",
+        "XADD t 7-1 f v",
+        "SET t string",
+        "DEL t",
+        "XADD t 8-1 f v",
+        "HSET h a 1",
+        "HSET h b 2",
+        "HDEL h a b",
+        "HSET h c 3",
+        "XADD s 6-6 f y",
+        "PEXPIREAT s 0",
+        "XADD s 1-1 f y",
+        "FLUSHDB",
+        "XADD s 1-1 f z",
+        "XADD s 2-2 f z",
+    ];
+    // Of the rows of keys all but the revisions.
+    let rows = |bench: &Bench| -> Vec<_> {
+        let is_told = |key: &[u8]| matches!(key[0], 0x07 | 0x08 | 0x10 | 0x13 | 0x15);
+        let told = bench.backend.dump().into_iter().filter(|(key, _)| is_told(key));
+        let row = |(key, mut value): (Vec<u8>, Vec<u8>)| {
+            if key[0] == 0x10 {
+                value.drain(1..9);
+            }
+            (key, value)
+        };
+        told.map(row).collect()
+    };
+    let mut singly = bench(MachineOptions::default());
+    for (number, last) in words.iter().enumerate() {
+        run(&mut singly, last);
+        let mut together = bench(MachineOptions::default());
+        let commands: Vec<Vec<&[u8]>> =
+            words[..=number].iter().map(|words| words.split(' ').map(str::as_bytes).collect()).collect();
+        together.run(2, &[batch(KS, &commands.iter().map(Vec::as_slice).collect::<Vec<_>>())]);
+        assert_eq!(rows(&together), rows(&singly), "up to {last}");
+        assert_eq!(counts(&together), counts(&singly), "up to {last}");
     }
 }
 

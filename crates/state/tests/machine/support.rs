@@ -27,6 +27,8 @@ pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 pub struct MapBackend {
     state: Mutex<(Arc<Map>, Option<Applied>)>,
     pub reads: AtomicU64,
+    /// Changes in all batches.
+    pub changes: AtomicU64,
     /// Applies that fail from now on.
     pub failures: AtomicU64,
 }
@@ -54,6 +56,7 @@ impl Backend for MapBackend {
         }
         let mut state = self.state.lock().unwrap();
         let map = Arc::make_mut(&mut state.0);
+        self.changes.fetch_add(batch.len() as u64, Ordering::Relaxed);
         for change in batch.changes() {
             match change {
                 Change::Put(key, value) => {

@@ -12,7 +12,7 @@ use crate::{
     expiry::{Expiry, deadline_prefix},
     history::KeyChange,
     keys::data_prefix,
-    keyspaces::{FORM_INLINE, StoredRef, value_head},
+    keyspaces::{FORM_INLINE, StoredRef, StoredValue, encode_value, value_head},
     liveness::BlobKind,
     machine::{
         MachineError,
@@ -61,6 +61,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
         let (keyspace, at) = (self.keyspace, within(self.at, offset));
         let before = replaced(self.applying, self.overlay, keyspace, key)?;
         self.use_revision();
+        self.last_row = None;
         if let Some(before) = before.filter(|before| before.expiry != Expiry::NEVER) {
             replace_ends(self.applying, keyspace, key, &before.expiry, &Expiry::NEVER)?;
         }
@@ -85,12 +86,19 @@ impl<'a> RedisStore<'_, '_, 'a> {
         }
     }
 
-    fn perform(&mut self, effect: Effect<'_>) -> Result<(), MachineError> {
+    fn perform(&mut self, effect: Effect<'a>) -> Result<(), MachineError> {
         let keyspace = self.keyspace;
+        let last_row = self.last_row.take();
         match effect {
             Effect::Put { key, live, before, shows } => {
                 replace_ends(self.applying, keyspace, key, &before, &live.expiry)?;
-                put(self.applying, keyspace, key, &live, shows);
+                match &live.value {
+                    LiveValue::Stored(value @ StoredValue::Collection(_)) if shows == Shows::Nothing => {
+                        let row = encode_value(live.revision, &live.expiry, value.as_ref());
+                        self.put_collection(key, &row, last_row);
+                    }
+                    _ => put(self.applying, keyspace, key, &live, shows),
+                }
             }
             Effect::Delete { key, before, has_ended } => {
                 let change =
@@ -107,6 +115,17 @@ impl<'a> RedisStore<'_, '_, 'a> {
             }
         }
         Ok(())
+    }
+
+    /// Writes the row of a key that holds a collection: in the place of the one before, if that was the last one written.
+    /// Commands that add to one stream change its row again and again.
+    fn put_collection(&mut self, key: &'a [u8], row: &[u8], last_row: Option<(&'a [u8], u32)>) {
+        let batch = &mut self.applying.applier.batch;
+        self.last_row = last_row.filter(|(last, change)| *last == key && batch.put_again(*change, row));
+        if self.last_row.is_none() {
+            batch.put(&[&data_prefix(self.keyspace), key], &[row]);
+            self.last_row = Some((key, batch.len() as u32 - 1));
+        }
     }
 }
 

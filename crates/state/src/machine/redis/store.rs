@@ -85,6 +85,8 @@ pub(super) struct RedisStore<'s, 'm, 'a> {
     pub(super) counted: Vec<CountChange>,
     /// Of the current command.
     pub(super) superseded: Vec<Superseded>,
+    /// The key of which a row was written last, if that holds a collection, and which change of the entry's batch that is.
+    pub(super) last_row: Option<(&'a [u8], u32)>,
     /// Of the batch.
     pub(super) read_bytes: Cell<usize>,
     pub(super) max_read_bytes: usize,
@@ -124,6 +126,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
             effects: Vec::new(),
             counted: Vec::new(),
             superseded: Vec::new(),
+            last_row: None,
             read_bytes: Cell::new(0),
             max_read_bytes: MAX_REDIS_READ_BYTES.min(left(totals.read_bytes)),
             written_bytes: 0,
