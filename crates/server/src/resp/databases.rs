@@ -74,9 +74,14 @@ impl Databases {
             let number = *number;
             let database = match wanted {
                 RespDatabase::Keyspace(name) => {
-                    let created = app.db.create_keyspace(name, &Durable::config()).await;
-                    let (keyspace, _) =
-                        created.map_err(|error| DatabaseError::Keyspace { number, name: name.clone(), error })?;
+                    // One that is there is not asked for in the log, which may take nothing: a server on a full disk starts.
+                    let keyspace = match app.db.blocking().find_keyspace(name) {
+                        Some(found) => found,
+                        None => {
+                            let created = app.db.create_keyspace(name, &Durable::config()).await;
+                            created.map_err(|error| DatabaseError::Keyspace { number, name: name.clone(), error })?.0
+                        }
+                    };
                     Database::Batched(Arc::new(Durable::new(&app.db, &keyspace, app.config.durability)))
                 }
                 RespDatabase::Cache(name) => {

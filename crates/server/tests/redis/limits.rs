@@ -3,14 +3,19 @@
 //!
 //! What they cost in memory is measured from outside, in `thalweg/tests/redis_limits.rs`.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tempfile::TempDir;
+use thalweg_disk::SimDisk;
 use thalweg_engine::{Database, Options};
 use thalweg_server::{
     Config,
     config::{ByteSize, Setting, Span},
 };
+use thalweg_types::SystemClock;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::support::{
@@ -372,5 +377,28 @@ async fn bytes_of_large_requests_have_a_bound_and_come_back() {
     }
     assert_eq!(client.call(&format!("SET k {}", "x".repeat(3 << 20))).await, "+OK");
     assert_eq!(client.call("STRLEN k").await, format!(":{}", 3 << 20));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_keeps_no_server_from_starting() {
+    let disk = SimDisk::new(1);
+    let mut config = config();
+    serving(&mut config);
+    let options = Options { reserve_bytes: 256 * 1024, segment_bytes: 64 * 1024, ..small_options(&config) };
+    let open =
+        || Database::open_on(Arc::new(disk.clone()), Arc::new(SystemClock::default()), 1, options.clone()).unwrap();
+    let node = Node::over(config.clone(), open()).await;
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.call("SET a 1").await, "+OK");
+    node.stop().await;
+    drop(client);
+    disk.set_capacity(1);
+    let node = Node::over(config, open()).await;
+    let mut client = Resp::connect(&node).await;
+    assert_eq!(client.call("GET a").await, "$1 1");
+    assert!(client.call("SET a 2").await.starts_with("-BUSY disk full"));
+    assert_eq!(client.call("DEL a").await, ":1");
+    disk.set_capacity(u64::MAX / 2);
     node.stop().await;
 }
