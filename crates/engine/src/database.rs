@@ -67,7 +67,7 @@ pub struct Ack {
 pub enum Health {
     /// They are.
     Good,
-    /// Writes of new data are refused; reads, deletes and trims go on.
+    /// Writes of new data are refused, or will be when the segment in use is full; reads, deletes and trims go on.
     DiskFull {
         /// Bytes free.
         free_bytes: u64,
@@ -343,9 +343,9 @@ impl Inner {
         self.open.disk.free_bytes().unwrap_or(u64::MAX)
     }
 
-    /// Whether new data is refused for want of space.
+    /// Whether new data is refused for want of space, or will be when the segment in use is full.
     pub(crate) fn is_disk_full(&self) -> bool {
-        self.free_bytes() < self.options.reserve_bytes
+        self.open.log.short_bytes() > 0
     }
 
     /// Remembers how a round of maintenance ended, for [`Stats`].

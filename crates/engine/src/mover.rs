@@ -1,6 +1,7 @@
 //! Getting log space back: which segments can be freed, and copying forward what keeps others.
 //!
-//! A segment that the log calls freeable (released by the state, below the history floor) may still be
+//! A segment that the log calls freeable (released by the state, below the history floor; on a full disk also above it, as
+//! many of the oldest as it takes until new data is taken again) may still be
 //! pointed into by stream batches and large values. Stream bytes are counted exactly by the state.
 //! Values are not, because a blind overwrite reads nothing: so a segment with values is walked, and each
 //! value is looked up. When little of a segment is live, those bytes are copied forward, and the segment
@@ -77,7 +78,14 @@ struct Live {
 
 impl Mover {
     pub(crate) fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
-        let freeable = inner.open.log.freeable(inner.open.solo.now());
+        let now = inner.open.solo.now();
+        let mut freeable = inner.open.log.freeable(now);
+        let below_floor = freeable.len();
+        // A full disk gives up history, the oldest first, as far as it is short of bytes.
+        let mut short_bytes = inner.open.log.short_bytes();
+        if short_bytes > 0 {
+            freeable.extend(inner.open.log.kept_for_history(now));
+        }
         if freeable.is_empty() {
             return Ok(());
         }
@@ -85,9 +93,13 @@ impl Mover {
         self.seen.retain(|generation, _| freeable.iter().any(|segment| segment.generation == *generation));
         let (mut walks, mut records) = (0, 0);
         let mut free = Vec::new();
-        for segment in freeable {
+        for (number, segment) in freeable.into_iter().enumerate() {
+            if number >= below_floor && short_bytes == 0 {
+                break;
+            }
             let live = liveness.get(&segment.generation).copied().unwrap_or_default();
             if live.bytes() == 0 || self.is_drained(inner, &segment) {
+                short_bytes = short_bytes.saturating_sub(inner.options.segment_bytes.into());
                 free.push(segment);
                 continue;
             }

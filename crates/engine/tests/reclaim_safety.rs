@@ -11,9 +11,9 @@ use std::{
 };
 
 use common::{Rng, batch, clock, read_all, seed, small};
-use thalweg_disk::{SimDisk, sim::PowerLoss};
+use thalweg_disk::{Disk as _, SimDisk, sim::PowerLoss};
 use thalweg_engine::{
-    BackendKind, Database, Options,
+    BackendKind, Database, Health, Options,
     types::{Durability, Offset},
 };
 
@@ -80,4 +80,43 @@ fn deleting_brings_a_full_disk_back() {
         assert!(Instant::now() < deadline, "there is no room: {error}");
         thread::yield_now();
     }
+}
+
+#[test]
+fn a_full_disk_gives_up_as_much_history_as_it_must() {
+    let seed = seed(6);
+    let disk = SimDisk::new(seed);
+    let options = Options {
+        reserve_bytes: 256 * 1024,
+        history_bytes: 1 << 30,
+        history_age: Duration::from_secs(3600),
+        ..small(BackendKind::Memory)
+    };
+    let db = open(&disk, options).with_durability(Durability::Os);
+    let stream = db.stream("s").unwrap();
+    disk.set_capacity(4 * 1024 * 1024);
+    let mut rng = Rng(seed);
+    let mut appended = 0;
+    while disk.free_bytes().unwrap() > 1024 * 1024 {
+        stream.append(&batch(&[rng.bytes(500)])).unwrap();
+        appended += 1;
+    }
+    stream.trim(Offset(appended)).unwrap();
+    db.flush().unwrap();
+    let freed: u64 = (0..20).map(|_| db.maintain().unwrap().freed_segments).sum();
+    assert_eq!(freed, 0, "history keeps what nothing else does");
+    // A round may find other room first, such as that of a journal which the state needs no longer.
+    let freed = (0..50).find_map(|_| {
+        while stream.append(&batch(&[rng.bytes(500)])).is_ok() {}
+        assert!(matches!(db.health(), Health::DiskFull { .. }), "what is refused is told");
+        Some(db.maintain().unwrap().freed_segments).filter(|freed| *freed > 0)
+    });
+    let (freed, segments) = (freed.expect("history goes"), db.stats().log.segments);
+    // The log's background thread makes room of them.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = stream.append(&batch(&[rng.bytes(500)])) {
+        assert!(Instant::now() < deadline, "there is no room: {error}");
+        thread::yield_now();
+    }
+    assert!(freed < segments / 2, "{freed} segments were given up, and {segments} are left");
 }

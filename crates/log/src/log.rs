@@ -26,6 +26,7 @@ use crate::{
     record::{Appended, Draft, Purpose},
     recovery,
     segment::Table,
+    space::History,
     syncer::Syncer,
     writer::Core,
 };
@@ -284,7 +285,20 @@ impl Log {
     /// points into them.
     #[must_use]
     pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
-        self.shared().freeable(now)
+        self.shared().released_segments(now, History::Past)
+    }
+
+    /// Sealed segments that are wholly released, and that history alone keeps, oldest first: for who must have their
+    /// space. May be freed as those that are [`freeable`](Self::freeable).
+    #[must_use]
+    pub fn kept_for_history(&self, now: SpaceTime) -> Vec<SegmentInfo> {
+        self.shared().released_segments(now, History::Kept)
+    }
+
+    /// Bytes that must become free on the disk before the log takes data as far as a segment more; none: it does.
+    #[must_use]
+    pub fn short_bytes(&self) -> u64 {
+        self.shared().spares.short_bytes()
     }
 
     /// Frees a sealed and released segment for recycling. Readers that hold it go on; later reads answer `Gone`.

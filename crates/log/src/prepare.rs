@@ -254,6 +254,14 @@ impl Spares {
         (free, low)
     }
 
+    /// Bytes that must become free before data is taken as far as a segment more: those below the reserve, and of the
+    /// spares that are missing, of which data leaves the last. None: it is.
+    pub fn short_bytes(&self) -> u64 {
+        let missing = 2_u64.saturating_sub(self.ready_count() as u64);
+        let wanted = self.reserve_bytes.saturating_add(missing * u64::from(self.segment_bytes));
+        wanted.saturating_sub(self.look().0)
+    }
+
     pub fn stop(&self) {
         self.state().stop = true;
         self.work.notify_all();

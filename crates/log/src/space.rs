@@ -9,6 +9,15 @@ use thalweg_types::{Generation, Lsn, SpaceTime};
 
 use crate::{errors::AppendError, log::Shared, options::SegmentInfo};
 
+/// On which side of the history floor a segment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// Below it: nothing but what points into it keeps it.
+    Past,
+    /// Above it.
+    Kept,
+}
+
 impl Shared {
     pub fn release(&self, lsn: Lsn) {
         self.released.fetch_max(lsn.0, Ordering::AcqRel);
@@ -18,23 +27,24 @@ impl Shared {
         Lsn(self.released.load(Ordering::Acquire))
     }
 
-    pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
+    /// Sealed segments that are wholly released, oldest first: those below the history floor, or those that it keeps.
+    pub fn released_segments(&self, now: SpaceTime, kept: History) -> Vec<SegmentInfo> {
         let released = self.released();
         let oldest_kept = now.minus(self.options.history_age);
         let table = self.table.load_full();
         let mut bytes_after = 0;
-        let mut freeable: Vec<SegmentInfo> = Vec::new();
+        let mut found: Vec<SegmentInfo> = Vec::new();
         for segment in table.0.iter().rev() {
             let info = segment.info();
             // Kept while it is both near enough to the end and young enough.
             let in_history = bytes_after < self.options.history_bytes && info.last_time > oldest_kept;
             bytes_after += u64::from(info.bytes);
-            if !info.active && info.next <= released && !in_history {
-                freeable.push(info);
+            if !info.active && info.next <= released && in_history == (kept == History::Kept) {
+                found.push(info);
             }
         }
-        freeable.reverse();
-        freeable
+        found.reverse();
+        found
     }
 
     pub fn free(&self, generation: Generation) -> Result<(), AppendError> {
