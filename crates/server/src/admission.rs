@@ -11,7 +11,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use crate::config::Config;
+use bytes::Bytes;
+
+use crate::{config::Config, limits::COUNTED_REPLY_BYTES};
 
 /// A bounded amount of something.
 #[derive(Debug)]
@@ -50,6 +52,11 @@ impl Bound {
     pub fn count(self: &Arc<Self>) -> Held {
         self.used.fetch_add(1, Ordering::Relaxed);
         Held { bound: Arc::clone(self), amount: 1 }
+    }
+
+    /// Holds nothing yet.
+    pub fn nothing(self: &Arc<Self>) -> Held {
+        Held { bound: Arc::clone(self), amount: 0 }
     }
 
     /// How much is taken.
@@ -92,6 +99,21 @@ impl Held {
     }
 }
 
+impl Held {
+    /// Takes more, room or not: of what is there already.
+    pub fn count(&mut self, amount: u64) {
+        self.bound.used.fetch_add(amount, Ordering::Relaxed);
+        self.amount += amount;
+    }
+
+    /// Gives back what is above this.
+    pub fn shrink_to(&mut self, amount: u64) {
+        let less = self.amount.saturating_sub(amount);
+        self.bound.used.fetch_sub(less, Ordering::Relaxed);
+        self.amount -= less;
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.bound.used.fetch_sub(self.amount, Ordering::Relaxed);
@@ -105,6 +127,8 @@ pub struct Admission {
     pub requests: Arc<Bound>,
     /// Bytes of request bodies.
     pub body_bytes: Arc<Bound>,
+    /// Bytes of large replies that wait for their clients.
+    pub reply_bytes: Arc<Bound>,
     /// Scans and record reads that are being streamed.
     pub scans: Arc<Bound>,
     /// Event-stream tails.
@@ -124,6 +148,7 @@ impl Admission {
         Self {
             requests: Bound::new(u64::from(config.max_requests_in_flight)),
             body_bytes: Bound::new(config.max_body_bytes_in_flight.0),
+            reply_bytes: Bound::new(config.max_reply_bytes_in_flight.0),
             scans: Bound::new(u64::from(config.max_scans)),
             tails: Bound::new(u64::from(config.max_tails)),
             connections: Bound::new(u64::from(config.max_connections)),
@@ -133,9 +158,49 @@ impl Admission {
     }
 }
 
+impl Admission {
+    /// Bytes that are a reply, or most of one: if they are many, counted until nobody holds them any more. `None` if there
+    /// is no room for them.
+    pub fn reply(&self, bytes: Bytes) -> Option<Bytes> {
+        if bytes.len() < COUNTED_REPLY_BYTES {
+            return Some(bytes);
+        }
+        let held = self.reply_bytes.take(bytes.len() as u64)?;
+        Some(Bytes::from_owner(Counted { bytes, _held: held }))
+    }
+}
+
+/// Bytes, and their room.
+struct Counted {
+    bytes: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reply_is_counted_while_somebody_holds_a_part_of_it() {
+        let config = Config { max_reply_bytes_in_flight: crate::config::ByteSize(1 << 20), ..Config::default() };
+        let admission = Admission::new(&config);
+        let large = || Bytes::from(vec![7; 600 << 10]);
+        let sent = admission.reply(large()).unwrap();
+        let part = sent.slice(5..9);
+        drop(sent);
+        assert_eq!(admission.reply_bytes.used(), 600 << 10);
+        assert!(admission.reply(large()).is_none());
+        assert!(admission.reply(Bytes::from(vec![7; COUNTED_REPLY_BYTES - 1])).is_some(), "small ones are not counted");
+        drop(part);
+        assert_eq!(admission.reply_bytes.used(), 0);
+        assert!(admission.reply(large()).is_some());
+    }
 
     #[test]
     fn a_bound_holds_and_gives_back() {

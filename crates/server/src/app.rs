@@ -170,6 +170,13 @@ impl App {
         held.map(Some).ok_or_else(|| ApiError::overloaded("too many requests in flight: retry later"))
     }
 
+    /// A body of these bytes; refused if too many wait for clients already.
+    pub(crate) fn reply_body(&self, bytes: Bytes) -> Result<Body, ApiError> {
+        let admitted = self.admission.reply(bytes);
+        let shed = || ApiError::overloaded("too many bytes of replies wait for clients: retry later");
+        admitted.map(Body::from).ok_or_else(shed)
+    }
+
     async fn dispatch(self: &Arc<Self>, operation: Operation, call: &mut Call) -> Answer {
         match operation {
             Operation::KvGet => kv::get(self, call),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{body::Body, http::StatusCode};
+use axum::http::StatusCode;
 
 use crate::{
     app::{Answer, App, Call},
@@ -30,7 +30,7 @@ pub fn get(app: &Arc<App>, call: &Call) -> Answer {
     };
     let level = app.db.blocking().visible_durability();
     let entry = entry.ok_or_else(|| ApiError { shown: Some(level), ..no_such_key() })?;
-    let mut response = reply::shown(Media::Binary, Body::from(entry.value), level);
+    let mut response = reply::shown(Media::Binary, app.reply_body(entry.value)?, level);
     reply::put_revision(response.headers_mut(), entry.revision);
     Ok(response)
 }

@@ -39,7 +39,7 @@ pub fn get(app: &Arc<App>, call: &Call) -> Answer {
     if let Some(other) = stale(call, entry.revision, level)? {
         return Ok(other);
     }
-    let mut response = reply::shown(Media::Binary, Body::from(entry.value), level);
+    let mut response = reply::shown(Media::Binary, app.reply_body(entry.value)?, level);
     reply::put_revision(response.headers_mut(), entry.revision);
     put_remaining(app, &mut response, &entry.expiry)?;
     Ok(response)

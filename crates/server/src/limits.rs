@@ -52,6 +52,9 @@ pub const OUTBOX_BYTES: usize = 128 * 1024;
 pub const MAX_CHANNEL_REQUESTS: u32 = 1024;
 /// Subscriptions of a native channel; more are `overloaded`. Tails, pushes and watches are bounded further, by `max_tails`.
 pub const MAX_CHANNEL_SUBSCRIPTIONS: u32 = thalweg_types::limits::MAX_LINK_SUBSCRIPTIONS as u32;
+/// Bytes of a reply over HTTP, or to a Redis client, from which on it is counted against `max_reply_bytes_in_flight`: what is
+/// smaller is among the bytes of its connection.
+pub const COUNTED_REPLY_BYTES: usize = 128 * 1024;
 /// Turns that a native channel takes before others on its thread have one.
 pub const MAX_TURNS: usize = 32;
 /// Bytes of a native read that are read on the spot; more are read on a blocking thread.

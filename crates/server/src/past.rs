@@ -31,7 +31,7 @@ pub fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision, body:
         ..ApiError::not_found("not_found", format!("the key had no value at revision {revision}"))
     })?;
     let len = entry.value.len();
-    let value = if body == WithValue::Yes { Body::from(entry.value) } else { Body::empty() };
+    let value = if body == WithValue::Yes { app.reply_body(entry.value)? } else { Body::empty() };
     let mut response = reply::shown(Media::Binary, value, level);
     reply::put_revision(response.headers_mut(), entry.revision);
     if body == WithValue::No {

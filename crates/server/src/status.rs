@@ -66,7 +66,7 @@ pub fn server_status(app: &App) -> Value {
         "connections": app.admission.connections.used(),
         "requests_in_flight": app.admission.requests.used(),
         "tails": app.admission.tails.used(),
-        "shed": app.admission.requests.shed() + app.admission.body_bytes.shed() + app.admission.scans.shed()
+        "shed": app.admission.requests.shed() + app.admission.body_bytes.shed() + app.admission.reply_bytes.shed() + app.admission.scans.shed()
             + app.admission.tails.shed() + app.admission.connections.shed(),
     });
     let subjects = app.views.broker.stats();

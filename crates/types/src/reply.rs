@@ -49,6 +49,22 @@ impl Reply {
         Self::Error(text.into())
     }
 
+    /// Bytes of what is in it, without lengths and marks.
+    #[must_use]
+    pub fn content_bytes(&self) -> usize {
+        let of_pairs = |pairs: &[(Self, Self)]| -> usize {
+            pairs.iter().map(|(first, second)| first.content_bytes() + second.content_bytes()).sum()
+        };
+        match self {
+            Self::Ok | Self::Integer(_) | Self::Null | Self::NullArray => 0,
+            Self::Simple(text) => text.len(),
+            Self::Error(text) => text.len(),
+            Self::Bulk(bytes) => bytes.len(),
+            Self::Array(items) | Self::Set(items) | Self::Push(items) => items.iter().map(Self::content_bytes).sum(),
+            Self::Map(pairs) | Self::Pairs(pairs) | Self::FlatPairs(pairs) => of_pairs(pairs),
+        }
+    }
+
     /// 1 or 0.
     #[must_use]
     pub fn flag(yes: bool) -> Self {

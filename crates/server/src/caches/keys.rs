@@ -9,6 +9,7 @@ use axum::{
     body::Body,
     http::{HeaderName, HeaderValue, Response, StatusCode, header},
 };
+use bytes::Bytes;
 use serde_json::json;
 use thalweg_broker::{CacheEntry, CacheError, Condition, Expiry, Moment, NamedCache, Version};
 use thalweg_types::{
@@ -124,15 +125,15 @@ pub(super) fn seconds_left(entry: &CacheEntry, now: Moment) -> Option<f64> {
 
 /// `GET /v1/caches/{cache}/keys/{key}`
 pub fn get(app: &Arc<App>, call: &Call) -> Answer {
-    read(app, call, |value| Body::from(value.to_vec()))
+    read(app, call, |value| app.reply_body(Bytes::copy_from_slice(value)))
 }
 
 /// `HEAD /v1/caches/{cache}/keys/{key}`
 pub fn head(app: &Arc<App>, call: &Call) -> Answer {
-    read(app, call, |_| Body::empty())
+    read(app, call, |_| Ok(Body::empty()))
 }
 
-fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Body) -> Answer {
+fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Result<Body, ApiError>) -> Answer {
     call.no_query()?;
     let (name, key) = path(call)?;
     let now = app.views.now();
@@ -147,7 +148,7 @@ fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Body) -> Answer
         }
         Freshness::Failed => return Err(CacheError::ConditionFailed { version: Some(entry.version) }.into()),
     }
-    let mut response = Response::new(body(&entry.value));
+    let mut response = Response::new(body(&entry.value)?);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(Media::Binary.name()));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(entry.value.len()));

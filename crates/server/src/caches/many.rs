@@ -98,11 +98,11 @@ pub async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
         out.push(b'}');
     }
     out.extend_from_slice(b"]}\n");
-    Ok(json_body(out))
+    Ok(json_body(app.reply_body(out.into())?))
 }
 
-fn json_body(out: Vec<u8>) -> Response<Body> {
-    let mut response = Response::new(Body::from(out));
+fn json_body(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(Media::Json.name()));
     response
 }
@@ -160,7 +160,7 @@ pub fn scan(app: &Arc<App>, call: &Call) -> Answer {
         out.extend_from_slice(format!(",\"cursor\":\"{next}\"").as_bytes());
     }
     out.extend_from_slice(b"}\n");
-    Ok(json_body(out))
+    Ok(json_body(out.into()))
 }
 
 /// `POST /v1/caches/{cache}/clear`: figures stay.

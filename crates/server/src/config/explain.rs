@@ -62,6 +62,7 @@ impl Config {
                 format!("replies that wait for native clients: max_connections x {}", ByteSize(OUTBOX_BYTES as u64)),
                 times(self.max_connections, OUTBOX_BYTES as u64),
             ),
+            ("large replies that wait: max_reply_bytes_in_flight".to_owned(), self.max_reply_bytes_in_flight.0),
             (
                 format!("requests: max_requests_in_flight x {}", ByteSize(REQUEST_BYTES)),
                 times(self.max_requests_in_flight, REQUEST_BYTES),

@@ -22,7 +22,7 @@ use thalweg_types::{
     Action, Classified, Durability,
     limits::{
         DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MAX_PUBLISH_BYTES,
-        MIN_CACHE_BYTES,
+        MAX_REDIS_REPLY_BYTES, MIN_CACHE_BYTES,
     },
 };
 
@@ -148,7 +148,7 @@ knobs! {
     /// memory for each connection whose side does not read; less slows down far clients: a round trip each.
     native_quic_window: ByteSize = |_| ByteSize(2 * MIB);
     /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` serves none. Costs one listening
-    /// socket, 5 MiB for scans under way, and up to 64 MiB of replies for each client that asks for so much at once.
+    /// socket, and 5 MiB for scans under way.
     resp: RespAddress = |_| RespAddress::Off;
     /// Databases of Redis clients by number: `keyspace:NAME`, durable, created with exact counts if missing, or `cache:NAME`,
     /// for strings, created if missing. Costs what you store; a cache costs `new_cache_bytes` once it is full.
@@ -182,7 +182,8 @@ knobs! {
     sync_interval: Span = |engine| Span(engine.sync_interval);
     /// Free disk bytes below which new data is refused, kept for deletes and trims. Costs that much disk.
     reserve_bytes: ByteSize = |engine| ByteSize(engine.reserve_bytes);
-    /// History kept for watches and snapshots, at most so many bytes of log. Costs that much disk.
+    /// History kept for watches and snapshots, at most so many bytes of log; a full disk gives up the oldest. Costs that
+    /// much disk.
     history_bytes: ByteSize = |engine| ByteSize(engine.history_bytes);
     /// History kept, at most so old. Costs disk for what was written in that time.
     history_age: Span = |engine| Span(engine.history_age);
@@ -218,6 +219,9 @@ knobs! {
     /// queue above 64 KiB behind MULTI; beyond it requests are shed, with 503 over HTTP. Costs up to three times that in
     /// memory: the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
+    /// Bytes of replies above 128 KiB that wait for clients over HTTP (values) and for Redis clients; beyond it reads that
+    /// would be answered with so much are shed, with 503 over HTTP and `BUSY` to Redis clients. Costs that much memory.
+    max_reply_bytes_in_flight: ByteSize = |_| ByteSize(256 * MIB);
     /// Scans and record reads being streamed; beyond it they are shed. Each costs up to two pages of
     /// 256 KiB, more only when a single value is larger.
     max_scans: u32 = |_| 64;
@@ -363,6 +367,9 @@ impl Config {
         if self.max_body_bytes_in_flight < self.max_body_bytes {
             return wrong("max_body_bytes_in_flight", "at least max_body_bytes, or the largest body is never admitted");
         }
+        if self.max_reply_bytes_in_flight.0 < MAX_REDIS_REPLY_BYTES as u64 {
+            return wrong("max_reply_bytes_in_flight", "at least 64MiB, or the largest reply is never admitted");
+        }
         if self.max_link_bytes < self.subscription_bytes {
             return wrong(
                 "max_link_bytes",
@@ -470,8 +477,8 @@ pub enum ConfigError {
     },
     /// An address that other machines reach, without the permission.
     #[error(
-        "{knob} = {address} can be reached by other machines, and there is no authentication yet, so TLS alone keeps \
-         nobody out: use a loopback address, or set allow_unprotected = true if the network is trusted"
+        "{knob} = {address} can be reached by other machines, and there is no authentication yet (TLS alone keeps nobody \
+         out, and the password of Redis clients travels in the clear): use a loopback address, or set allow_unprotected = true if the network is trusted"
     )]
     Unprotected {
         /// Which.

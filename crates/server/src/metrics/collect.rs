@@ -27,10 +27,11 @@ impl Collector for Requests {
         encode_counts(app, &mut encoder)?;
         encode_latencies(app, &mut encoder)?;
         let admission = &app.admission;
-        let bounds: [(&str, &Bound); 5] = [
+        let bounds: [(&str, &Bound); 6] = [
             ("connections", &admission.connections),
             ("requests", &admission.requests),
             ("body_bytes", &admission.body_bytes),
+            ("reply_bytes", &admission.reply_bytes),
             ("scans", &admission.scans),
             ("tails", &admission.tails),
         ];

@@ -31,7 +31,10 @@ use super::{
     pubsub::{Subscriber, publishing::Publishing},
     transaction::{Transaction, Watch},
 };
-use crate::{admission::Held, limits::OUTBOX_BYTES};
+use crate::{
+    admission::Held,
+    limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
+};
 
 /// What became of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +92,8 @@ pub struct Session {
     /// Nothing more is taken from this client.
     pub is_ending: bool,
     scratch: Vec<u8>,
+    /// Room for the large replies that the client has not taken.
+    replies: Option<Held>,
     pub(super) tally: Tally,
 }
 
@@ -154,6 +159,7 @@ impl Session {
             publishing: Publishing::default(),
             is_ending: false,
             scratch: Vec::new(),
+            replies: None,
             tally: Tally::default(),
         }
     }
@@ -351,6 +357,7 @@ impl Session {
         is_scan: bool,
         out: &mut Outbox,
     ) -> Flow {
+        let is_read = matches!(command.run, Run::Read(_));
         let reply = match (self.store(), command.run) {
             (Database::Immediate(database), Run::Write(_)) => {
                 let mut reply = None;
@@ -364,6 +371,9 @@ impl Session {
             (database, _) => database.read(|read| thalweg_redis::run_read(read, command, arguments)),
         };
         match reply {
+            Ok(reply) if is_read && !self.has_room_for(&reply) => {
+                self.error("BUSY too many bytes of replies wait for clients: retry later", out);
+            }
             Ok(reply) if is_scan => {
                 let reply = self.resp.cursors.translate(reply);
                 self.answer(&reply, out);
@@ -372,6 +382,20 @@ impl Session {
             Err(failure) => self.error(&failure.0, out),
         }
         Flow::Done
+    }
+
+    /// Counts what is read if it is large. Without room it is not sent: nothing has happened but that it was read.
+    #[inline]
+    fn has_room_for(&mut self, reply: &Reply) -> bool {
+        if matches!(reply, Reply::Bulk(bytes) if bytes.len() < COUNTED_REPLY_BYTES) {
+            return true;
+        }
+        let bytes = reply.content_bytes();
+        bytes < COUNTED_REPLY_BYTES || self.muted || self.replies_held().grow(bytes as u64)
+    }
+
+    fn replies_held(&mut self) -> &mut Held {
+        self.replies.get_or_insert_with(|| self.resp.app.admission.reply_bytes.nothing())
     }
 
     /// A command joins the burst.
@@ -425,6 +449,12 @@ impl Session {
 
     /// Goes on with what is under way. Whether something came of it.
     pub fn settle(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
+        if let Some(held) = &mut self.replies {
+            held.shrink_to(out.len() as u64);
+            if out.is_empty() {
+                self.replies = None;
+            }
+        }
         let mut moved = self.retry_published(out);
         if !self.subscriber.must_wait(&self.registered.client) {
             moved |= self.deliver(out);
@@ -433,7 +463,13 @@ impl Session {
             if let Some(under_way) = &mut self.under_way {
                 let Poll::Ready(outcome) = under_way.commands.as_mut().poll(cx) else { return moved };
                 self.under_way = None;
+                let before = out.len();
                 self.settled(outcome, out);
+                let large = out.len() - before;
+                if large >= COUNTED_REPLY_BYTES {
+                    // What was read behind a write is sent whatever waits: the write has happened.
+                    self.replies_held().count(large as u64);
+                }
             } else if self.blocked.is_some() {
                 if !self.poll_blocked(cx, out) {
                     return moved;

@@ -402,3 +402,58 @@ async fn a_full_disk_keeps_no_server_from_starting() {
     disk.set_capacity(u64::MAX / 2);
     node.stop().await;
 }
+
+/// Figures of the bound on large replies.
+const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
+
+#[tokio::test]
+async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
+    let (node, _dir) = roomy(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20)).await;
+    let mut client = Resp::connect(&node).await;
+    let value = "x".repeat(8 << 20);
+    assert_eq!(client.call(&format!("SET large {value}")).await, "+OK");
+    let most = "MGET large large large large large large large";
+    // It does not take its reply: some of it goes into the sockets' buffers, and the rest waits.
+    let mut greedy = Resp::connect(&node).await;
+    greedy.send(&encode(most)).await;
+    greedy.stream.readable().await.unwrap();
+    assert_eq!(client.call(most).await, "-BUSY too many bytes of replies wait for clients: retry later");
+    assert_eq!(client.pipeline(&["SET small 1", "GET small"]).await, ["+OK", "$1 1"], "what is small is not shed");
+    assert!(node.metric(HELD).await > (16 << 20) as f64);
+    assert!(greedy.reply().await.len() > 56 << 20);
+    node.until(HELD, 0.0).await;
+    assert!(client.call(most).await.len() > 56 << 20);
+    // What follows what a write has done is sent whatever waits.
+    greedy.send(&encode(most)).await;
+    greedy.stream.readable().await.unwrap();
+    client.send(&[encode("SET small 2"), encode(most)].concat()).await;
+    assert_eq!(client.reply().await, "+OK");
+    assert!(client.reply().await.len() > 56 << 20);
+    drop(greedy);
+    node.until(HELD, 0.0).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn values_over_http_count_among_the_replies_that_wait() {
+    let (node, _dir) = roomy(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20)).await;
+    node.put("/v1/kv/files/large", &vec![7; 8 << 20]).await.is(204);
+    let mut greedy = Vec::new();
+    for taken in 1..=8 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut client = socket.connect(node.address).await.unwrap();
+        client.write_all(b"GET /v1/kv/files/large HTTP/1.1\r\nhost: t\r\n\r\n").await.unwrap();
+        node.until(HELD, f64::from(taken * (8 << 20))).await;
+        greedy.push(client);
+    }
+    node.get("/v1/kv/files/large").await.refused(503, "overloaded", "retry");
+    node.put("/v1/kv/files/small", b"v").await.is(204);
+    assert_eq!(node.get("/v1/kv/files/small").await.is(200).body, b"v");
+    greedy.pop();
+    node.until(HELD, (56 << 20) as f64).await;
+    assert_eq!(node.get("/v1/kv/files/large").await.is(200).body.len(), 8 << 20);
+    drop(greedy);
+    node.until(HELD, 0.0).await;
+    node.stop().await;
+}
