@@ -98,16 +98,17 @@ fn names(writer: &mut Writer<To<'_>>, names: impl Iterator<Item = &'static str>)
     names.iter().for_each(|name| writer.simple(name));
 }
 
-/// What a command is about, as far as its table says it.
+/// What a command is about.
 fn group(command: &Command) -> &'static str {
-    match (command.run, command.name.as_bytes()) {
-        (Run::Session, b"multi" | b"exec" | b"discard" | b"watch" | b"unwatch") => "transactions",
-        (Run::Session, b"info" | b"config" | b"command" | b"time" | b"role") => "server",
-        (Run::Session, b"pubsub") => "pubsub",
-        (Run::Session, name) if name.ends_with(b"publish") || name.ends_with(b"subscribe") => "pubsub",
-        (Run::Session, _) => "connection",
-        (_, [b'x', ..]) => "stream",
-        (_, [b'h', ..]) => "hash",
+    match command.name {
+        "multi" | "exec" | "discard" | "watch" | "unwatch" => "transactions",
+        "info" | "config" | "command" | "time" | "role" | "memory" | "dbsize" | "flushdb" | "flushall" => "server",
+        "wait" => "generic",
+        name if name == "pubsub" || name.ends_with("publish") || name.ends_with("subscribe") => "pubsub",
+        _ if matches!(command.run, Run::Session) => "connection",
+        name if name.starts_with('x') => "stream",
+        name if name.starts_with('h') => "hash",
+        _ if command.flags.categories().any(|category| category == "@string") => "string",
         _ => "generic",
     }
 }

@@ -68,6 +68,7 @@ async fn what_is_said_of_commands_is_what_redis_says() {
     tokio::task::block_in_place(|| {
         let (mut theirs, mut ours) = (redis.connect(2), Connection::tcp(node.resp.unwrap(), 2));
         let (known, shapes) = (shapes(&mut theirs), shapes(&mut ours));
+        let mut group_of = redis.connect(2);
         for shape in &shapes {
             let Some(known) = known.iter().find(|known| known.words == shape.words) else {
                 assert!(matches!(&*name(shape), "client|no-touch" | "client|setinfo"), "{shape:?}");
@@ -80,6 +81,13 @@ async fn what_is_said_of_commands_is_what_redis_says() {
             assert_eq!(info.items()[0].items()[..7], theirs.items()[0].items()[..7]);
             let docs = ours.ask(&args(&format!("COMMAND DOCS {}", name(shape))));
             assert_eq!(docs.items()[0].bulk(), Some(name(shape).as_bytes()));
+            let group = |docs: &Frame| {
+                let fields = docs.items()[1].items();
+                let at = fields.iter().position(|field| field.bulk() == Some(b"group")).unwrap();
+                fields[at + 1].bulk().map(<[u8]>::to_vec)
+            };
+            let said = group_of.ask(&args(&format!("COMMAND DOCS {}", name(shape))));
+            assert_eq!(group(&docs), group(&said), "{}", name(shape));
         }
         for command in [
             "COMMAND GETKEYS SET k v",
