@@ -2,7 +2,7 @@
 
 mod node;
 
-use node::Place;
+use node::{Node, Place};
 use serde_json::Value;
 
 fn each_place(test: impl Fn(&Place)) {
@@ -300,6 +300,49 @@ fn nobody_at_the_address_ends_with_5() {
     assert!(wrong.fails(2).contains("http://HOST:PORT"));
     let missing = node::run(node::command().args(["get", "a", "b", "--data", "/nowhere/at/all"]), b"");
     missing.fails(3);
+}
+
+#[test]
+fn who_was_never_there_is_not_waited_for() {
+    for command in [&["subscribe", "a"][..], &["watch", "users"], &["reply", "a", "--with", "b"], &["tail", "events"]] {
+        let run = node::run(node::command().args(command).args(["--server", "http://127.0.0.1:1"]), b"");
+        assert!(run.fails(5).contains("thalweg serve"), "{command:?}");
+    }
+}
+
+#[test]
+fn an_address_that_is_wrong_is_told_as_what_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let node = Node::start(root.path());
+    let native = node.line.split_whitespace().find_map(|word| word.strip_prefix("thalweg://")).unwrap();
+    let native = native.trim_end_matches(',');
+    let at = |server: &str| node::run(node::command().args(["publish", "a", "b", "--server", server]), b"");
+    let said = at(native).fails(5);
+    assert!(said.contains("does not answer in HTTP") && said.contains("native"), "{said}");
+    assert!(at(&format!("thalweg://{native}")).fails(2).contains("commands speak HTTP"));
+    let said = at("http://nobody.invalid").fails(5);
+    assert!(said.contains("cannot be reached") && said.contains("nothing was sent"), "{said}");
+}
+
+#[test]
+fn a_name_that_is_empty_is_wrong_usage() {
+    let root = tempfile::tempdir().unwrap();
+    let node = Node::start(root.path());
+    let nameless: [&[&str]; 8] = [
+        &["publish", "", "x"],
+        &["subscribe", ""],
+        &["request", "", "x"],
+        &["cache", "drop", ""],
+        &["streams", "show", ""],
+        &["watch", ""],
+        &["tail", ""],
+        &["groups", "show", "events", ""],
+    ];
+    for command in nameless {
+        assert!(node.cli(command).fails(2).contains("is empty"), "{command:?}");
+    }
+    node.cli(&["put", "users", "", "the key without a name"]).ok();
+    assert_eq!(node.cli(&["get", "users", ""]).ok(), "the key without a name");
 }
 
 #[test]

@@ -24,6 +24,16 @@ const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
 /// still there.
 const MIN_SILENCE: Duration = Duration::from_secs(45);
 
+const CHECK_ADDRESS: &str = "nothing was sent: check --server or THALWEG_SERVER";
+
+/// Whether the address leads nowhere, so that no connection came to be.
+fn is_nowhere(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
+    // The standard library has no kind for a name that nobody knows.
+    matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkUnreachable)
+        || error.to_string().starts_with("failed to lookup address")
+}
+
 /// A server's address and how to speak to it.
 pub struct Http {
     agent: Agent,
@@ -71,7 +81,13 @@ impl Http {
                 .then("put a TLS-terminating proxy in front of the server, or reach it through a tunnel"));
         }
         if !base.starts_with("http://") || base.len() == "http://".len() {
-            return Err(Failure::usage(format!("{url:?} is no server address: use http://HOST:PORT")));
+            let failure = Failure::usage(format!("{url:?} is no server address: use http://HOST:PORT"));
+            let is_other_port = base.starts_with("thalweg://") || base.starts_with("redis://");
+            return Err(if is_other_port {
+                failure.then("commands speak HTTP: give that port of the server")
+            } else {
+                failure
+            });
         }
         // A proxy from the environment would carry data to somebody who was not named on this command line.
         let config = Agent::config_builder()
@@ -129,8 +145,18 @@ impl Http {
     }
 
     fn open(&self, ask: Ask<'_>) -> Result<Response<Body>, Failure> {
+        let path = ask.path.split('?').next().unwrap_or_default();
+        let is_nameless = path.contains("//") || path.ends_with('/');
         let response = self.exchange(ask)?;
-        if response.status().is_success() { Ok(response) } else { Err(self.refused(response)) }
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let failure = self.refused(response);
+        if is_nameless && failure.code == "unknown_route" {
+            // Mostly a variable of a script that is not set.
+            return Err(Failure::usage("a name on the command line is empty"));
+        }
+        Err(failure)
     }
 
     /// Whatever the server answers.
@@ -169,7 +195,17 @@ impl Http {
                 format!("nothing listens at {base}"),
                 "start a server with `thalweg serve`, name another with --server, or open a directory with --data",
             ),
-            ureq::Error::HostNotFound => (format!("{base}: no such host"), "check --server or THALWEG_SERVER"),
+            ureq::Error::HostNotFound => (format!("{base}: no such host"), CHECK_ADDRESS),
+            ureq::Error::Io(error) if is_nowhere(error) => {
+                (format!("{base} cannot be reached: {error}"), CHECK_ADDRESS)
+            }
+            ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
+                (format!("{base} cannot be reached in time"), CHECK_ADDRESS)
+            }
+            ureq::Error::Protocol(error) => (
+                format!("{base} does not answer in HTTP: {error}"),
+                "is this another port of a server, such as its native one? HTTP's is the one before that by default",
+            ),
             ureq::Error::BadUri(why) => {
                 return Failure::usage(format!("{base}: {why}")).then("use http://HOST:PORT");
             }

@@ -101,13 +101,14 @@ pub fn ask(http: &Http, subject: &[u8], message: NewRecord, wait: Duration) -> R
     answer.as_object().and_then(message_of).ok_or_else(|| http.not_ours("an answer that is no message"))
 }
 
-/// Subscribes, and again when the server comes back: what was published meanwhile is missed.
+/// Subscribes, and again when the server comes back: what was published meanwhile is missed. One that never was there is
+/// not waited for.
 pub fn subscribe(http: &Http, query: &SubscribeQuery, visit: Visit<'_>) -> Result<(), Failure> {
-    let mut lost_at = None;
+    let (mut lost_at, mut was_there) = (None, false);
     loop {
         let failure = match http.stream(Ask::get(path(query)).header("accept", "text/event-stream")) {
             Ok(body) => {
-                lost_at = None;
+                (lost_at, was_there) = (None, true);
                 if visit(Told::Subscribed)?.is_break() {
                     return Ok(());
                 }
@@ -116,7 +117,7 @@ pub fn subscribe(http: &Http, query: &SubscribeQuery, visit: Visit<'_>) -> Resul
                     ControlFlow::Continue(()) => None,
                 }
             }
-            Err(failure) if failure.exit == Exit::Unavailable => Some(failure),
+            Err(failure) if was_there && failure.exit == Exit::Unavailable => Some(failure),
             Err(failure) => return Err(failure),
         };
         let since = *lost_at.get_or_insert_with(|| {

@@ -126,20 +126,20 @@ fn advised(failure: Failure, oldest: Option<u64>) -> Failure {
     }
 }
 
-/// Goes on after the server restarts, from the commit after the last one seen.
+/// Goes on after the server restarts, from the commit after the last one seen. One that never was there is not waited for.
 pub fn remote(http: &Http, keyspace: &str, query: &WatchQuery, visit: VisitChanges<'_>) -> Result<(), Failure> {
-    let (mut from, mut lost_at) = (query.from, None);
+    let (mut from, mut lost_at, mut was_there) = (query.from, None, false);
     loop {
         let path = path(keyspace, &query.keys, from);
         let failure = match http.stream(Ask::get(path).header("accept", "text/event-stream")) {
             Ok(body) => {
-                lost_at = None;
+                (lost_at, was_there) = (None, true);
                 match follow(Events::new(BufReader::new(body)), &mut from, visit, http)? {
                     ControlFlow::Break(()) => return Ok(()),
                     ControlFlow::Continue(()) => None,
                 }
             }
-            Err(failure) if failure.exit == Exit::Unavailable => Some(failure),
+            Err(failure) if was_there && failure.exit == Exit::Unavailable => Some(failure),
             Err(failure) => return Err(advised(failure, None)),
         };
         let since = *lost_at.get_or_insert_with(|| {
