@@ -53,7 +53,8 @@ pub fn media(call: &Call) -> Result<Media, ApiError> {
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported_media_type",
             Action::Fix,
-            "Content-Type must be application/octet-stream, application/x-ndjson or application/json",
+            "Content-Type must be application/octet-stream, application/x-ndjson or application/json (curl's --data says \
+             another one unless -H does)",
         )
     })
 }

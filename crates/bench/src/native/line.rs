@@ -82,7 +82,7 @@ impl Line {
         let opened = timeout(SETUP_TIMEOUT, Self::greet(connection, channel)).await;
         opened
             .map_err(|_| fail("no welcome came; is this the native port?".to_owned()))?
-            .map_err(|error| fail(format!("{error}; is this the native port?")))
+            .map_err(|error| fail(format!("{error}; is this the native port, and the transport that it speaks?")))
     }
 
     /// Another channel of the same connection, where there can be several.
