@@ -87,8 +87,10 @@ pub const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);
 pub const SENT_SNAPSHOT_KEEP: Duration = Duration::from_secs(10);
 /// What a native connection holds before it has said who it is: its hello, TLS records or what QUIC has in flight, keys.
 pub const HANDSHAKE_BYTES: u64 = 128 * 1024;
-/// What a UDP socket holds to receive at once: 32 reads of 64 datagrams.
-pub const QUIC_SOCKET_BYTES: u64 = 3 * 1024 * 1024;
+/// What a UDP socket holds to receive at once.
+pub const QUIC_SOCKET_BYTES: u64 = thalweg_transport::QUIC_RECEIVE_BYTES;
+/// What a QUIC connection holds to send from, beside its windows.
+pub const QUIC_SEND_BYTES: u64 = thalweg_transport::QUIC_SEND_BYTES;
 /// Channels of a QUIC connection at a time, the first among them; more wait for one to end. Each further one counts as a
 /// connection.
 pub const MAX_CONNECTION_CHANNELS: u32 = 64;

@@ -115,6 +115,13 @@ impl Connection {
         }
     }
 
+    /// Bytes of the largest datagram that is sent at present: more once it is known what the way to the peer takes. `None` over
+    /// TCP and TLS.
+    #[must_use]
+    pub fn datagram_bytes(&self) -> Option<u16> {
+        self.quic.as_ref().map(|quic| quic.connection.stats().path.current_mtu)
+    }
+
     /// Whether it can have more than one channel.
     #[must_use]
     pub fn is_multiplexed(&self) -> bool {

@@ -191,7 +191,7 @@ impl Dialer {
     }
 
     async fn dial_quic(&self, to: SocketAddr, trust: &Trust, name: &str) -> io::Result<(Connection, Channel)> {
-        let config = quic::client_config(trust, &self.quic);
+        let config = quic::client_config(trust, &self.quic, to);
         let connecting = {
             let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
             sockets.next(to, &self.quic)?.connect_with(config, to, name).map_err(io::Error::other)?

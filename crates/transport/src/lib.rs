@@ -37,6 +37,7 @@
 
 mod channel;
 mod connection;
+mod datagrams;
 mod dialer;
 mod error;
 mod identity;
@@ -49,6 +50,7 @@ mod trust;
 
 pub use channel::Channel;
 pub use connection::{Connection, Kind};
+pub use datagrams::{QUIC_RECEIVE_BYTES, QUIC_SEND_BYTES};
 pub use dialer::{Dialer, Endpoint};
 pub use error::{DialError, EstablishError, ListenError};
 pub use identity::{CERTIFICATE_FILE, Identity, IdentityError, KEY_FILE, MAX_PEM_BYTES};

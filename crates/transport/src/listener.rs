@@ -50,7 +50,7 @@ pub struct ListenOptions {
     /// What connections over TCP speak.
     pub tcp: TcpSecurity,
     /// UDP sockets on the port, each with a task of its own: as many as there are cores that may serve QUIC, 0 for no
-    /// QUIC. Each costs twice [`QuicOptions::socket_buffer_bytes`] in the kernel and 3 MiB for what it receives at once.
+    /// QUIC. Each costs twice [`QuicOptions::socket_buffer_bytes`] in the kernel and 2 MiB for what it receives at once.
     pub quic_sockets: usize,
     /// How QUIC connections are.
     pub quic: QuicOptions,
@@ -80,6 +80,7 @@ pub struct Listener {
     tcp: TcpListener,
     tls: Option<TlsAcceptor>,
     quic: Vec<Endpoint>,
+    quic_acceptor: Option<quic::Acceptor>,
     address: SocketAddr,
     options: ListenOptions,
 }
@@ -100,7 +101,8 @@ impl Listener {
             (Some(identity), TcpSecurity::Tls) => Some(TlsAcceptor::from(tls::server_config(identity))),
             _ => None,
         };
-        Ok(Self { tcp, tls, quic, address: bound, options })
+        let (quic_acceptor, quic) = quic.unzip();
+        Ok(Self { tcp, tls, quic: quic.unwrap_or_default(), quic_acceptor, address: bound, options })
     }
 
     /// Where it listens, with the port that the system chose.
@@ -150,10 +152,11 @@ impl Listener {
                 };
                 return Poll::Ready(Ok(Incoming { how, peer, handshake_timeout }));
             }
+            let Some(acceptor) = &self.quic_acceptor else { return Poll::Pending };
             for endpoint in &mut quic {
                 if let Poll::Ready(Some(incoming)) = Pin::as_mut(endpoint).poll(cx) {
                     let peer = incoming.remote_address();
-                    let how = How::Quic(Box::new(incoming), self.options.quic.receive_window_bytes);
+                    let how = How::Quic(Box::new(incoming), acceptor.clone());
                     return Poll::Ready(Ok(Incoming { how, peer, handshake_timeout }));
                 }
             }
@@ -209,16 +212,19 @@ impl std::fmt::Debug for Listener {
 }
 
 /// TCP first: it refuses a port that is in use, which sockets with `SO_REUSEPORT` would share.
-fn bind_both(address: SocketAddr, options: &ListenOptions) -> io::Result<(TcpListener, Vec<Endpoint>)> {
+fn bind_both(
+    address: SocketAddr,
+    options: &ListenOptions,
+) -> io::Result<(TcpListener, Option<(quic::Acceptor, Vec<Endpoint>)>)> {
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
     loop {
         let tcp = listen(address)?;
         let Some(identity) = options.identity.as_ref().filter(|_| options.quic_sockets > 0) else {
-            return Ok((tcp, Vec::new()));
+            return Ok((tcp, None));
         };
         tries -= 1;
         match quic::listen(tcp.local_addr()?, options.quic_sockets, identity, &options.quic) {
-            Ok(quic) => return Ok((tcp, quic)),
+            Ok(quic) => return Ok((tcp, Some(quic))),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => {}
             Err(error) => return Err(error),
         }
@@ -248,8 +254,7 @@ enum How {
     Tcp(Socket),
     /// Likewise.
     Tls(Socket, TlsAcceptor),
-    /// With what the peer may have in flight once it is known.
-    Quic(Box<quinn::Incoming>, u32),
+    Quic(Box<quinn::Incoming>, quic::Acceptor),
 }
 
 impl Incoming {
@@ -275,9 +280,9 @@ impl Incoming {
     pub fn prove_address(self) -> Option<Self> {
         let Self { how, peer, handshake_timeout } = self;
         let how = match how {
-            How::Quic(incoming, window) if !incoming.remote_address_validated() => match incoming.retry() {
+            How::Quic(incoming, acceptor) if !incoming.remote_address_validated() => match incoming.retry() {
                 Ok(()) => return None,
-                Err(error) => How::Quic(Box::new(error.into_incoming()), window),
+                Err(error) => How::Quic(Box::new(error.into_incoming()), acceptor),
             },
             how => how,
         };
@@ -318,11 +323,12 @@ impl Incoming {
                 let channel = Channel::tls(TlsStream::Server(stream));
                 Ok((Connection::single(&channel), channel))
             }
-            How::Quic(incoming, window) => {
-                let connection = (*incoming).await.map_err(EstablishError::quic)?;
+            How::Quic(incoming, acceptor) => {
+                let connection = acceptor.accept(*incoming).map_err(EstablishError::quic)?;
+                let connection = connection.await.map_err(EstablishError::quic)?;
                 let (send, receive) = connection.accept_bi().await.map_err(EstablishError::quic)?;
                 let channel = Channel::quic(connection.remote_address(), send, receive);
-                Ok((Connection::quic(connection, window), channel))
+                Ok((Connection::quic(connection, acceptor.receive_window_bytes()), channel))
             }
         }
     }

@@ -30,6 +30,10 @@ pub const SHARED_FROM_BYTES: usize = 1024;
 /// Room that an empty outbox keeps for the next frames.
 const IDLE_BYTES: usize = 64 * 1024;
 
+/// A buffer of so many bytes is handed on as it is over QUIC, which keeps what was sent until it is acknowledged. Copying so
+/// many takes 10 µs, and twice that with moving what is left to the front.
+const OWN_FROM_BYTES: usize = 32 * 1024;
+
 /// Pieces that one write over TLS takes.
 const WRITE_SLICES: usize = 32;
 
@@ -93,6 +97,30 @@ impl Outbox {
         if self.is_empty() {
             *self = Self::new();
         }
+    }
+
+    /// Makes pieces of the buffer what is shared already, if it is so large that copying it costs more than a new one: what
+    /// was composed in it goes on without a copy.
+    pub(crate) fn share_large_buffer(&mut self) {
+        if self.buffer.len() - self.start < OWN_FROM_BYTES {
+            return;
+        }
+        let gathered = Bytes::from(std::mem::take(&mut self.buffer));
+        let mut from = std::mem::take(&mut self.start);
+        self.shared_bytes += gathered.len() - from;
+        let mut pieces = VecDeque::with_capacity(2 * self.shared.len() + 1);
+        let mut put = |to: usize, pieces: &mut VecDeque<Shared>| {
+            if from < to {
+                pieces.push_back(Shared { behind: 0, bytes: gathered.slice(from..to) });
+                from = to;
+            }
+        };
+        for Shared { behind, bytes } in self.shared.drain(..) {
+            put(behind, &mut pieces);
+            pieces.push_back(Shared { behind: 0, bytes });
+        }
+        put(gathered.len(), &mut pieces);
+        self.shared = pieces;
     }
 
     /// The front as references, up to `max_shared` shared pieces and what goes between and behind them. Shared bytes come as

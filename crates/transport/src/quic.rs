@@ -7,6 +7,8 @@
 //! whose address changes reconnects. For the same reason all sockets are bound before the first is served, and none
 //! is added later: that changes whom the hash chooses.
 //!
+//! **Datagrams** are as large as the way to the peer takes: see `datagrams.rs`.
+//!
 //! **Before the protocol's handshake** a peer has one stream and [`UNTRUSTED_WINDOW_BYTES`] in flight. Then
 //! [`Connection::permit`](crate::Connection::permit) gives it what the options say.
 
@@ -22,12 +24,12 @@ use std::{
 
 use bytes::Bytes;
 use quinn::{
-    Endpoint, EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt,
+    Connecting, ConnectionError, Endpoint, IdleTimeout, TransportConfig, VarInt,
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{identity::Identity, outbox::Outbox, tls, trust::Trust};
+use crate::{datagrams, identity::Identity, outbox::Outbox, tls, trust::Trust};
 
 /// Bytes that a peer may have in flight to a server before it is known.
 pub const UNTRUSTED_WINDOW_BYTES: u32 = 64 * 1024;
@@ -70,7 +72,7 @@ impl QuicOptions {
         socket_buffer_bytes: 4 * 1024 * 1024,
     };
 
-    fn transport(&self, peer: Peer) -> Arc<TransportConfig> {
+    fn transport(&self, peer: Peer, address: SocketAddr) -> Arc<TransportConfig> {
         let (channels, window) = match peer {
             Peer::Client => (1, self.receive_window_bytes.min(UNTRUSTED_WINDOW_BYTES)),
             // Servers open no channels.
@@ -86,6 +88,7 @@ impl QuicOptions {
             .receive_window(VarInt::from_u32(window))
             .send_window(u64::from(self.send_window_bytes))
             .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))));
+        datagrams::Size::towards(address).apply(&mut transport);
         Arc::new(transport)
     }
 }
@@ -108,32 +111,52 @@ pub(crate) fn listen(
     count: usize,
     identity: &Identity,
     options: &QuicOptions,
-) -> io::Result<Vec<Endpoint>> {
+) -> io::Result<(Acceptor, Vec<Endpoint>)> {
     let crypto = QuicServerConfig::try_from(tls::server_config(identity)).expect("the provider has the first suite");
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config
-        .transport_config(options.transport(Peer::Client))
         .migration(false)
         .max_incoming(MAX_INCOMING)
         .incoming_buffer_size(INCOMING_BYTES)
         .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
     let sockets: io::Result<Vec<UdpSocket>> = (0..count).map(|_| bind(address, options)).collect();
-    let endpoint =
-        |socket| Endpoint::new(EndpointConfig::default(), Some(config.clone()), socket, Arc::new(TokioRuntime));
-    sockets?.into_iter().map(endpoint).collect()
+    let endpoint = |socket| datagrams::endpoint(Some(config.clone()), socket);
+    let endpoints = sockets?.into_iter().map(endpoint).collect::<io::Result<_>>()?;
+    Ok((Acceptor { config: Arc::new(config), options: *options }, endpoints))
+}
+
+/// A server's half for connections, each of which is as its client's address allows.
+#[derive(Clone, Debug)]
+pub(crate) struct Acceptor {
+    config: Arc<quinn::ServerConfig>,
+    options: QuicOptions,
+}
+
+impl Acceptor {
+    /// Begins the handshake.
+    pub(crate) fn accept(&self, incoming: quinn::Incoming) -> Result<Connecting, ConnectionError> {
+        let mut config = quinn::ServerConfig::clone(&self.config);
+        config.transport_config(self.options.transport(Peer::Client, incoming.remote_address()));
+        incoming.accept_with(Arc::new(config))
+    }
+
+    /// What a client may have in flight once it is known.
+    pub(crate) fn receive_window_bytes(&self) -> u32 {
+        self.options.receive_window_bytes
+    }
 }
 
 /// An endpoint for connections to addresses of the same family as `to`.
 pub(crate) fn dialling(to: SocketAddr, options: &QuicOptions) -> io::Result<Endpoint> {
     let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
-    Endpoint::new(EndpointConfig::default(), None, bind(any, options)?, Arc::new(TokioRuntime))
+    datagrams::endpoint(None, bind(any, options)?)
 }
 
-/// A client's half for connections to servers that `trust` trusts.
-pub(crate) fn client_config(trust: &Trust, options: &QuicOptions) -> quinn::ClientConfig {
+/// A client's half for a connection to a server that `trust` trusts.
+pub(crate) fn client_config(trust: &Trust, options: &QuicOptions, to: SocketAddr) -> quinn::ClientConfig {
     let crypto = QuicClientConfig::try_from(Arc::clone(trust.config())).expect("the provider has the first suite");
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-    config.transport_config(options.transport(Peer::Server));
+    config.transport_config(options.transport(Peer::Server, to));
     config
 }
 
@@ -183,6 +206,7 @@ impl Writer {
         if self.done == self.ready.len() {
             self.ready.clear();
             self.done = 0;
+            outbox.share_large_buffer();
             outbox.pieces(&mut self.ready, WRITE_PIECES, WRITE_GATHERED_BYTES);
             if self.ready.is_empty() {
                 return Poll::Ready(Ok(0));

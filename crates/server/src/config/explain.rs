@@ -10,7 +10,7 @@ use thalweg_types::limits::{
 
 use crate::limits::{
     CACHED_SUBJECT_BYTES, CONNECTION_BYTES, HANDSHAKE_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES,
-    QUIC_SOCKET_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    QUIC_SEND_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 use crate::resp::cursors::CURSORS_BYTES;
 
@@ -52,10 +52,13 @@ impl Config {
                 times(if self.serves_quic() { self.native_quic_sockets } else { 0 }, QUIC_SOCKET_BYTES),
             ),
             (
-                "QUIC connections: max_quic_connections x 2 x native_quic_window".to_owned(),
+                format!(
+                    "QUIC connections: max_quic_connections x (2 x native_quic_window + {})",
+                    ByteSize(QUIC_SEND_BYTES)
+                ),
                 times(
                     if self.serves_quic() { self.max_quic_connections } else { 0 },
-                    self.native_quic_window.0.saturating_mul(2),
+                    self.native_quic_window.0.saturating_mul(2).saturating_add(QUIC_SEND_BYTES),
                 ),
             ),
             (

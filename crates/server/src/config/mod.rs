@@ -142,7 +142,7 @@ knobs! {
     /// PEM file with the private key of `native_certificate`; both are files, or none is. Costs nothing by itself.
     native_key: PemFile = |_| PemFile::Development;
     /// UDP sockets for QUIC on the native protocol's port, each served by a task of its own; as many as there are cores
-    /// that may serve QUIC, 0 for no QUIC. Each costs 3 MiB, and up to 8 MiB in the kernel.
+    /// that may serve QUIC, 0 for no QUIC. Each costs 2 MiB, and up to 8 MiB in the kernel.
     native_quic_sockets: u32 = |_| 4;
     /// Bytes of a QUIC connection that may be on their way, each way; a channel gets half. Costs twice that much
     /// memory for each connection whose side does not read; less slows down far clients: a round trip each.
@@ -206,7 +206,8 @@ knobs! {
     /// Open connections, over HTTP and native ones; one more is told so (503, goodbye) and closed. Each costs up to 160 KiB of
     /// buffers, a native one 128 KiB of waiting replies more.
     max_connections: u32 = |_| 4096;
-    /// Open QUIC connections, which are among those; one more is refused. Each costs up to twice `native_quic_window`.
+    /// Open QUIC connections, which are among those; one more is refused. Each costs up to twice `native_quic_window`
+    /// and 64 KiB.
     max_quic_connections: u32 = |_| 256;
     /// Native connections that have not said who they are yet; one more is refused, and from half of it on QUIC clients
     /// must first prove their address. Each costs up to 128 KiB; fewer shed sooner when many connect at once.

@@ -115,8 +115,9 @@ fn pieces_are_the_front_in_its_order_and_share_what_is_shared() {
     for _ in 0..2_000 {
         let mut outbox = Outbox::new();
         let mut expected = Vec::new();
+        let largest = if dice.below(4) == 0 { OWN_FROM_BYTES } else { 2 * SHARED_FROM_BYTES };
         for at in 0..dice.below(20) {
-            let bytes = vec![at as u8; 1 + dice.below(2 * SHARED_FROM_BYTES)];
+            let bytes = vec![at as u8; 1 + dice.below(largest)];
             expected.extend_from_slice(&bytes);
             if dice.below(2) == 0 {
                 outbox.buffer().extend_from_slice(&bytes);
@@ -127,6 +128,8 @@ fn pieces_are_the_front_in_its_order_and_share_what_is_shared() {
         let cut = dice.below(expected.len() + 1);
         outbox.advance(cut);
         let (max_shared, max_gathered) = (1 + dice.below(6), 1 + dice.below(5000));
+        outbox.share_large_buffer();
+        assert_eq!(outbox.len(), expected.len() - cut);
         let mut pieces = Vec::new();
         outbox.pieces(&mut pieces, max_shared, max_gathered);
         assert_eq!(pieces.is_empty(), outbox.is_empty());
@@ -139,4 +142,23 @@ fn pieces_are_the_front_in_its_order_and_share_what_is_shared() {
     let mut pieces = Vec::new();
     outbox.pieces(&mut pieces, 1, 0);
     assert_eq!(pieces[0].as_ptr(), bytes.as_ptr());
+}
+
+#[test]
+fn a_large_buffer_is_handed_on_without_a_copy_and_a_small_one_stays() {
+    let mut outbox = Outbox::new();
+    outbox.buffer().resize(OWN_FROM_BYTES, 1);
+    outbox.advance(1);
+    outbox.share_large_buffer();
+    assert_eq!(outbox.buffer.len(), OWN_FROM_BYTES, "one byte too few");
+    outbox.buffer().push(2);
+    outbox.share(Bytes::from(vec![3; SHARED_FROM_BYTES]));
+    outbox.buffer().push(4);
+    let composed = outbox.buffer.as_ptr();
+    outbox.share_large_buffer();
+    let mut pieces = Vec::new();
+    outbox.pieces(&mut pieces, 8, 0);
+    assert_eq!(pieces.iter().map(Bytes::len).collect::<Vec<_>>(), [OWN_FROM_BYTES, SHARED_FROM_BYTES, 1]);
+    assert_eq!(pieces[0].as_ptr(), composed.wrapping_add(1));
+    assert!(outbox.buffer.is_empty());
 }
