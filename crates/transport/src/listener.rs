@@ -211,11 +211,11 @@ impl std::fmt::Debug for Listener {
     }
 }
 
+/// Those of QUIC, and how their connections are accepted.
+type Sockets = (quic::Acceptor, Vec<Endpoint>);
+
 /// TCP first: it refuses a port that is in use, which sockets with `SO_REUSEPORT` would share.
-fn bind_both(
-    address: SocketAddr,
-    options: &ListenOptions,
-) -> io::Result<(TcpListener, Option<(quic::Acceptor, Vec<Endpoint>)>)> {
+fn bind_both(address: SocketAddr, options: &ListenOptions) -> io::Result<(TcpListener, Option<Sockets>)> {
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
     loop {
         let tcp = listen(address)?;

@@ -167,7 +167,7 @@ impl Connection {
     /// proposed, and sent.
     fn is_at_rest(&self) -> bool {
         let all_taken = self.input.pending_bytes() == 0 || self.session.is_under_way();
-        let is_quiet = self.phase == Phase::Open && !self.has_alarms && !self.session.subscribes_or_publishes();
+        let is_quiet = self.phase == Phase::Open && !self.has_alarms && !self.session.wants_a_turn();
         is_quiet && self.is_drained && all_taken && self.out.is_empty()
     }
 

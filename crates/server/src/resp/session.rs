@@ -184,9 +184,10 @@ impl Session {
         self.under_way.is_some()
     }
 
-    /// Whether messages may come to it, or wait to be published.
-    pub fn subscribes_or_publishes(&self) -> bool {
-        self.subscriber.is_subscribed() || self.publishing.is_blocked()
+    /// Whether there may be something to do once all is sent: messages may come, or wait to be published, or the room of
+    /// large replies is to be given back.
+    pub fn wants_a_turn(&self) -> bool {
+        self.subscriber.is_subscribed() || self.publishing.is_blocked() || self.replies.is_some()
     }
 
     /// Whether it waits in a blocking read: for that, nobody waits for it.
