@@ -54,25 +54,19 @@ mod tests {
     fn half_a_request_keeps_its_buffer_and_a_large_one_is_not_spare() {
         let mut input = Input::new();
         input.buffer_or(take).extend_from_slice(b"*2\r\n$3\r\nGET\r\n$500000\r\n");
-        assert!(input.next(Trust::Known).unwrap().is_none());
-        keep(input.release());
-        assert!(input.pending_bytes() > 0);
-        while input.next(Trust::Known).unwrap().is_none() {
-            input.buffer_or(take).extend_from_slice(&[b'x'; 10_000]);
-        }
-        input.next(Trust::Known).unwrap_err();
-        let mut input = Input::new();
-        input.buffer_or(take).extend_from_slice(b"*2\r\n$3\r\nGET\r\n$500000\r\n");
-        let mut left = 500_000;
-        while left > 0 {
-            let more = left.min(10_000);
-            input.buffer_or(take).extend_from_slice(&vec![b'x'; more]);
-            left -= more;
+        for _ in 0..50 {
             assert!(input.next(Trust::Known).unwrap().is_none());
+            assert!(input.release().is_none());
+            input.buffer_or(take).extend_from_slice(&[b'x'; 10_000]);
         }
         input.buffer_or(take).extend_from_slice(b"\r\n");
         assert_eq!(input.next(Trust::Known).unwrap().unwrap().len(), 2);
-        keep(input.release());
-        assert_eq!((input.pending_bytes(), take().capacity()), (0, 0));
+        assert!(input.release().is_none());
+        assert_eq!(input.pending_bytes(), 0);
+        // Nor is what holds half a frame.
+        let mut native = Decoder::new();
+        native.buffer_or(take).extend_from_slice(&[0; 3]);
+        assert!(native.release().is_none());
+        assert_eq!(native.pending_bytes(), 3);
     }
 }
