@@ -97,9 +97,7 @@ impl Held {
         self.amount += amount;
         true
     }
-}
 
-impl Held {
     /// Takes more, room or not: of what is there already.
     pub fn count(&mut self, amount: u64) {
         self.bound.used.fetch_add(amount, Ordering::Relaxed);
@@ -156,9 +154,7 @@ impl Admission {
             handshakes: Bound::new(u64::from(config.max_handshakes)),
         }
     }
-}
 
-impl Admission {
     /// Bytes that are a reply, or most of one: if they are many, counted until nobody holds them any more. `None` if there
     /// is no room for them.
     pub fn reply(&self, bytes: Bytes) -> Option<Bytes> {
