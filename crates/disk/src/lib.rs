@@ -58,6 +58,12 @@ pub trait LockGuard: Send + Sync + std::fmt::Debug {}
 pub trait File: Send + Sync + std::fmt::Debug {
     /// Fills `buf` from `offset`; `UnexpectedEof` if the file ends before.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+    /// As [`read_exact_at`](Self::read_exact_at), `len` bytes into new memory: where it can be, without zeroing that first.
+    fn read_new_at(&self, len: usize, offset: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
     /// Writes all of `data` at `offset`, extending the file if needed.
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
     /// Writes all parts one after the other at `offset`, as one vectored write where possible.

@@ -54,11 +54,16 @@ impl Window {
         }
         let room = (self.end - at) as usize;
         debug_assert!(len <= room);
+        let len = len.max(self.chunk).min(room);
         let mut buffer = self.take_buffer();
-        buffer.resize(len.max(self.chunk).min(room), 0);
-        self.file.read_exact_at(&mut buffer, at.into())?;
+        self.bytes = if buffer.capacity() < len {
+            self.file.read_new_at(len, at.into())?.into()
+        } else {
+            buffer.resize(len, 0);
+            self.file.read_exact_at(&mut buffer, at.into())?;
+            buffer.freeze()
+        };
         self.start = at;
-        self.bytes = buffer.freeze();
         Ok(())
     }
 

@@ -165,8 +165,7 @@ impl Shared {
             let damage = Damage::new("reference within what is written", written, end);
             return Err(Corruption::at(&segment.path, blob.offset, damage).into());
         }
-        let mut bytes = vec![0; blob.len as usize];
-        segment.file.read_exact_at(&mut bytes, blob.offset.into()).explain("read", &segment.path)?;
+        let bytes = segment.file.read_new_at(blob.len as usize, blob.offset.into()).explain("read", &segment.path)?;
         let crc = crc32c(&bytes);
         if crc != blob.crc {
             let damage = Damage::new("checksum of referenced bytes", blob.crc, crc);

@@ -5,7 +5,7 @@
 
 use std::{fs, io, os::unix::fs::FileExt};
 
-use rustix::io::Errno;
+use rustix::{buffer::spare_capacity, io::Errno};
 
 use super::{mapping::RealMapping, write_out::write_out};
 use crate::{File, Mapping};
@@ -27,6 +27,21 @@ impl RealFile {
 impl File for RealFile {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(buf, offset)
+    }
+
+    fn read_new_at(&self, len: usize, offset: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let at = offset + bytes.len() as u64;
+            match rustix::io::pread(&self.file, spare_capacity(&mut bytes), at) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // The allocator may have given more than was asked for.
+        bytes.truncate(len);
+        Ok(bytes)
     }
 
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
