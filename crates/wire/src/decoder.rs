@@ -3,8 +3,8 @@
 //! Owns: the buffer of what has been received, where frames begin and end, and the largest frame that is taken.
 //! Does not own: what is in a frame (`frames`); sockets.
 //!
-//! Invariants: what a header announces is not allocated before it is there: the buffer has room for at most as much
-//! again as has been received, and for [`READ_BYTES`]. After a [`FrameError`] the channel is of no use: nobody
+//! Invariants: what a header announces is not allocated at its word: the buffer has room for [`READ_BYTES`], and for at
+//! most as much again as has been received, or 1 MiB of the frame once a sixteenth of that is there. After a [`FrameError`] the channel is of no use: nobody
 //! knows where the next frame begins, and every later call gives the same error.
 
 use std::ops::Range;
@@ -19,6 +19,10 @@ use crate::header::{HEADER_BYTES, Header};
 
 /// Room that [`Decoder::buffer`] has at least: what one read from a socket may bring.
 pub const READ_BYTES: usize = 64 * 1024;
+
+/// What a frame may be given at once when its first [`READ_BYTES`] are there. If the buffer doubled from there on, nearly
+/// all of a frame of 1 MB would be copied while it comes.
+const AHEAD_BYTES: usize = 16 * READ_BYTES;
 
 /// The channel can't go on: close it, with a goodbye if there is somebody to read it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,9 +140,9 @@ impl Decoder {
         self.forget_used();
         let have = self.buffer.len();
         if self.buffer.capacity() - have < READ_BYTES / 4 {
-            // As much again as is there already, if the frame under way wants it.
             let wanted = self.peek().map_or(0, |header| (HEADER_BYTES + header.len as usize).saturating_sub(have));
-            let more = wanted.min(have).max(READ_BYTES);
+            let ahead = if have >= READ_BYTES / 4 * 3 { have.max(AHEAD_BYTES) } else { have };
+            let more = wanted.min(ahead).max(READ_BYTES);
             self.is_large |= have + more > 2 * READ_BYTES;
             self.buffer.reserve(more);
         }
@@ -318,10 +322,31 @@ mod tests {
         decoder.feed(&header.encode());
         assert_eq!(decoder.next_shared(), Ok(None));
         assert!(decoder.buffer().capacity() <= 2 * READ_BYTES, "{}", decoder.buffer().capacity());
-        decoder.feed(&vec![0; 1 << 20]);
+        decoder.feed(&[0; READ_BYTES]);
         assert_eq!(decoder.next_shared(), Ok(None));
-        assert!(decoder.buffer().capacity() <= 4 << 20, "{}", decoder.buffer().capacity());
+        assert!(decoder.buffer().capacity() <= 2 * AHEAD_BYTES, "{}", decoder.buffer().capacity());
+        decoder.feed(&vec![0; 2 << 20]);
+        assert_eq!(decoder.next_shared(), Ok(None));
+        assert!(decoder.buffer().capacity() <= 8 << 20, "{}", decoder.buffer().capacity());
         assert_eq!(decoder.peek(), Some(header));
+    }
+
+    #[test]
+    fn a_frame_of_a_megabyte_is_moved_once_while_it_comes() {
+        let stream = frame(1, &vec![3; 1_000_000]);
+        let mut decoder = Decoder::new();
+        decoder.set_max_bytes(u32::MAX);
+        let (mut at, mut rooms) = (0, Vec::new());
+        while at < stream.len() {
+            let buffer = decoder.buffer();
+            rooms.push(buffer.capacity());
+            let read = READ_BYTES.min(buffer.capacity() - buffer.len()).min(stream.len() - at);
+            buffer.extend_from_slice(&stream[at..at + read]);
+            at += read;
+        }
+        rooms.dedup();
+        assert_eq!(rooms.len(), 2, "{rooms:?}");
+        assert_eq!(decoder.next_shared().unwrap().unwrap().payload.len(), 1_000_000);
     }
 
     #[test]
