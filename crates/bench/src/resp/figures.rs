@@ -86,6 +86,7 @@ pub(super) struct Line<'a> {
     pub(super) generator: &'static str,
     pub(super) server: String,
     pub(super) durability: String,
+    pub(super) is_bare: bool,
     pub(super) rounds: Vec<Round>,
 }
 

@@ -62,6 +62,11 @@ pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
     let durable = |name, operation, connections, pipeline, bytes| {
         line(name, only(operation), DURABLE, Choice::RedisAlways, connections, pipeline, bytes, Goal::Rate(1.2))
     };
+    // Beside what is peer, what the machine allows.
+    let bare = |scenario: Scenario| Scenario {
+        servers: [scenario.servers, vec![(Choice::Bare, DURABLE)]].concat(),
+        ..scenario
+    };
     let fan_out =
         line("PUBLISH to 10", Work::FanOut(10), DURABLE, Choice::RedisNone, 1, 16, MESSAGE_BYTES, Goal::Rate(1.5));
     let fan_out = Scenario { value_bytes: fan_out.value_bytes.max(HEAD_BYTES), ..fan_out };
@@ -70,10 +75,10 @@ pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
         cache("GET cache", Operation::Get, 50, 16, Goal::Rate(1.0)),
         cache("SET cache", Operation::Set, 50, 1, Goal::Rate(1.0)),
         cache("SET cache", Operation::Set, 50, 16, Goal::Rate(1.0)),
-        durable("SET durable", Operation::Set, 50, 1, VALUE_BYTES),
-        durable("SET durable", Operation::Set, 50, 16, VALUE_BYTES),
+        bare(durable("SET durable", Operation::Set, 50, 1, VALUE_BYTES)),
+        bare(durable("SET durable", Operation::Set, 50, 16, VALUE_BYTES)),
         cache("GET cache", Operation::Get, 1, 1, Goal::Median(1.1)),
-        durable("SET durable", Operation::Set, 1, 1, VALUE_BYTES),
+        bare(durable("SET durable", Operation::Set, 1, 1, VALUE_BYTES)),
         durable("XADD durable", Operation::Xadd, 50, 16, 100),
         fan_out,
     ];

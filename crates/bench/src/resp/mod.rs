@@ -9,9 +9,11 @@
 //!
 //! Parts: [`address`] and [`connection`] are bytes, [`client`] is for setup, [`requests`] makes and judges, [`worker`] is
 //! the loop, [`fanout`] the same for subscribers, [`external`] runs redis-benchmark, [`server`] starts and describes servers,
+//! [`bare`] is one that does nothing but what all must,
 //! [`scenario`] and `goals` say what is measured, `suite` goes through it, `figures` shows it.
 
 pub mod address;
+pub mod bare;
 pub mod client;
 pub mod connection;
 pub mod external;

@@ -16,8 +16,9 @@ use crate::{
 /// Options of the RESP suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RespOptions {
-    /// Servers, measured in turns: thalweg, redis-none, redis-always (started for the run), host:port or unix:PATH, each with @N
-    /// for its database N. The first one's figures are divided by those of the others.
+    /// Servers, measured in turns: thalweg, redis-none, redis-always (started for the run), bare (takes SET alone, and does
+    /// nothing but write it, sync and answer: what the machine allows), host:port or unix:PATH, each with @N for its database
+    /// N. The first one's figures are divided by those of the others.
     #[arg(long, value_delimiter = ',', default_value = "thalweg")]
     pub server: Vec<Spec>,
     /// Who sends; both where neither is named and a preset is.

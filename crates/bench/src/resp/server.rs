@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     address::Address,
+    bare::BareServer,
     client::{Answer, Client, Greeting},
     options::RespOptions,
 };
@@ -26,6 +27,8 @@ pub enum Choice {
     RedisNone,
     /// redis-server, which syncs each write before it answers.
     RedisAlways,
+    /// A thread of this process that does nothing but write, sync and answer: what the machine allows.
+    Bare,
     /// One that runs already.
     At(Address),
 }
@@ -54,6 +57,7 @@ impl FromStr for Spec {
             "thalweg" => Choice::Thalweg,
             "redis-none" => Choice::RedisNone,
             "redis-always" => Choice::RedisAlways,
+            "bare" => Choice::Bare,
             address => Choice::At(address.parse()?),
         };
         Ok(Self { choice, database })
@@ -68,6 +72,7 @@ impl Spec {
             Choice::Thalweg => "thalweg".to_owned(),
             Choice::RedisNone => "redis-none".to_owned(),
             Choice::RedisAlways => "redis-always".to_owned(),
+            Choice::Bare => "bare".to_owned(),
             Choice::At(address) => address.to_string(),
         };
         self.database.map_or(name.clone(), |database| format!("{name}@{database}"))
@@ -93,6 +98,7 @@ pub struct Server {
 enum Own {
     Thalweg(Target),
     Redis(RedisChild),
+    Bare(BareServer),
 }
 
 impl Server {
@@ -127,6 +133,12 @@ impl Server {
                 let child = RedisChild::start(&options.redis_server, address, &dir, arguments)?;
                 (Address::Tcp(address), Some(child.0.id()), Some(Own::Redis(child)))
             }
+            Choice::Bare => {
+                progress.step("starting a bare server: a thread of this process");
+                let dir = scratch.fresh("bare")?;
+                let server = BareServer::start(&dir).map_err(BenchError::files(dir.display().to_string()))?;
+                (Address::Tcp(server.address), None, Some(Own::Bare(server)))
+            }
             Choice::At(address) => (address.clone(), None, None),
         };
         let mut server = Self { choice: choice.clone(), address, process, version: String::new(), _own: own };
@@ -151,6 +163,7 @@ impl Server {
         match (&self.choice, database) {
             (Choice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
             (Choice::Thalweg, 1) => Ok("none: a cache in memory".to_owned()),
+            (Choice::Bare, _) => Ok("one write and one fdatasync before what came together is answered".to_owned()),
             _ => asked_durability(&mut Client::open(&self.greeting(database, options))?),
         }
     }
@@ -167,6 +180,7 @@ impl Server {
             .find_map(|name| Some(format!("{} {}", name.trim_end_matches("_version"), field(&info, name)?)));
         self.version = match self.choice {
             Choice::Thalweg => format!("thalweg {}", env!("CARGO_PKG_VERSION")),
+            Choice::Bare => "a bare server".to_owned(),
             _ => version.unwrap_or_else(|| "a server that does not say its version".to_owned()),
         };
         let is_here = match &self.address {
@@ -282,7 +296,7 @@ mod tests {
             (spec.choice.clone(), spec.database, spec.name()),
             (Choice::Thalweg, Some(1), "thalweg@1".to_owned())
         );
-        for text in ["redis-none", "redis-always@3", "127.0.0.1:6379", "unix:/run/redis.sock@2"] {
+        for text in ["redis-none", "redis-always@3", "bare", "127.0.0.1:6379", "unix:/run/redis.sock@2"] {
             assert_eq!(text.parse::<Spec>().unwrap().name(), text);
         }
         assert!("redis@x".parse::<Spec>().is_err());

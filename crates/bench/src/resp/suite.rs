@@ -164,7 +164,10 @@ impl Suite<'_> {
             report.checks.push(Check { what, required: "all answered, rightly".to_owned(), measured, verdict });
         }
         for (line, other) in pairs() {
-            if let Some(goal) = line.scenario.goal {
+            // The bare server is a ruler and not a peer.
+            if let Some(goal) = line.scenario.goal
+                && !other.is_bare
+            {
                 let what = format!("{}, {}, of {}", line.scenario.name, line.generator, other.server);
                 let (rate, median) = line.ratios(other);
                 report.checks.push(goal.check(what, rate, median));
@@ -196,6 +199,7 @@ impl Suite<'_> {
                 generator: generator.name(),
                 server: format!("{} db {database}", name(choice, server)),
                 durability: self.server(choice).durability(*database, self.options)?,
+                is_bare: *choice == Choice::Bare,
                 rounds: Vec::new(),
             });
         }
@@ -504,6 +508,7 @@ fn name(choice: &Choice, server: &Server) -> String {
         Choice::Thalweg => "thalweg".to_owned(),
         Choice::RedisNone => "redis-none".to_owned(),
         Choice::RedisAlways => "redis-always".to_owned(),
+        Choice::Bare => "bare".to_owned(),
         Choice::At(_) => server.address.to_string(),
     }
 }

@@ -1,0 +1,226 @@
+//! What the machine allows a durable server: one that does nothing else. The ruler that durable figures are held against,
+//! measured in turns with the servers.
+//!
+//! Owns: a thread that looks at its sockets, reads requests, writes those of one look into a file that was written before, syncs it
+//! once, and answers. No state, no checksums, no order to keep; `SET` is all it takes, and nothing can be read again.
+//! Its calls are those that no durable server with one thread can do without: a read and a write a socket, a write and an
+//! fdatasync a look.
+//!
+//! Bound: a client that does not take its answers ends.
+
+use std::{
+    fs::File,
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::FileExt as _,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use rustix::{
+    event::epoll::{self, Event, EventData, EventFlags},
+    fd::OwnedFd,
+    time::Timespec,
+};
+use thalweg_redis::wire::{Input, READ_BYTES, Trust};
+
+/// Bytes of the file; it begins again at its end, as segments do that are taken again.
+const FILE_BYTES: usize = 64 << 20;
+/// Looks that find nothing end after this, to see whether it is to stop.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// Its own place among those of the sockets.
+const LISTENER: u64 = u64::MAX;
+
+/// A bare server that ends with its handle.
+#[derive(Debug)]
+pub struct BareServer {
+    /// Where it listens.
+    pub address: SocketAddr,
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BareServer {
+    /// Starts one whose file is in `dir`.
+    pub fn start(dir: &Path) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).create_new(true).open(dir.join("bare"))?;
+        file.write_all_at(&vec![0; FILE_BYTES], 0)?;
+        file.sync_all()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let stopping = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&stopping);
+        let mut server = Loop { file, at: 0, listener, epoll, clients: Vec::new(), wanted: Vec::new() };
+        let thread = std::thread::Builder::new().name("bare-resp".to_owned()).spawn(move || {
+            let mut events = Vec::with_capacity(1024);
+            while !stop.load(Ordering::Relaxed) {
+                // A disk that fails ends it: its clients see their connections closed.
+                if server.look(&mut events).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { address, stopping, thread: Some(thread) })
+    }
+}
+
+impl Drop for BareServer {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Loop {
+    file: File,
+    at: u64,
+    listener: TcpListener,
+    epoll: OwnedFd,
+    clients: Vec<Option<Client>>,
+    /// What this look's writes want on disk.
+    wanted: Vec<u8>,
+}
+
+struct Client {
+    stream: TcpStream,
+    input: Input,
+    answers: Vec<u8>,
+}
+
+impl Loop {
+    fn look(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&LOOK)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events.iter() {
+            match event.data.u64() {
+                LISTENER => self.accept()?,
+                at => self.read(at as usize),
+            }
+        }
+        if !self.wanted.is_empty() {
+            if self.at + self.wanted.len() as u64 > FILE_BYTES as u64 {
+                self.at = 0;
+            }
+            self.file.write_all_at(&self.wanted, self.at)?;
+            self.file.sync_data()?;
+            self.at += self.wanted.len() as u64;
+            self.wanted.clear();
+        }
+        for event in events.iter() {
+            if let Some(place) = self.clients.get_mut(event.data.u64() as usize)
+                && let Some(client) = place
+                && !client.answers.is_empty()
+            {
+                let sent = client.stream.write_all(&client.answers);
+                client.answers.clear();
+                if sent.is_err() {
+                    *place = None;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let at = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
+        epoll::add(&self.epoll, &stream, EventData::new_u64(at as u64), EventFlags::IN)?;
+        let client = Some(Client { stream, input: Input::new(), answers: Vec::new() });
+        match self.clients.get_mut(at) {
+            Some(place) => *place = client,
+            None => self.clients.push(client),
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, at: usize) {
+        let Some(place) = self.clients.get_mut(at) else { return };
+        let Some(client) = place else { return };
+        let mut bytes = [0; READ_BYTES];
+        let is_open = match client.stream.read(&mut bytes) {
+            Ok(0) => false,
+            Ok(count) => {
+                client.input.feed(&bytes[..count]);
+                client.take(&mut self.wanted)
+            }
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        };
+        if !is_open {
+            *place = None;
+        }
+    }
+}
+
+impl Client {
+    /// False if what came is no protocol.
+    fn take(&mut self, wanted: &mut Vec<u8>) -> bool {
+        loop {
+            let request = match self.input.next(Trust::Known) {
+                Ok(Some(request)) => request,
+                Ok(None) => return true,
+                Err(_) => return false,
+            };
+            let answer: &[u8] = match request.name().to_ascii_uppercase().as_slice() {
+                b"SET" => {
+                    request.iter().for_each(|part| wanted.extend_from_slice(part));
+                    b"+OK\r\n"
+                }
+                b"SELECT" => b"+OK\r\n",
+                b"PING" => b"+PONG\r\n",
+                b"HELLO" => b"%1\r\n$5\r\nproto\r\n:3\r\n",
+                // redis-benchmark asks what is configured.
+                b"CONFIG" => b"*0\r\n",
+                _ => b"-ERR the bare server takes SET alone\r\n",
+            };
+            self.answers.extend_from_slice(answer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_on_disk_before_they_are_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = BareServer::start(dir.path()).unwrap();
+        let mut client = TcpStream::connect(server.address).unwrap();
+        let written = std::fs::File::open(dir.path().join("bare")).unwrap();
+        let set = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n";
+        client.write_all(&[&set[..], set, b"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"].concat()).unwrap();
+        let expected = b"+OK\r\n+OK\r\n+PONG\r\n-ERR the bare server takes SET alone\r\n";
+        let mut answers = vec![0; expected.len()];
+        client.read_exact(&mut answers).unwrap();
+        assert_eq!(answers, expected);
+        let mut held = [0; 18];
+        written.read_exact_at(&mut held, 0).unwrap();
+        assert_eq!(&held, b"SETkvalueSETkvalue");
+        // Another client, and the end of one that is no client.
+        let mut other = TcpStream::connect(server.address).unwrap();
+        other.write_all(b"*1\r\n$x\r\n").unwrap();
+        assert_eq!(other.read(&mut [0; 9]).unwrap(), 0);
+        client.write_all(set).unwrap();
+        client.read_exact(&mut answers[..5]).unwrap();
+        assert_eq!(&answers[..5], b"+OK\r\n");
+    }
+}
