@@ -57,7 +57,8 @@ impl BareServer {
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopping);
-        let mut server = Loop { file, at: 0, listener, epoll, clients: Vec::new(), wanted: Vec::new() };
+        let bytes = vec![0; READ_BYTES];
+        let mut server = Loop { file, at: 0, listener, epoll, clients: Vec::new(), bytes, wanted: Vec::new() };
         let thread = std::thread::Builder::new().name("bare-resp".to_owned()).spawn(move || {
             let mut events = Vec::with_capacity(1024);
             while !stop.load(Ordering::Relaxed) {
@@ -87,6 +88,8 @@ struct Loop {
     listener: TcpListener,
     epoll: OwnedFd,
     clients: Vec<Option<Client>>,
+    /// Where a read goes.
+    bytes: Vec<u8>,
     /// What this look's writes want on disk.
     wanted: Vec<u8>,
 }
@@ -155,11 +158,10 @@ impl Loop {
     fn read(&mut self, at: usize) {
         let Some(place) = self.clients.get_mut(at) else { return };
         let Some(client) = place else { return };
-        let mut bytes = [0; READ_BYTES];
-        let is_open = match client.stream.read(&mut bytes) {
+        let is_open = match client.stream.read(&mut self.bytes) {
             Ok(0) => false,
             Ok(count) => {
-                client.input.feed(&bytes[..count]);
+                client.input.feed(&self.bytes[..count]);
                 client.take(&mut self.wanted)
             }
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,

@@ -7,7 +7,8 @@
 //!      ▲                                                                                            │
 //!      └───────────────── replies, each connection's with one write ◄───────────────────────────────┘
 //! ```
-//! Whose request comes while others' are done goes along with them, for `MAX_GATHERING` at most. Nobody on the thread is
+//! Whose request comes while others' are done goes along with them, for `MAX_GATHERING` at most. Where one round after the other
+//! has held one command alone, the second look is mostly left out: it finds nothing, and a lone client waits for it. Nobody on the thread is
 //! served during that fsync: those who come meanwhile are the next round's, together. That is redis-server's bargain;
 //! native clients' commands are committed by the log's committer instead, while their thread serves others.
 //!
@@ -25,6 +26,8 @@ use thalweg_engine::AsyncDatabase;
 
 /// How long what is proposed waits for more of it.
 const MAX_GATHERING: Duration = Duration::from_millis(1);
+/// After so many rounds of one command each there is no second look, except in one of as many.
+const LONE_ROUNDS: u32 = 64;
 
 thread_local! {
     static GATHERED: Gathered = const { Gathered { commands: Cell::new(0), committer: RefCell::new(None) } };
@@ -74,19 +77,28 @@ impl Drop for Committing {
 pub async fn commit_gathered(db: AsyncDatabase) {
     let _committing = Committing;
     let commands = || GATHERED.with(|gathered| gathered.commands.get());
+    let mut lone_rounds = 0_u32;
     loop {
         poll_fn(|cx| GATHERED.with(|gathered| gathered.poll_some(cx))).await;
-        let begun = Instant::now();
-        loop {
-            let before = commands();
-            // Comes back when the sockets were polled, behind those who have been woken by that.
-            tokio::task::yield_now().await;
-            if commands() == before || begun.elapsed() >= MAX_GATHERING {
-                break;
-            }
+        if lone_rounds < LONE_ROUNDS || lone_rounds.is_multiple_of(LONE_ROUNDS) {
+            gather(commands).await;
         }
+        lone_rounds = if commands() == 1 { lone_rounds.wrapping_add(1) } else { 0 };
         GATHERED.with(|gathered| gathered.commands.set(0));
         db.commit_queued_here();
+    }
+}
+
+/// Waits while each look at the sockets brings more.
+async fn gather(commands: impl Fn() -> u64) {
+    let begun = Instant::now();
+    loop {
+        let before = commands();
+        // Comes back when the sockets were polled, behind those who have been woken by that.
+        tokio::task::yield_now().await;
+        if commands() == before || begun.elapsed() >= MAX_GATHERING {
+            break;
+        }
     }
 }
 
@@ -139,6 +151,38 @@ mod tests {
         assert_eq!(db.blocking().stats().entries, before + 1);
         threads.stop().await;
         db.blocking().close().unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_was_alone_does_not_keep_others_from_sharing_a_round() {
+        let (_dir, db, keyspace) = database();
+        let threads = start(&db);
+        let (runtime, _place) = threads.place();
+        let space = (db.clone(), keyspace.clone());
+        let alone = async move {
+            for key in 0..3 * LONE_ROUNDS {
+                put(&space.0, &space.1, &key.to_le_bytes()).await;
+            }
+        };
+        runtime.spawn(alone).await.unwrap();
+        let before = db.blocking().stats().entries;
+        let database = db.clone();
+        // Two that are ready when the thread next looks, as two sockets would be.
+        let rounds = async move {
+            for _ in 0..2 {
+                let puts = [b"one", b"two"].map(|key| {
+                    let (db, keyspace) = (db.clone(), keyspace.clone());
+                    tokio::spawn(async move { put(&db, &keyspace, key).await })
+                });
+                for put in puts {
+                    put.await.unwrap();
+                }
+            }
+            db.blocking().stats().entries
+        };
+        assert_eq!(runtime.spawn(rounds).await.unwrap(), before + 2);
+        threads.stop().await;
+        database.blocking().close().unwrap();
     }
 
     #[tokio::test]
