@@ -6,7 +6,7 @@
 //! final: the kernel may have marked the pages clean without writing them, so a second sync that
 //! succeeds proves nothing.
 //!
-//! The two implementations answer alike, error kinds included (`tests/differential.rs`). Where the
+//! The two implementations answer alike, error kinds included (`tests/suite/differential.rs`). Where the
 //! simulated one is stricter, it is to catch a caller's mistake: it refuses to map holes, and a power
 //! loss takes everything that the promises below do not cover.
 //!

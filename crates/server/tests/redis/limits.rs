@@ -1,7 +1,7 @@
 //! The bounds of a Redis client's connection, at the bound: bytes that come slowly, in parts or not at all, replies that nobody
 //! takes, transactions, watches and scans that are as large as they may be, and one more.
 //!
-//! What they cost in memory is measured from outside, in `thalweg/tests/redis_limits.rs`.
+//! What they cost in memory is measured from outside, in `thalweg/tests/suite/redis_limits.rs`.
 
 use std::{
     sync::Arc,

@@ -8,7 +8,7 @@ use std::{
     net::TcpStream,
 };
 
-use super::node::{Node, PATIENCE};
+use crate::node::{Node, PATIENCE};
 
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,435 @@
+//! What waits for a subscription: bounds, policies, credit, gaps; against a model of one queue.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use thalweg_broker::{
+    Batch, Broker, BrokerConfig, Budget, Credit, Link, Losses, Outbound, Policy, SubscribeOptions, SubscriptionId,
+    Taken,
+};
+
+use crate::common::{
+    Bell, Rng, Told, broker, message, number, pattern, quiet, seeds, subject, subscribe, take, told_to,
+};
+
+fn sized(to: &str, number: u64, bytes: usize, messages: u32) -> Batch {
+    let mut encoded = vec![0; bytes.max(8)];
+    encoded[..8].copy_from_slice(&number.to_le_bytes());
+    Batch::new(subject(to), Bytes::from(encoded), messages).unwrap()
+}
+
+fn options(policy: Policy, max_messages: u64, max_bytes: u64) -> SubscribeOptions {
+    SubscribeOptions { policy, max_messages, max_bytes, ..SubscribeOptions::DEFAULTS }
+}
+
+fn open(broker: &Broker, to: &str, options: &SubscribeOptions) -> Link {
+    let link = broker.open_link(quiet()).unwrap();
+    link.subscribe(SubscriptionId(1), pattern(to), options).unwrap();
+    link
+}
+
+/// One queue, as simple as can be.
+struct Model {
+    policy: Policy,
+    max: (u64, u64),
+    credit: (i64, i64),
+    /// Number, messages, bytes, missed before it.
+    queue: VecDeque<(u64, u64, u64, u64)>,
+    missed_before: u64,
+    missed_after: u64,
+}
+
+impl Model {
+    fn fits(&self, messages: u64, bytes: u64) -> bool {
+        let held = self.queue.iter().fold((0, 0), |held, item| (held.0 + item.1, held.1 + item.2));
+        self.queue.is_empty() || (held.0 + messages <= self.max.0 && held.1 + bytes <= self.max.1)
+    }
+
+    /// Whether the publish happens.
+    fn publish(&mut self, number: u64, messages: u64, bytes: u64) -> bool {
+        while !self.fits(messages, bytes) {
+            match self.policy {
+                Policy::Block => return false,
+                Policy::DropOld => {
+                    let (_, messages, _, missed) = self.queue.pop_front().unwrap();
+                    self.missed_before += messages + missed;
+                }
+                Policy::DropNew => {
+                    self.missed_after += messages;
+                    return true;
+                }
+                Policy::Disconnect => unreachable!("not in this test"),
+            }
+        }
+        self.queue.push_back((number, messages, bytes, std::mem::take(&mut self.missed_after)));
+        true
+    }
+
+    fn take(&mut self) -> Vec<Told> {
+        let mut told = Vec::new();
+        while self.credit.0 > 0 && self.credit.1 > 0 {
+            let Some((number, messages, bytes, missed)) = self.queue.pop_front() else { break };
+            let missed = missed + std::mem::take(&mut self.missed_before);
+            if missed > 0 {
+                told.push(Told::Gap(missed));
+            }
+            told.push(Told::Message(number));
+            self.credit.0 -= messages as i64;
+            self.credit.1 -= bytes as i64;
+        }
+        if self.queue.is_empty() && self.missed_after > 0 {
+            told.push(Told::Gap(std::mem::take(&mut self.missed_after)));
+        }
+        told
+    }
+}
+
+#[test]
+fn each_policy_does_what_its_name_says() {
+    for seed in seeds(40) {
+        println!("seed {seed}");
+        let mut rng = Rng(seed);
+        let broker = broker();
+        let link = broker.open_link(quiet()).unwrap();
+        let mut models = Vec::new();
+        for (id, policy) in [Policy::Block, Policy::DropNew, Policy::DropOld].into_iter().enumerate() {
+            let max = (1 + rng.below(40), 100 + rng.below(4000));
+            let credit = Credit { messages: rng.below(20), bytes: rng.below(5000) };
+            let options = SubscribeOptions { credit, ..options(policy, max.0, max.1) };
+            // Each has a subject of its own, and one for all.
+            link.subscribe(SubscriptionId(id as u64), pattern(&format!("own.{id}")), &options).unwrap();
+            models.push(Model {
+                policy,
+                max,
+                credit: (credit.messages as i64, credit.bytes as i64),
+                queue: VecDeque::new(),
+                missed_before: 0,
+                missed_after: 0,
+            });
+        }
+        for step in 0..3000 {
+            let id = rng.below(3) as usize;
+            match rng.below(10) {
+                0 => {
+                    let credit = Credit { messages: rng.below(60), bytes: rng.below(6000) };
+                    link.grant(SubscriptionId(id as u64), credit).unwrap();
+                    models[id].credit.0 += credit.messages as i64;
+                    models[id].credit.1 += credit.bytes as i64;
+                }
+                1 => {
+                    let out = take(&link);
+                    for (id, model) in models.iter_mut().enumerate() {
+                        assert_eq!(told_to(id as u64, &out), model.take(), "seed {seed} step {step} queue {id}");
+                    }
+                }
+                _ => {
+                    let (messages, bytes) = (1 + rng.below(8), 8 + rng.below(300));
+                    let batch = sized(&format!("own.{id}"), step, bytes as usize, messages as u32);
+                    let happened = broker.publish(&batch, None).is_ok();
+                    assert_eq!(happened, models[id].publish(step, messages, bytes), "seed {seed} step {step}");
+                }
+            }
+            for (id, model) in models.iter().enumerate() {
+                let stats = link.queue_stats(SubscriptionId(id as u64)).unwrap();
+                let held = model.queue.iter().fold((0, 0), |held, item| (held.0 + item.1, held.1 + item.2));
+                assert_eq!((stats.messages, stats.bytes), held, "seed {seed} step {step} queue {id}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_blocked_publish_happens_for_nobody_and_wakes_its_publisher() {
+    let broker = broker();
+    let (free, full) =
+        (open(&broker, "a", &SubscribeOptions::DEFAULTS), open(&broker, "a", &options(Policy::Block, 2, 99)));
+    let bell = Bell::new();
+    let waiter: std::sync::Arc<dyn thalweg_broker::Notify> = bell.clone();
+    for number in 0..2 {
+        broker.publish(&message("a", number), Some(&waiter)).unwrap();
+    }
+    let blocked = broker.publish(&message("a", 2), Some(&waiter)).unwrap_err();
+    assert_eq!((blocked.link, blocked.subscription), (full.id(), SubscriptionId(1)));
+    assert_eq!(told_to(1, &take(&free)), [Told::Message(0), Told::Message(1)], "not the one that did not happen");
+    assert_eq!(bell.count(), 0);
+    assert_eq!(take(&full).len(), 2);
+    assert_eq!(bell.count(), 1, "room");
+    broker.publish(&message("a", 2), Some(&waiter)).unwrap();
+    assert_eq!(told_to(1, &take(&free)), [Told::Message(2)], "once");
+    assert_eq!(told_to(1, &take(&full)), [Told::Message(2)]);
+    assert_eq!(bell.count(), 1, "nobody waits any more");
+    assert_eq!(broker.stats().blocked, 1);
+}
+
+#[test]
+fn room_reserved_for_a_publish_that_failed_is_free_again() {
+    let broker = broker();
+    let links: Vec<_> = (0..4).map(|_| open(&broker, "a", &options(Policy::Block, 1, 99))).collect();
+    for turn in 0..4 {
+        // Another one is full each time; those that come before it in the order get and lose a reservation.
+        let own = links[turn].id();
+        links[turn].subscribe(SubscriptionId(2), pattern("own"), &options(Policy::Block, 1, 99)).unwrap();
+        broker.publish(&message("own", 0), None).unwrap();
+        links[turn].unsubscribe(SubscriptionId(1)).unwrap();
+        links[turn].subscribe(SubscriptionId(3), pattern("a"), &options(Policy::Block, 1, 99)).unwrap();
+        broker.publish(&message("a", 1), None).unwrap();
+        for link in links.iter().filter(|link| link.id() != own) {
+            assert_eq!(take(link).len(), 1);
+        }
+        assert_eq!(broker.publish(&message("a", 2), None).unwrap_err().link, own);
+        for link in links.iter().filter(|link| link.id() != own) {
+            assert_eq!(link.stats().messages, 0, "nothing reserved, nothing queued");
+        }
+        take(&links[turn]);
+        links[turn].unsubscribe(SubscriptionId(2)).unwrap();
+        links[turn].unsubscribe(SubscriptionId(3)).unwrap();
+        links[turn].subscribe(SubscriptionId(1), pattern("a"), &options(Policy::Block, 1, 99)).unwrap();
+    }
+}
+
+#[test]
+fn a_publisher_waits_for_a_subscription_that_goes() {
+    for how in 0..3 {
+        let broker = broker();
+        let link = open(&broker, "a", &options(Policy::Block, 1, 99));
+        subscribe(&link, 2, "b");
+        let bell = Bell::new();
+        let waiter: std::sync::Arc<dyn thalweg_broker::Notify> = bell.clone();
+        broker.publish(&message("a", 0), Some(&waiter)).unwrap();
+        broker.publish(&message("a", 1), Some(&waiter)).unwrap_err();
+        match how {
+            0 => link.unsubscribe(SubscriptionId(1)).unwrap(),
+            1 => drop(link),
+            _ => {
+                // The link is given up because of another subscription.
+                let options = options(Policy::Disconnect, 1, 99);
+                link.subscribe(SubscriptionId(3), pattern("c"), &options).unwrap();
+                broker.publish(&message("c", 0), None).unwrap();
+                broker.publish(&message("c", 1), None).unwrap();
+                assert_eq!(told_to(3, &take(&link)), [Told::Disconnect(2)]);
+            }
+        }
+        assert_eq!(bell.count(), 1, "way {how}");
+        assert!(!broker.publish(&message("a", 1), Some(&waiter)).unwrap().matched());
+    }
+}
+
+#[test]
+fn disconnect_gives_up_the_link_and_its_memory_at_once() {
+    let broker = broker();
+    let bell = Bell::new();
+    let link = broker.open_link(bell.clone()).unwrap();
+    subscribe(&link, 1, "other");
+    link.subscribe(SubscriptionId(2), pattern("a"), &options(Policy::Disconnect, 2, 1000)).unwrap();
+    broker.publish(&message("other", 0), None).unwrap();
+    for number in 0..2 {
+        assert_eq!(broker.publish(&message("a", number), None).unwrap().delivered, 1);
+    }
+    let published = broker.publish(&message("a", 2), None).unwrap();
+    assert_eq!((published.delivered, published.missed), (0, 1));
+    assert_eq!(broker.stats().queued_bytes, 0);
+    assert!(!broker.publish(&message("a", 3), None).unwrap().matched(), "it is gone for publishers");
+    assert!(link.subscribe(SubscriptionId(5), pattern("x"), &SubscribeOptions::DEFAULTS).is_err());
+    let out = take(&link);
+    assert!(matches!(&*out, [Outbound::Disconnect { subscription: SubscriptionId(2), messages: 3 }]), "{out:?}");
+    assert!(take(&link).is_empty(), "said once");
+    assert_eq!(bell.count(), 2, "for the first message, and for the end");
+    drop(link);
+    assert_eq!(broker.stats().subscriptions, 0);
+}
+
+#[test]
+fn a_batch_beyond_the_bounds_is_let_in_when_there_is_nothing_else() {
+    for policy in [Policy::Block, Policy::DropNew, Policy::DropOld, Policy::Disconnect] {
+        let broker = broker();
+        let link = open(&broker, "a", &options(policy, 10, 100));
+        let large = sized("a", 7, 5000, 64);
+        assert_eq!(broker.publish(&large, None).unwrap().delivered, 1);
+        match broker.publish(&message("a", 8), None) {
+            Err(_) => assert_eq!(policy, Policy::Block),
+            Ok(published) => assert_eq!(published.delivered == 1, policy == Policy::DropOld),
+        }
+        let expected: &[Told] = match policy {
+            Policy::Block => &[Told::Message(7)],
+            Policy::DropNew => &[Told::Message(7), Told::Gap(1)],
+            Policy::DropOld => &[Told::Gap(64), Told::Message(8)],
+            Policy::Disconnect => &[Told::Disconnect(65)],
+        };
+        assert_eq!(told_to(1, &take(&link)), expected, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_links_bound_counts_all_its_subscriptions() {
+    let broker = Broker::new(BrokerConfig { max_link_bytes: 100, ..BrokerConfig::DEFAULTS });
+    let link = open(&broker, "a", &options(Policy::DropNew, 100, 1000));
+    link.subscribe(SubscriptionId(2), pattern("b"), &options(Policy::Block, 100, 1000)).unwrap();
+    link.subscribe(SubscriptionId(3), pattern("c"), &options(Policy::DropOld, 100, 1000)).unwrap();
+    assert_eq!(broker.publish(&sized("a", 1, 60, 1), None).unwrap().delivered, 1);
+    assert_eq!(broker.publish(&sized("c", 2, 40, 1), None).unwrap().delivered, 1, "to the brim");
+    assert!(broker.publish(&sized("b", 3, 8, 1), None).is_err());
+    assert_eq!(broker.publish(&sized("a", 4, 8, 1), None).unwrap().missed, 1);
+    assert_eq!(broker.publish(&sized("c", 5, 40, 1), None).unwrap().delivered, 1, "in the place of its own");
+    assert_eq!(broker.publish(&sized("c", 6, 41, 1), None).unwrap().missed, 1, "others' it does not take");
+    let out = take(&link);
+    assert_eq!(told_to(1, &out), [Told::Message(1), Told::Gap(1)]);
+    assert_eq!(told_to(3, &out), [Told::Gap(3)], "one of them said, where it would have come");
+    broker.publish(&sized("b", 3, 8, 1), None).unwrap();
+}
+
+#[test]
+fn the_brokers_bound_counts_all_links() {
+    let step = 64 * 1024;
+    let broker = Broker::new(BrokerConfig { max_queued_bytes: 3 * step, ..BrokerConfig::DEFAULTS });
+    let links: Vec<_> =
+        (0..3).map(|at| open(&broker, &format!("s{at}"), &options(Policy::DropNew, 100, 1 << 40))).collect();
+    let publish = |at: usize| broker.publish(&sized(&format!("s{at}"), 0, step as usize, 1), None).unwrap().delivered;
+    assert_eq!((publish(0), publish(0), publish(1)), (1, 1, 1));
+    assert_eq!((publish(0), publish(1)), (0, 0), "full");
+    assert_eq!(publish(2), 1, "one for which nothing waits gets a batch beyond the bound");
+    assert_eq!(publish(2), 0);
+    assert_eq!(broker.stats().queued_bytes, 4 * step);
+    let _ = take(&links[0]);
+    let _ = take(&links[2]);
+    assert_eq!(broker.stats().queued_bytes, step);
+    assert_eq!(publish(1), 1, "room again");
+    drop(links);
+    assert_eq!(broker.stats().queued_bytes, 0);
+}
+
+/// The link that blocks has something that its receiver does not permit to be sent, so nothing ever leaves it: room comes
+/// from others.
+#[test]
+fn a_publisher_that_waits_for_the_brokers_memory_is_woken_by_any_link() {
+    for how in 0..3 {
+        let step = 64 * 1024;
+        let broker = Broker::new(BrokerConfig { max_queued_bytes: 2 * step, ..BrokerConfig::DEFAULTS });
+        let stuck = open(&broker, "stuck", &SubscribeOptions { credit: Credit::NONE, ..SubscribeOptions::DEFAULTS });
+        stuck.subscribe(SubscriptionId(2), pattern("a"), &options(Policy::Block, 9, 1 << 40)).unwrap();
+        broker.publish(&sized("stuck", 0, step as usize, 1), None).unwrap();
+        let other = open(&broker, "other", &SubscribeOptions::DEFAULTS);
+        broker.publish(&sized("other", 0, step as usize, 1), None).unwrap();
+        let bell = Bell::new();
+        let waiter: std::sync::Arc<dyn thalweg_broker::Notify> = bell.clone();
+        broker.publish(&message("a", 1), Some(&waiter)).unwrap_err();
+        assert_eq!(bell.count(), 0);
+        match how {
+            0 => assert_eq!(take(&other).len(), 1),
+            1 => other.unsubscribe(SubscriptionId(1)).unwrap(),
+            _ => drop(other),
+        }
+        assert_eq!(bell.count(), 1, "way {how}");
+        assert_eq!(broker.publish(&message("a", 1), Some(&waiter)).unwrap().delivered, 1);
+        assert_eq!(told_to(2, &take(&stuck)), [Told::Message(1)]);
+    }
+}
+
+#[test]
+fn a_driver_is_told_once_until_it_looks() {
+    let broker = broker();
+    let bell = Bell::new();
+    let link = broker.open_link(bell.clone()).unwrap();
+    let without = SubscribeOptions { credit: Credit::NONE, ..SubscribeOptions::DEFAULTS };
+    link.subscribe(SubscriptionId(1), pattern("a"), &without).unwrap();
+    broker.publish(&message("a", 0), None).unwrap();
+    assert_eq!(bell.count(), 0, "it may not get it");
+    link.grant(SubscriptionId(1), Credit { messages: 3, bytes: 1000 }).unwrap();
+    assert_eq!(bell.count(), 1);
+    broker.publish(&message("a", 1), None).unwrap();
+    broker.publish(&message("a", 2), None).unwrap();
+    assert_eq!(bell.count(), 1, "it knows");
+    let mut out = Vec::new();
+    assert_eq!(link.take(&mut out, Budget { batches: 1, bytes: 0 }), Taken::More, "the first always");
+    assert_eq!(out.len(), 1);
+    broker.publish(&message("a", 3), None).unwrap();
+    assert_eq!(bell.count(), 1, "it knows that there is more");
+    assert_eq!(link.take(&mut out, Budget { batches: 9, bytes: 15 }), Taken::More);
+    assert_eq!(link.take(&mut out, Budget::UNLIMITED), Taken::All, "the fourth has no credit");
+    assert_eq!(out.len(), 3);
+    broker.publish(&message("a", 4), None).unwrap();
+    assert_eq!(bell.count(), 1);
+    link.grant(SubscriptionId(1), Credit::UNLIMITED).unwrap();
+    assert_eq!((bell.count(), take(&link).len()), (2, 2));
+}
+
+#[test]
+fn subscriptions_of_a_link_share_a_copy_and_keep_the_order_of_publishes() {
+    for seed in seeds(20) {
+        println!("seed {seed}");
+        let mut rng = Rng(seed);
+        let broker = broker();
+        let link = broker.open_link(quiet()).unwrap();
+        subscribe(&link, 1, "a");
+        subscribe(&link, 2, "*");
+        subscribe(&link, 3, ">");
+        subscribe(&link, 4, "b.*");
+        let mut expected = Vec::new();
+        for step in 0..200 {
+            let (to, ids): (_, &[u64]) = rng.pick(&[("a", &[1, 2, 3][..]), ("c", &[2, 3]), ("b.c", &[3, 4])]);
+            broker.publish(&message(to, step), None).unwrap();
+            expected.push((step, ids.to_vec()));
+        }
+        let mut out = Vec::new();
+        while link.take(&mut out, Budget { batches: 1 + rng.below(9) as usize, bytes: 1 << 20 }) == Taken::More {}
+        let got = out.iter().map(|item| match item {
+            Outbound::Batch { batch, subscriptions } => {
+                let mut ids: Vec<_> = subscriptions.iter().map(|id| id.0).collect();
+                ids.sort_unstable();
+                (number(batch), ids)
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(got.collect::<Vec<_>>(), expected, "seed {seed}");
+    }
+}
+
+#[test]
+fn gaps_come_before_the_shared_copy_that_follows_them() {
+    let broker = broker();
+    let link = broker.open_link(quiet()).unwrap();
+    subscribe(&link, 1, "a");
+    link.subscribe(SubscriptionId(2), pattern("a"), &options(Policy::DropOld, 2, 999)).unwrap();
+    link.subscribe(SubscriptionId(3), pattern("a"), &options(Policy::DropNew, 2, 999)).unwrap();
+    for number in 0..5 {
+        broker.publish(&message("a", number), None).unwrap();
+    }
+    let out = take(&link);
+    assert_eq!(out.iter().filter(|item| matches!(item, Outbound::Batch { .. })).count(), 5, "one copy each: {out:?}");
+    assert_eq!(told_to(1, &out), [0, 1, 2, 3, 4].map(Told::Message));
+    assert_eq!(told_to(2, &out), [Told::Gap(3), Told::Message(3), Told::Message(4)]);
+    assert_eq!(told_to(3, &out), [Told::Message(0), Told::Message(1), Told::Gap(3)]);
+}
+
+#[test]
+fn a_storm_of_subscriptions_under_a_driver_that_is_away_leaves_nothing_behind() {
+    let broker = broker();
+    let link = broker.open_link(quiet()).unwrap();
+    subscribe(&link, 0, "stays");
+    broker.publish(&message("stays", 7), None).unwrap();
+    for id in 1..20_000 {
+        subscribe(&link, id, "a");
+        broker.publish(&message("a", id), None).unwrap();
+        link.unsubscribe(SubscriptionId(id)).unwrap();
+    }
+    assert_eq!(link.stats().messages, 1);
+    assert_eq!(told_to(0, &take(&link)), [Told::Message(7)]);
+}
+
+#[test]
+fn what_is_lost_is_counted_by_policy_and_what_waits_is_known() {
+    let broker = broker();
+    let links: Vec<_> = [Policy::DropNew, Policy::DropOld, Policy::Disconnect]
+        .map(|policy| open(&broker, "a", &options(policy, 2, 1000)))
+        .into();
+    for number in 0..2 {
+        broker.publish(&message("a", number), None).unwrap();
+    }
+    assert_eq!((broker.stats().losses, broker.stats().queued_messages), (Losses::default(), 6));
+    for number in 2..5 {
+        broker.publish(&message("a", number), None).unwrap();
+    }
+    let wanted = Losses { drop_new: 3, drop_old: 3, disconnect: 3, slow_subscriptions: 3, disconnected_links: 1 };
+    assert_eq!((broker.stats().losses, broker.stats().queued_messages), (wanted, 4));
+    drop(links);
+    assert_eq!((broker.stats().losses, broker.stats().queued_messages), (wanted, 0));
+}

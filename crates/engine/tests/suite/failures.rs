@@ -1,0 +1,185 @@
+//! Failed fsyncs, full disks, two openers, missing directories, closed handles.
+
+use std::{sync::Arc, thread, time::Duration};
+
+use thalweg_disk::{
+    Disk, SimDisk,
+    sim::{Errno, Fault, Operation},
+};
+use thalweg_engine::{
+    BackendKind, Create, Database, Health, OpenError, Options, WriteError,
+    types::{
+        Action, Classified, Durability, Offset,
+        command::{CommitBuilder, Expect},
+    },
+};
+
+use crate::common::{batch, block_on, clock, simulated, small};
+
+#[test]
+fn a_failed_fsync_stops_writes_and_keeps_reads() {
+    let disk = SimDisk::new(1);
+    let db = simulated(&disk, 1);
+    let keyspace = db.keyspace("k").unwrap();
+    keyspace.put(b"before", b"1").unwrap();
+    disk.fail(Fault::new(Operation::Sync, 1, Errno::Io));
+    let error = keyspace.put(b"during", b"2").unwrap_err();
+    assert!(matches!(error, WriteError::LogFailed { .. }), "{error}");
+    assert_eq!(error.action(), Action::Stop);
+    assert!(matches!(
+        keyspace.with_durability(Durability::Os).put(b"after", b"3").unwrap_err(),
+        WriteError::LogFailed { .. }
+    ));
+    assert!(matches!(db.health(), Health::Failed { .. }));
+    assert_eq!(keyspace.get(b"before").unwrap().unwrap().value, b"1"[..]);
+    assert_eq!(keyspace.get(b"during").unwrap(), None, "never shown, because never durable");
+    drop((keyspace, db));
+    let db = simulated(&disk.power_loss(9), 1);
+    assert_eq!(db.find_keyspace("k").unwrap().get(b"before").unwrap().unwrap().value, b"1"[..]);
+}
+
+#[test]
+fn a_full_disk_refuses_new_data_but_not_deletes_and_trims() {
+    let disk = SimDisk::new(1);
+    let options = Options { reserve_bytes: 256 * 1024, ..small(BackendKind::Memory) };
+    let db = Database::open_on(Arc::new(disk.clone()), clock(), 1, options).unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    let stream = db.stream("s").unwrap();
+    keyspace.put(b"a", b"1").unwrap();
+    stream.append(&batch(&[b"x".to_vec()])).unwrap();
+    let used = u64::MAX - disk.free_bytes().unwrap();
+    let _ = used;
+    disk.set_capacity(1);
+    let refused = (0..100_000).find_map(|_| keyspace.put(b"b", &[1; 200]).err()).expect("the disk is full");
+    assert!(matches!(refused, WriteError::DiskFull { .. }), "{refused}");
+    assert_eq!(refused.action(), Action::Retry);
+    assert!(matches!(db.health(), Health::DiskFull { .. }));
+    keyspace.delete(b"a").unwrap();
+    stream.trim(Offset(1)).unwrap();
+    assert_eq!(keyspace.get(b"a").unwrap(), None);
+    disk.set_capacity(u64::MAX / 2);
+    keyspace.put(b"c", b"3").unwrap();
+    assert_eq!(db.health(), Health::Good);
+}
+
+#[test]
+fn a_second_opener_is_told_to_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Database::open(dir.path(), small(BackendKind::Memory)).unwrap();
+    let error = Database::open(dir.path(), small(BackendKind::Memory)).unwrap_err();
+    assert!(matches!(error, OpenError::Locked { .. }), "{error}");
+    drop(db);
+    Database::open(dir.path(), small(BackendKind::Memory)).unwrap();
+}
+
+#[test]
+fn a_directory_keeps_its_backend_and_is_only_created_if_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let never = Options { create: Create::Never, ..small(BackendKind::Memory) };
+    let missing = dir.path().join("data");
+    assert!(matches!(Database::open(&missing, never).unwrap_err(), OpenError::Missing { .. }));
+    assert!(!missing.exists());
+    drop(Database::open(&missing, small(BackendKind::Memory)).unwrap());
+    let error = Database::open(&missing, small(BackendKind::Lsm)).unwrap_err();
+    assert!(matches!(error, OpenError::OtherBackend { found: "memory", wanted: "lsm", .. }), "{error}");
+    std::fs::remove_file(missing.join("IDENTITY")).unwrap();
+    let error = Database::open(&missing, small(BackendKind::Memory)).unwrap_err();
+    assert!(matches!(error, OpenError::Identity { .. }), "{error}");
+}
+
+#[test]
+fn a_state_ahead_of_its_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = small(BackendKind::Memory);
+    let db = Database::open(dir.path(), options.clone()).unwrap();
+    db.keyspace("k").unwrap().put(b"a", b"1").unwrap();
+    db.close().unwrap();
+    drop(db);
+    std::fs::remove_dir_all(dir.path().join("log")).unwrap();
+    let error = Database::open(dir.path(), options).unwrap_err();
+    assert_eq!(error.code(), "state_ahead_of_log", "{error}");
+}
+
+#[test]
+fn a_conditional_write_needs_a_level_that_knows_its_outcome() {
+    let db = simulated(&SimDisk::new(1), 1).with_durability(Durability::None);
+    let keyspace = db.keyspace("k").unwrap();
+    assert_eq!(keyspace.put_if(b"a", b"1", Expect::Absent).unwrap_err(), WriteError::OutcomeUnknown);
+    let stream = db.stream("s").unwrap();
+    assert_eq!(stream.append_expecting(&batch(&[vec![1]]), Offset(0)).unwrap_err(), WriteError::OutcomeUnknown);
+    let ack = keyspace.put(b"a", b"1").unwrap();
+    assert_eq!((ack.durability, ack.revision), (Durability::None, None));
+    assert_eq!(stream.append(&batch(&[])).unwrap_err(), WriteError::EmptyBatch);
+    db.close().unwrap();
+    assert_eq!(keyspace.get(b"a").unwrap().unwrap().value, b"1"[..], "a close commits what waits");
+}
+
+#[test]
+fn limits_are_typed_errors_and_write_nothing() {
+    let db = simulated(&SimDisk::new(1), 1);
+    let keyspace = db.keyspace("k").unwrap();
+    let revision = keyspace.put(b"a", b"1").unwrap().revision;
+    assert_eq!(keyspace.put(&vec![0; 40_000], b"").unwrap_err().code(), "key_too_long");
+    assert_eq!(keyspace.put(b"a", &vec![0; 9 << 20]).unwrap_err().code(), "value_too_long");
+    assert_eq!(
+        keyspace.put(b"a", &vec![0; 1 << 20]).unwrap_err().code(),
+        "commit_too_large",
+        "segments are 64 KiB here"
+    );
+    assert_eq!(db.keyspace("no/slashes").unwrap_err().code(), "bad_name");
+    let mut commit = CommitBuilder::new();
+    commit.put(keyspace.id(), b"b", b"2").unwrap().put(thalweg_engine::types::KeyspaceId(99), b"c", b"3").unwrap();
+    assert_eq!(db.commit(&commit).unwrap_err().code(), "no_such_keyspace");
+    assert_eq!(keyspace.get(b"b").unwrap(), None, "a commit happens whole or not at all");
+    assert_eq!(keyspace.get(b"a").unwrap().map(|entry| entry.revision), revision);
+}
+
+#[test]
+fn async_writes_and_tails() {
+    let db = simulated(&SimDisk::new(1), 1);
+    let asynchronous = db.to_async();
+    let keyspace = block_on(asynchronous.keyspace("k")).unwrap();
+    let puts: Vec<_> = (0..100_u32)
+        .map(|number| asynchronous.put(keyspace.id(), &number.to_be_bytes(), b"v", Durability::Disk))
+        .collect();
+    for put in puts {
+        assert_eq!(block_on(put).unwrap().durability, Durability::Disk);
+    }
+    assert_eq!(keyspace.iter(thalweg_engine::ScanRange::default()).count(), 100);
+    let (stream, created) = block_on(asynchronous.create_stream("s", &Default::default())).unwrap();
+    assert!(created);
+    let waiting = asynchronous.wait_for(stream.id(), Offset(0));
+    let waiter = thread::spawn(move || block_on(waiting));
+    block_on(asynchronous.append(stream.id(), None, &batch(&[vec![1]]), Durability::Os)).unwrap();
+    assert!(waiter.join().unwrap());
+    assert!(stream.wait_for(Offset(0), Duration::ZERO));
+    assert!(!stream.wait_for(Offset(1), Duration::ZERO));
+    let waiting = asynchronous.wait_for(stream.id(), Offset(1));
+    let waiter = thread::spawn(move || block_on(waiting));
+    db.close().unwrap();
+    assert!(!waiter.join().unwrap(), "a close ends tails");
+}
+
+#[test]
+fn many_threads_write_at_all_levels() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Database::open(dir.path(), small(BackendKind::Memory)).unwrap();
+    let keyspace = db.keyspace("k").unwrap();
+    let stream = db.stream("s").unwrap();
+    thread::scope(|scope| {
+        for writer in 0..8_u32 {
+            let (keyspace, stream) = (keyspace.clone(), stream.clone());
+            scope.spawn(move || {
+                for number in 0..100_u32 {
+                    let level = Durability::ALL[((writer + number) % 5) as usize];
+                    let key = [writer.to_be_bytes(), number.to_be_bytes()].concat();
+                    keyspace.with_durability(level).put(&key, &key).unwrap();
+                    stream.with_durability(level).append(&batch(&[key])).unwrap();
+                }
+            });
+        }
+    });
+    db.close().unwrap();
+    assert_eq!(keyspace.iter(thalweg_engine::ScanRange::default()).count(), 800);
+    assert_eq!(stream.info().unwrap().next, Offset(800));
+}

@@ -1,0 +1,21 @@
+//! The database under faults, at its bounds, and against models; what users see is in `../semantic`.
+
+#![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../../../redis/tests/support/mod.rs"]
+mod oracle;
+
+mod failures;
+mod group_pages;
+mod migrate;
+mod model;
+mod power_loss;
+mod power_loss_compaction;
+mod reclaim_safety;
+mod redis_oracle;
+mod repair;
+mod snapshot;
+mod space;
+mod watch_bounds;

@@ -1,0 +1,120 @@
+//! What maintenance must not do: free what a power loss would bring back, hold the directory after the last
+//! handle, or leave a full disk full.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use thalweg_disk::{Disk as _, SimDisk, sim::PowerLoss};
+use thalweg_engine::{
+    BackendKind, Database, Health, Options,
+    types::{Durability, Offset},
+};
+
+use crate::common::{Rng, batch, clock, read_all, seed, small};
+
+fn open(disk: &SimDisk, options: Options) -> Database {
+    Database::open_on(Arc::new(disk.clone()), clock(), 5, options).unwrap()
+}
+
+#[test]
+fn a_trim_that_a_power_loss_takes_back_has_freed_nothing() {
+    let disk = SimDisk::new(1);
+    let db = open(&disk, small(BackendKind::Memory)).with_durability(Durability::Disk);
+    let stream = db.stream("s").unwrap();
+    let payloads: Vec<Vec<u8>> = (0..400_u32).map(|number| number.to_le_bytes().repeat(150)).collect();
+    for payload in &payloads {
+        stream.append(&batch(std::slice::from_ref(payload))).unwrap();
+    }
+    db.flush().unwrap();
+    let weak = db.with_durability(Durability::Os).find_stream("s").unwrap();
+    weak.trim(Offset(399)).unwrap();
+    let freed = db.maintain().unwrap().freed_segments;
+    assert!(freed > 0, "the trimmed segments are freed");
+    for loss in [PowerLoss::LoseUnsynced, PowerLoss::KeepUnsynced, PowerLoss::AnySubset(3)] {
+        let db = open(&disk.power_loss_as(loss), small(BackendKind::Memory));
+        let (start, found) = read_all(&db, "s").unwrap();
+        assert_eq!(found, payloads[start as usize..], "{loss:?}: what is not trimmed can be read");
+    }
+}
+
+#[test]
+fn the_last_handle_releases_the_directory() {
+    let disk = SimDisk::new(1);
+    let options = Options { maintenance_interval: Duration::from_micros(1), ..small(BackendKind::Memory) };
+    for round in 0..100_u32 {
+        let db = open(&disk, options.clone());
+        let keyspace = db.keyspace("k").unwrap();
+        keyspace.put(&round.to_le_bytes(), &[1; 300]).unwrap();
+        // Whichever of the two goes last.
+        let other = thread::spawn(move || drop(keyspace));
+        drop(db);
+        other.join().unwrap();
+    }
+}
+
+#[test]
+fn deleting_brings_a_full_disk_back() {
+    let seed = seed(5);
+    let disk = SimDisk::new(seed);
+    let options = Options { reserve_bytes: 256 * 1024, ..small(BackendKind::Memory) };
+    let db = open(&disk, options).with_durability(Durability::Os);
+    let stream = db.stream("s").unwrap();
+    let capacity = 2 * 1024 * 1024;
+    disk.set_capacity(capacity);
+    let mut rng = Rng(seed);
+    let refused = (0..100_000).find_map(|_| stream.append(&batch(&[rng.bytes(500)])).err());
+    assert!(refused.is_some(), "the disk is full");
+    let end = stream.info().unwrap().next;
+    stream.trim(end).unwrap();
+    // No flush by hand: the state has persisted nothing yet, and no write will make it.
+    let freed: u64 = (0..20).map(|_| db.maintain().unwrap().freed_segments).sum();
+    assert!(freed > 0, "segments are freed");
+    // The log's background thread gives the segments' bytes back to the disk.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = stream.append(&batch(&[rng.bytes(500)])) {
+        assert!(Instant::now() < deadline, "there is no room: {error}");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_full_disk_gives_up_as_much_history_as_it_must() {
+    let seed = seed(6);
+    let disk = SimDisk::new(seed);
+    let options = Options {
+        reserve_bytes: 256 * 1024,
+        history_bytes: 1 << 30,
+        history_age: Duration::from_secs(3600),
+        ..small(BackendKind::Memory)
+    };
+    let db = open(&disk, options).with_durability(Durability::Os);
+    let stream = db.stream("s").unwrap();
+    disk.set_capacity(4 * 1024 * 1024);
+    let mut rng = Rng(seed);
+    let mut appended = 0;
+    while disk.free_bytes().unwrap() > 1024 * 1024 {
+        stream.append(&batch(&[rng.bytes(500)])).unwrap();
+        appended += 1;
+    }
+    stream.trim(Offset(appended)).unwrap();
+    db.flush().unwrap();
+    let freed: u64 = (0..20).map(|_| db.maintain().unwrap().freed_segments).sum();
+    assert_eq!(freed, 0, "history keeps what nothing else does");
+    // A round may find other room first, such as that of a journal which the state needs no longer.
+    let freed = (0..50).find_map(|_| {
+        while stream.append(&batch(&[rng.bytes(500)])).is_ok() {}
+        assert!(matches!(db.health(), Health::DiskFull { .. }), "what is refused is told");
+        Some(db.maintain().unwrap().freed_segments).filter(|freed| *freed > 0)
+    });
+    let (freed, segments) = (freed.expect("history goes"), db.stats().log.segments);
+    // The log's background thread makes room of them.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = stream.append(&batch(&[rng.bytes(500)])) {
+        assert!(Instant::now() < deadline, "there is no room: {error}");
+        thread::yield_now();
+    }
+    assert!(freed < segments / 2, "{freed} segments were given up, and {segments} are left");
+}

@@ -1,0 +1,252 @@
+//! Failing calls and a full disk: the log stops, says why, and what was promised stays.
+
+use std::{future::Future, sync::Arc, task::Context};
+
+use thalweg_disk::{
+    Disk, SimDisk,
+    sim::{Errno, Fault, Operation, PowerLoss},
+};
+use thalweg_log::{AppendError, Log, LogOptions, OpenError, Purpose};
+use thalweg_types::{Action, Classified, Durability, Lsn, SpaceTime};
+
+use crate::common::*;
+
+fn as_disk(disk: &SimDisk) -> Arc<dyn Disk> {
+    Arc::new(disk.clone())
+}
+
+fn open_sim(disk: &SimDisk, options: LogOptions) -> Log {
+    open_still(&as_disk(disk), options).unwrap().0
+}
+
+/// Waits until the background has prepared its segments, so that faults strike the write path.
+fn settled(log: &Log) {
+    while log.stats().spare_segments < 2 {
+        std::thread::yield_now();
+    }
+}
+
+fn assert_failed(log: &Log, result: &Result<impl std::fmt::Debug, AppendError>) {
+    assert!(matches!(result, Err(AppendError::Failed { .. })), "{result:?}");
+    assert!(log.failure().is_some());
+    assert!(matches!(append(log, &[vec![1]], Durability::Os), Err(AppendError::Failed { .. })));
+    assert!(matches!(log.sync(), Err(AppendError::Failed { .. })) || log.durable() == log.end());
+    let error = append(log, &[vec![1]], Durability::Disk).unwrap_err();
+    assert_eq!((error.code(), error.action()), ("log_failed", Action::Stop));
+}
+
+#[test]
+fn a_failed_fsync_is_final_and_what_it_left_clean_is_written_again_at_open() {
+    for loss in [PowerLoss::LoseUnsynced, PowerLoss::KeepUnsynced, PowerLoss::AnySubset(5), PowerLoss::AnySubset(6)] {
+        let disk = SimDisk::new(1);
+        let log = open_sim(&disk, small_options());
+        settled(&log);
+        let payloads: Vec<_> = (0..4).map(|number| payload(number, 2000)).collect();
+        append(&log, &payloads[..2], Durability::Disk).unwrap();
+        disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).leaving_a_part());
+        let result = append(&log, &payloads[2..], Durability::Disk);
+        assert_failed(&log, &result);
+        assert_eq!(log.durable(), Lsn(2));
+        assert_records(&read_all(&log), 0, &payloads); // reads go on
+        assert!(log.close().is_err());
+        drop(log);
+        // The next process finds all records in the cache, clean: a sync alone would not write them.
+        let next = disk.kill_process();
+        let log = open_sim(&next, small_options());
+        assert_eq!(log.end(), Lsn(4));
+        drop(log);
+        let after = next.power_loss_as(loss);
+        assert_records(&read_all(&open_sim(&after, small_options())), 0, &payloads);
+        // Without that open in between, a power loss may take the group that was never acknowledged, no more.
+        let log = open_sim(&disk.power_loss_as(loss), small_options());
+        let end = log.end().get() as usize;
+        assert!(end == 2 || end == 4);
+        assert_records(&read_all(&log), 0, &payloads[..end]);
+    }
+}
+
+#[test]
+fn a_failed_write_is_final() {
+    for part in [false, true] {
+        let disk = SimDisk::new(2);
+        let options = LogOptions { segment_bytes: 256 * 1024, ..small_options() };
+        let log = open_sim(&disk, options.clone());
+        settled(&log);
+        append(&log, &[payload(0, 100)], Durability::Disk).unwrap();
+        let fault = Fault::new(Operation::Write, 1, Errno::Io);
+        disk.fail(if part { fault.leaving_a_part() } else { fault });
+        let result = append(&log, &[payload(1, 60_000)], Durability::Os); // large: written by a call
+        assert_failed(&log, &result);
+        assert_eq!(log.end(), Lsn(1));
+        assert_records(&read_all(&log), 0, &[payload(0, 100)]);
+        drop(log);
+        let log = open_sim(&disk.kill_process(), options);
+        assert_records(&read_all(&log), 0, &[payload(0, 100)]);
+    }
+}
+
+#[test]
+fn everyone_who_waits_is_told_of_a_failure() {
+    let disk = SimDisk::new(3);
+    let log = open_sim(&disk, small_options());
+    settled(&log);
+    let appended = append(&log, &[vec![1]], Durability::Os).unwrap();
+    let mut future = Box::pin(log.durable_at(appended.next));
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    let blocked = std::thread::spawn({
+        let log = log.clone();
+        move || log.wait_durable(appended.next)
+    });
+    disk.fail(Fault::new(Operation::Sync, 1, Errno::Io).for_good());
+    let writers: Vec<_> = (0..8)
+        .map(|_| {
+            let log = log.clone();
+            std::thread::spawn(move || log.sync())
+        })
+        .collect();
+    for writer in writers {
+        assert!(matches!(writer.join().unwrap(), Err(AppendError::Failed { .. })));
+    }
+    assert!(matches!(blocked.join().unwrap(), Err(AppendError::Failed { .. })));
+    assert!(matches!(future.as_mut().poll(&mut context), std::task::Poll::Ready(Err(AppendError::Failed { .. }))));
+}
+
+#[test]
+fn any_failing_call_during_open_is_an_error_and_the_next_open_succeeds() {
+    let disk = SimDisk::new(4);
+    let log = open_sim(&disk, small_options());
+    let payloads: Vec<_> = (0..3).map(|number| payload(number, 30_000)).collect();
+    for payload in &payloads {
+        append(&log, std::slice::from_ref(payload), Durability::Os).unwrap();
+    }
+    drop(log);
+    for operation in [Operation::Read, Operation::Write, Operation::Sync, Operation::SyncDir] {
+        let mut failed = 0;
+        for nth in 1..40 {
+            let broken = disk.kill_process();
+            broken.fail(Fault::new(operation, nth, Errno::Io).on_path("log"));
+            match open_still(&as_disk(&broken), small_options()) {
+                Ok((log, _)) => drop(log),
+                Err(OpenError::Disk(_)) => failed += 1,
+                Err(other) => panic!("{other}"),
+            }
+            broken.clear_faults();
+            let log = open_sim(&broken.kill_process(), small_options());
+            assert_records(&read_all(&log), 0, &payloads);
+        }
+        assert!(failed > 0 || operation == Operation::SyncDir, "{operation:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_data_but_not_deletes_and_goes_on_when_there_is_room() {
+    let disk = SimDisk::new(5);
+    let options = LogOptions { reserve_bytes: 100_000, history_bytes: 0, ..small_options() };
+    // Room for six segments of 64 KiB besides the reserve.
+    disk.set_capacity(6 * 65_536 + 100_000);
+    let log = open_sim(&disk, options.clone());
+    settled(&log);
+    let mut payloads = Vec::new();
+    let refused = loop {
+        let next = payload(payloads.len() as u64, 20_000);
+        match append(&log, std::slice::from_ref(&next), Durability::Disk) {
+            Ok(_) => payloads.push(next),
+            Err(error) => break error,
+        }
+        assert!(payloads.len() < 40);
+    };
+    assert!(matches!(refused, AppendError::DiskFull { .. }), "{refused}");
+    assert_eq!(refused.action(), Action::Retry);
+    assert_eq!(log.failure(), None);
+    assert!(payloads.len() >= 8, "only {} appends", payloads.len());
+    assert_records(&read_all(&log), 0, &payloads);
+    // Deletes and trims go on, from the space kept back.
+    for _ in 0..3 {
+        payloads.push(payload(payloads.len() as u64, 20_000));
+        append_for(&log, &payloads[payloads.len() - 1..], Durability::Disk, Purpose::Reclaim).unwrap();
+    }
+    // What is freed is written to again.
+    log.release(log.end());
+    let freed = log.freeable(SpaceTime(u64::MAX));
+    assert!(freed.len() >= 3);
+    let before = disk.counts();
+    for info in &freed {
+        log.free(info.generation).unwrap();
+    }
+    settled(&log);
+    let start = log.start().get() as usize;
+    for _ in 0..3 {
+        payloads.push(payload(payloads.len() as u64, 20_000));
+        // Until the background has removed what it does not recycle, there is still no room.
+        let appended = loop {
+            match append(&log, &payloads[payloads.len() - 1..], Durability::Disk) {
+                Err(AppendError::DiskFull { .. }) => std::thread::yield_now(),
+                appended => break appended,
+            }
+        };
+        appended.unwrap();
+    }
+    assert_eq!((disk.counts() - before).creates, 0, "recycled, not created");
+    assert!(log.stats().recycled > 0);
+    assert_records(&read_all(&log), start as u64, &payloads[start..]);
+    log.close().unwrap();
+    drop(log);
+    let log = open_sim(&disk, options);
+    // A freed segment that has not been recycled yet may be there again, unchanged.
+    let records: Vec<_> = log.records_from(Lsn(start as u64)).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_records(&records, start as u64, &payloads[start..]);
+}
+
+#[test]
+fn a_disk_that_others_fill_refuses_data_until_it_has_room_again() {
+    let disk = SimDisk::new(6);
+    disk.set_capacity(10 << 20);
+    let options = LogOptions { reserve_bytes: 1 << 20, ..small_options() };
+    let log = open_sim(&disk, options);
+    settled(&log);
+    append(&log, &[vec![1]], Durability::Disk).unwrap();
+    disk.set_capacity(1 << 20);
+    assert!(log.stats().free_disk_bytes < 1 << 20);
+    assert!(matches!(append(&log, &[vec![1]], Durability::Os), Err(AppendError::DiskFull { .. })));
+    append_for(&log, &[vec![1]], Durability::Disk, Purpose::Reclaim).unwrap();
+    disk.set_capacity(10 << 20);
+    append(&log, &[vec![1]], Durability::Disk).unwrap();
+    assert_eq!(log.end(), Lsn(3));
+}
+
+#[test]
+fn a_preparation_that_fails_is_told_and_tried_again() {
+    let disk = SimDisk::new(7);
+    let log = open_sim(&disk, small_options());
+    settled(&log);
+    disk.fail(Fault::new(Operation::Create, 1, Errno::Io).for_good());
+    let mut count = 0;
+    let error = loop {
+        match append(&log, &[payload(count, 30_000)], Durability::Os) {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, AppendError::NoSegment { .. }), "{error}");
+    assert_eq!((error.action(), log.failure()), (Action::Retry, None));
+    disk.clear_faults();
+    append(&log, &[payload(count, 30_000)], Durability::Disk).unwrap();
+    let payloads: Vec<_> = (0..=count).map(|number| payload(number, 30_000)).collect();
+    assert_records(&read_all(&log), 0, &payloads);
+}
+
+#[test]
+fn a_failed_write_of_a_marker_is_final_and_takes_nothing_back() {
+    let disk = SimDisk::new(7);
+    let log = open_sim(&disk, small_options());
+    settled(&log);
+    // The first write is the batch, the second the marker that attests it once it is durable.
+    disk.fail(Fault::new(Operation::Write, 2, Errno::Io).on_path("00000001.seg"));
+    append(&log, &[vec![1]], Durability::Disk).unwrap();
+    assert!(log.failure().is_some_and(|reason| reason.contains("marker")), "{:?}", log.failure());
+    assert!(matches!(append(&log, &[vec![2]], Durability::Os).unwrap_err(), AppendError::Failed { .. }));
+    drop(log);
+    let log = open_sim(&disk.power_loss(7), small_options());
+    assert_records(&read_all(&log), 0, &[vec![1]]);
+}

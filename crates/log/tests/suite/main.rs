@@ -1,0 +1,13 @@
+//! The log at its public face.
+
+#![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
+
+mod common;
+
+mod basic;
+mod corruption;
+mod faults;
+mod golden;
+mod model;
+mod power_loss;
+mod space;

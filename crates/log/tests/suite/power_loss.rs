@@ -1,0 +1,227 @@
+//! Simulated power loss at every operation of a workload, and again during the recovery that follows.
+//!
+//! Background threads make the order of operations vary between runs; the crash point is counted in operations, so
+//! every point of every order that occurs is a valid test. What a failure prints replays the loss, not the order.
+
+use std::sync::Arc;
+
+use thalweg_disk::{Disk, SimDisk};
+use thalweg_log::{Log, LogOptions, Purpose, Recovery, offline};
+use thalweg_types::{Durability, Lsn, SpaceTime};
+
+use crate::common::*;
+
+fn options() -> LogOptions {
+    LogOptions { segment_bytes: 16 * 1024, history_bytes: 0, ..small_options() }
+}
+
+fn as_disk(disk: &SimDisk) -> Arc<dyn Disk> {
+    Arc::new(disk.clone())
+}
+
+/// What the workload has been told.
+#[derive(Default, Clone)]
+struct Told {
+    /// All that was ever given to append, in order, acknowledged or not.
+    given: Vec<Vec<u8>>,
+    /// Records acknowledged as being on disk.
+    durable: usize,
+    finished: bool,
+}
+
+impl Told {
+    fn append(&mut self, log: &Log, sizes: &[usize], level: Durability) -> Option<()> {
+        let first = self.given.len();
+        assert_eq!(log.end(), Lsn(first as u64));
+        self.given.extend(sizes.iter().zip(first as u64..).map(|(len, number)| payload(number, *len)));
+        let appended = append_for(log, &self.given[first..], level, Purpose::Reclaim).ok()?;
+        assert_eq!(appended.first, Lsn(first as u64));
+        self.durable = self.durable.max(log.durable().get() as usize);
+        if level.waits_for_sync() {
+            assert_eq!(log.durable().get() as usize, self.given.len());
+        }
+        Some(())
+    }
+
+    /// The log holds a beginning of what was given, with all that was acknowledged.
+    fn check(&self, log: &Log, recovery: &Recovery, context: &str) -> usize {
+        let end = log.end().get() as usize;
+        assert_eq!(recovery.end, log.end(), "{context}");
+        assert_eq!(recovery.repaired, None, "{context}");
+        assert!(recovery.attested <= recovery.end, "{context}");
+        assert!(end >= self.durable, "{context}: {end} records of {} acknowledged", self.durable);
+        assert!(end <= self.given.len(), "{context}: {end} records of {} given", self.given.len());
+        let start = log.start().get() as usize;
+        assert_records(&read_all(log), start as u64, &self.given[start..end]);
+        for info in log.segments() {
+            let records: Vec<_> = log.segment_records(info.generation).unwrap().collect::<Result<_, _>>().unwrap();
+            let range = info.first.get() as usize..info.next.get() as usize;
+            assert_records(&records, info.first.get(), &self.given[range]);
+        }
+        assert_eq!(log.durable(), log.end());
+        end
+    }
+}
+
+/// Every level, small and large batches, two rolls, a reopen, a free.
+fn workload(disk: &SimDisk, told: &mut Told) -> Option<()> {
+    let (log, _) = open_still(&as_disk(disk), options()).ok()?;
+    told.append(&log, &[100, 0, 700], Durability::Disk)?;
+    told.append(&log, &[300], Durability::Os)?;
+    told.append(&log, &[2000, 9], Durability::Interval)?;
+    told.append(&log, &[30], Durability::Disk)?;
+    told.append(&log, &[3000], Durability::None)?;
+    told.append(&log, &[5000], Durability::Os)?; // into the second segment
+    told.append(&log, &[1, 2, 3], Durability::Os)?;
+    log.sync().ok()?;
+    told.durable = told.durable.max(log.durable().get() as usize);
+    told.append(&log, &[6000], Durability::Os)?; // third
+    told.append(&log, &[10], Durability::Disk)?;
+    let segments = log.segments();
+    log.release(segments[0].next);
+    for info in log.freeable(SpaceTime(1 << 40)) {
+        log.free(info.generation).ok()?;
+    }
+    drop(segments);
+    told.append(&log, &[50], Durability::Os)?;
+    log.close().ok()?;
+    told.durable = told.given.len();
+    drop(log);
+    let (log, recovery) = open_still(&as_disk(disk), options()).ok()?;
+    assert!(recovery.clean);
+    told.append(&log, &[60; 4], Durability::Os)?;
+    told.append(&log, &[60], Durability::Disk)?;
+    told.append(&log, &[6100], Durability::Os)?; // fourth, perhaps recycled
+    told.append(&log, &[400], Durability::Os)?;
+    told.finished = true;
+    Some(())
+}
+
+fn crashed_at(operations: u64) -> (SimDisk, Told) {
+    let disk = SimDisk::new(operations);
+    disk.power_off_after(operations);
+    let mut told = Told::default();
+    let _ = workload(&disk, &mut told);
+    (disk, told)
+}
+
+#[test]
+fn power_loss_at_every_operation_and_again_during_recovery() {
+    let mut finished = 0;
+    let mut undecided = 0;
+    let mut cut = 0;
+    for crash in 0.. {
+        let (disk, told) = crashed_at(crash);
+        for seed in 0..6 {
+            let context = format!("crash after {crash}, loss {seed}");
+            let found = disk.power_loss(seed * 1000 + crash);
+            // How long does recovery take, and does it come to a good end?
+            let whole = found.kill_process();
+            let (log, recovery) = open_still(&as_disk(&whole), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let kept = told.check(&log, &recovery, &context);
+            undecided += u64::from(recovery.attested < recovery.end);
+            cut += u64::from(recovery.cut_bytes > 0);
+            let operations = whole.operations();
+            // What open served is durable, and a log that goes on after it loses nothing either.
+            let mut later = told.clone();
+            later.given.truncate(kept);
+            later.durable = kept;
+            let _ = later.append(&log, &[70, 80], Durability::Os);
+            if seed % 2 == 0 {
+                later.append(&log, &[500], Durability::Disk).unwrap();
+            }
+            drop(log);
+            let again = whole.power_loss(seed + 17 * crash);
+            let (log, recovery) =
+                open_still(&as_disk(&again), options()).unwrap_or_else(|e| panic!("{context}, again: {e}"));
+            later.check(&log, &recovery, &format!("{context}, again"));
+            drop(log);
+            // The power fails during recovery.
+            for second in (0..operations).step_by(1 + (crash as usize + seed as usize) % 3) {
+                let context = format!("{context}, again after {second} operations of recovery");
+                let interrupted = found.kill_process();
+                interrupted.power_off_after(second);
+                let opened = open_still(&as_disk(&interrupted), options());
+                let mut told = told.clone();
+                if let Ok((log, recovery)) = &opened {
+                    told.durable = told.durable.max(recovery.end.get() as usize);
+                    assert_eq!(log.end(), recovery.end);
+                }
+                drop(opened);
+                let found = interrupted.power_loss(seed + 31 * second);
+                let (log, recovery) =
+                    open_still(&as_disk(&found), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
+                told.check(&log, &recovery, &context);
+            }
+        }
+        if told.finished {
+            finished += 1;
+            if finished == 5 {
+                assert!(crash > 60, "the workload has only {crash} operations");
+                break;
+            }
+        }
+    }
+    assert!(undecided > 0 && cut > 0, "the test must meet undecided groups ({undecided}) and cuts ({cut})");
+}
+
+/// An idle batch has no LSN: when the log goes on in the next segment, all records of the sealed one can be attested
+/// while its last batch is not on disk.
+#[test]
+fn an_idle_batch_lost_before_a_seal_takes_nothing_attested() {
+    let mut lost = 0;
+    for seed in 0..300 {
+        let disk = SimDisk::new(seed);
+        let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
+        while log.stats().spare_segments < 2 {
+            std::thread::yield_now();
+        }
+        // The disk is gone before the background syncs the sealed segment.
+        disk.power_off_after(8);
+        let mut told = Told::default();
+        told.append(&log, &[4000], Durability::Disk);
+        told.append(&log, &[5000], Durability::Os);
+        drop(log);
+        let found = disk.power_loss(seed);
+        lost += u64::from(offline::stats(&found, "log").unwrap().segments.len() < 2);
+        let (log, recovery) = open_still(&as_disk(&found), options()).unwrap();
+        told.check(&log, &recovery, &format!("loss {seed}"));
+        drop(log);
+        let report = offline::verify(&found, "log").unwrap();
+        assert_eq!(report.verdict, offline::Verdict::Good, "loss {seed}: {report:?}");
+    }
+    assert!((1..300).contains(&lost));
+}
+
+/// A large batch of short records goes to disk in several writes, the header last.
+#[test]
+fn a_batch_written_by_pieces_is_there_whole_or_not_at_all() {
+    let options = || LogOptions { segment_bytes: 1 << 20, ..options() };
+    let (mut whole, mut gone, mut writes) = (0, 0, 0);
+    for crash in 0..40 {
+        let disk = SimDisk::new(crash);
+        let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
+        while log.stats().spare_segments < 2 {
+            std::thread::yield_now();
+        }
+        let mut told = Told::default();
+        told.append(&log, &[100, 7], Durability::Disk).unwrap();
+        let before = disk.operations();
+        disk.power_off_after(crash);
+        told.finished = told.append(&log, &[1000; 400], Durability::Disk).is_some();
+        writes = writes.max(disk.operations() - before);
+        drop(log);
+        for seed in 0..8 {
+            let found = disk.power_loss(seed + 100 * crash);
+            let context = format!("crash after {crash}, loss {seed}");
+            let (log, recovery) = open_still(&as_disk(&found), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
+            match told.check(&log, &recovery, &context) {
+                2 => gone += 1,
+                402 => whole += 1,
+                part => panic!("{context}: {part} records of a batch"),
+            }
+        }
+    }
+    assert!(writes >= 5, "only {writes} operations: not by pieces");
+    assert!(whole > 0 && gone > 0, "{whole} whole, {gone} gone");
+}

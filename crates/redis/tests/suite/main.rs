@@ -1,0 +1,10 @@
+//! Redis's commands over a store in memory.
+
+#![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod differential;
+mod robust;
+mod streams;

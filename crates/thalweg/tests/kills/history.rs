@@ -1,0 +1,159 @@
+//! A history of transactions by concurrent clients, with kill -9 in between: is there one order that explains
+//! all of it?
+//!
+//! Each client takes a register's value, and swaps it for one of its own on condition that it is still that
+//! value. The same transaction appends the new value and the one it replaced to a stream, and adds 1 to a
+//! counter. So the stream is the order in which swaps happened, those included whose answer was lost, and
+//! everything can be held against it:
+//! * each swap replaced what the one before it put (none was lost, none happened on a value that was gone);
+//! * an acknowledged swap is in the stream, at the offset and with the count that its client was told;
+//! * a refused one is not, and what it was shown instead is a value that the register had;
+//! * a client's swaps are in the order in which it made them.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::node::{Node, count::Count};
+
+const CLIENTS: u64 = 4;
+const ROUNDS: u64 = 6;
+
+/// What a client was told of a swap.
+#[derive(Debug)]
+enum Told {
+    /// It happened, at this offset of the stream, as so many-th.
+    Done { offset: u64, count: i64 },
+    /// It did not; the register held this.
+    Refused { held: Option<String> },
+    /// The answer was lost.
+    Nothing,
+}
+
+#[derive(Debug)]
+struct Attempt {
+    value: String,
+    told: Told,
+}
+
+fn transaction(value: &str, held: Option<&str>) -> String {
+    let expect = held.map_or(json!("absent"), |held| json!({ "value": held }));
+    json!({
+        "conditions": [{"keyspace": "r", "key": "register", "expect": expect}],
+        "then": [
+            {"op": "put", "keyspace": "r", "key": "register", "value": value},
+            {"op": "add", "keyspace": "r", "key": "count", "delta": 1},
+            {"op": "append", "stream": "order", "records": [{"key": held, "payload": value}]},
+        ],
+        "else": [{"op": "get", "keyspace": "r", "key": "register"}],
+    })
+    .to_string()
+}
+
+/// Swaps until the server is gone. `held` is what the client believes the register to hold.
+fn swap_until_gone(url: &str, name: &str, acks: &Count, stop: &AtomicBool) -> Vec<Attempt> {
+    let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(3))).build();
+    let agent: ureq::Agent = config.into();
+    let (mut attempts, mut held): (Vec<Attempt>, Option<String>) = (Vec::new(), None);
+    for number in 0_u64.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        // Now and then a value that stays in the log, to be compared there.
+        let value = format!("{name}-{number}{}", if number % 7 == 0 { "x".repeat(5000) } else { String::new() });
+        let sent = agent
+            .post(format!("{url}/v1/txn"))
+            .header("content-type", "application/json")
+            .header("thalweg-durability", "disk")
+            .send(transaction(&value, held.as_deref()));
+        let answer = sent.ok().and_then(|mut reply| reply.body_mut().read_to_string().ok());
+        let Some(answer) = answer.and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
+            attempts.push(Attempt { value, told: Told::Nothing });
+            break;
+        };
+        let told = if answer["succeeded"] == json!(true) {
+            held = Some(value.clone());
+            acks.add();
+            let offset = answer["results"][2]["first"].as_u64().expect("an offset");
+            Told::Done { offset, count: answer["results"][1]["value"].as_i64().expect("a count") }
+        } else {
+            held = answer["results"][0]["value"].as_str().map(str::to_owned);
+            Told::Refused { held: held.clone() }
+        };
+        attempts.push(Attempt { value, told });
+    }
+    attempts
+}
+
+/// Lets clients swap until enough has happened, kills the node under them, and gathers what they were told.
+fn round(node: Node, round: u64, acks_wanted: u64, clients: &mut Vec<Vec<Attempt>>) {
+    let (acks, stop) = (Count::default(), Arc::new(AtomicBool::new(false)));
+    let swapping: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let (url, acks, stop) = (node.url.clone(), acks.clone(), stop.clone());
+            thread::spawn(move || swap_until_gone(&url, &format!("{round}-{client}"), &acks, &stop))
+        })
+        .collect();
+    acks.wait_for(acks_wanted);
+    node.kill();
+    stop.store(true, Ordering::Relaxed);
+    clients.extend(swapping.into_iter().map(|client| client.join().expect("a client")));
+}
+
+/// Holds what clients were told against the order of swaps.
+fn check(node: &Node, clients: &[Vec<Attempt>]) {
+    let records: Vec<Value> =
+        node.cli(&["read", "order", "--json"]).ok().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let order: Vec<&str> = records.iter().map(|record| record["payload"].as_str().unwrap()).collect();
+    let mut held: Option<&str> = None;
+    for record in &records {
+        assert_eq!(record["key"].as_str(), held, "a swap replaced what was not there");
+        held = record["payload"].as_str();
+    }
+    let place: HashMap<&str, usize> = order.iter().enumerate().map(|(at, value)| (*value, at)).collect();
+    assert_eq!(place.len(), order.len(), "a swap happened twice");
+    let values: HashSet<&str> = clients.iter().flatten().map(|attempt| &*attempt.value).collect();
+    assert!(order.iter().all(|value| values.contains(value)), "a swap that nobody made");
+    let (mut done, mut refused) = (0, 0);
+    for client in clients {
+        let mut last = None;
+        for Attempt { value, told } in client {
+            let at = place.get(&**value).copied();
+            match told {
+                Told::Done { offset, count } => {
+                    assert_eq!((at, *count), (Some(*offset as usize), *offset as i64 + 1));
+                    done += 1;
+                }
+                Told::Refused { held } => {
+                    assert_eq!(at, None, "a refused swap happened");
+                    assert!(held.as_deref().is_none_or(|held| place.contains_key(held)), "shown what never was");
+                    refused += 1;
+                }
+                Told::Nothing => {}
+            }
+            assert!(at.is_none() || at > last, "a client's swaps are out of order");
+            last = at.or(last);
+        }
+    }
+    assert!(done > 100 && refused > 10, "{done} swaps, {refused} refused");
+    assert_eq!(node.cli(&["get", "r", "register"]).ok(), held.unwrap());
+    assert_eq!(node.cli(&["get", "r", "count"]).ok(), order.len().to_string());
+}
+
+#[test]
+fn one_order_explains_what_all_clients_were_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut clients = Vec::new();
+    for number in 0..ROUNDS {
+        round(Node::start(dir.path()), number, 40 + number * 13, &mut clients);
+    }
+    check(&Node::start(dir.path()), &clients);
+}

@@ -1,0 +1,18 @@
+//! Servers killed under load, again and again, and what their clients were told.
+
+#[path = "../linear/mod.rs"]
+mod linear;
+#[path = "../mount/mod.rs"]
+mod mount;
+#[path = "../node/mod.rs"]
+mod node;
+#[path = "../redis/mod.rs"]
+mod redis;
+
+mod crash;
+mod group_history;
+mod history;
+mod linearizability;
+mod redis_crash;
+mod redis_histories;
+mod serializability;

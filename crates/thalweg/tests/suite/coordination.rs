@@ -1,0 +1,228 @@
+//! Commands that run under a lock, a slot or the leadership: as processes, some of which die.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Child, ChildStdout, Stdio},
+    thread,
+};
+
+use serde_json::Value;
+
+use crate::node::{self, Node, PATIENCE, Place, Run};
+
+/// A command that runs until its stdin is closed, and says its token first.
+const HOLD: &str = "echo $THALWEG_FENCING_TOKEN; read line; true";
+
+fn start() -> (tempfile::TempDir, Node) {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(&dir.path().join("data"));
+    (dir, node)
+}
+
+/// A holder in the background.
+struct Holder {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    token: u64,
+}
+
+impl Holder {
+    /// Starts it and waits until it holds.
+    fn start(node: &Node, args: &[&str], script: &str) -> Self {
+        let mut command = node::command();
+        command.args(args).args(["--", "sh", "-c", script]).env("THALWEG_SERVER", &node.url);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let token = line.trim().parse().unwrap_or_else(|_| panic!("no token: {line:?}"));
+        Self { child, out, token }
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: kill takes no pointers, and the pid is of a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(i32::try_from(self.child.id()).unwrap(), signal) }, 0);
+    }
+
+    /// Its exit code and its complaint, once it has ended by itself.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let stdin = self.child.stdin.take();
+        let status = node::wait_for(&mut self.child, PATIENCE).expect("it ends in time");
+        drop(stdin);
+        let mut complaint = String::new();
+        std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut complaint).unwrap();
+        (status.code(), complaint)
+    }
+
+    /// Lets its command end.
+    fn finish(mut self) -> (Option<i32>, String) {
+        drop(self.child.stdin.take());
+        self.ended()
+    }
+}
+
+fn token(run: Run) -> u64 {
+    run.ok().trim().parse().unwrap()
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn a_command_runs_with_a_token_and_its_exit_code_is_passed_on() {
+    let root = tempfile::tempdir().unwrap();
+    for place in Place::both(root.path()) {
+        let lock = |script: &str| {
+            let mut args = vec!["lock", "job"];
+            if let Place::Directory(path) = &place {
+                args.extend(["--data", path.to_str().unwrap()]);
+            }
+            args.extend(["--", "sh", "-c", script]);
+            let mut command = node::command();
+            if let Place::Server(node) = &place {
+                command.env("THALWEG_SERVER", &node.url);
+            }
+            node::run(command.args(args), b"")
+        };
+        let first = token(lock("echo $THALWEG_FENCING_TOKEN"));
+        assert!(token(lock("echo $THALWEG_FENCING_TOKEN")) > first);
+        assert_eq!(lock("echo $THALWEG_LOCK_KEYSPACE ${THALWEG_LOCK_KEY%/*}").ok(), "locks job\n");
+        assert_eq!(lock("exit 7").code, Some(7));
+        assert_eq!(lock("kill -9 $$").code, Some(128 + 9));
+        assert_eq!(place.cli(&["scan", "locks"]).ok(), "", "all have let go");
+        assert_eq!(place.cli(&["lease", "list", "--json"]).ok(), "");
+    }
+}
+
+#[test]
+fn what_cannot_run_does_not_hold() {
+    let (_dir, node) = start();
+    assert!(node.cli(&["lock", "job", "--", "/nowhere/at/all"]).fails(3).contains("/nowhere"));
+    node.cli(&["lock", "job", "--ttl", "1ms", "--", "true"]).fails(2);
+    node.cli(&["lock", "", "--", "true"]).fails(2);
+    node.cli(&["lock", "job"]).fails(2);
+    node.cli(&["semaphore", "s", "--slots", "0", "--", "true"]).fails(2);
+    node.cli(&["lock", "job", "--wait", "0s", "--", "true"]).ok();
+    let nobody = node::run(node::command().args(["lock", "a", "--server", "http://127.0.0.1:1", "--", "true"]), b"");
+    nobody.fails(5);
+}
+
+#[test]
+fn many_processes_take_turns() {
+    const PROCESSES: usize = 10;
+    let (dir, node) = start();
+    let (count, tokens) = (dir.path().join("count"), dir.path().join("tokens"));
+    fs::write(&count, "0").unwrap();
+    let (count, tokens) = (count.to_str().unwrap(), tokens.to_str().unwrap());
+    let script = format!("n=$(cat {count}); echo $THALWEG_FENCING_TOKEN >> {tokens}; echo $((n + 1)) > {count}");
+    thread::scope(|scope| {
+        for _ in 0..PROCESSES {
+            scope.spawn(|| node.cli(&["lock", "job", "--", "sh", "-c", &script]).ok());
+        }
+    });
+    assert_eq!(fs::read_to_string(count).unwrap().trim(), PROCESSES.to_string());
+    let tokens: Vec<u64> = fs::read_to_string(tokens).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "{tokens:?}");
+}
+
+#[test]
+fn a_killed_holders_lock_goes_to_the_next_with_a_higher_token() {
+    let (_dir, node) = start();
+    let dead = Holder::start(&node, &["lock", "job", "--ttl", "1s"], HOLD);
+    let key = node.cli(&["scan", "locks", "--keys-only"]).ok().trim().to_owned();
+    let fenced = |key: &str, token: u64, value: &str| {
+        let transaction = serde_json::json!({
+            "conditions": [{"keyspace": "locks", "key": key, "expect": {"revision": token}}],
+            "then": [{"op": "put", "keyspace": "work", "key": "k", "value": value}],
+        });
+        node.cli(&["txn", &transaction.to_string()])
+    };
+    fenced(&key, dead.token, "first").ok();
+    assert!(node.cli(&["lock", "job", "--wait", "0s", "--", "true"]).fails(5).contains("--wait"));
+    dead.signal(libc::SIGKILL);
+    let next = Holder::start(&node, &["lock", "job", "--wait", "20s"], HOLD);
+    assert!(next.token > dead.token);
+    fenced(&key, dead.token, "stale").fails(4);
+    let key = node.cli(&["scan", "locks", "--keys-only"]).ok().trim().to_owned();
+    fenced(&key, next.token, "second").ok();
+    assert_eq!(node.cli(&["get", "work", "k"]).ok(), "second");
+    assert_eq!(next.finish().0, Some(0));
+}
+
+#[test]
+fn a_command_whose_lock_is_lost_is_ended() {
+    let (_dir, node) = start();
+    let revoked = Holder::start(&node, &["lock", "job", "--ttl", "1s"], HOLD);
+    let lease = json(node.cli(&["lease", "list", "--json"]).ok().trim())["id"].to_string();
+    node.cli(&["lease", "revoke", &lease]).ok();
+    let token = revoked.token.to_string();
+    let (code, complaint) = revoked.ended();
+    assert!(code == Some(4) && complaint.contains(&token), "{code:?} {complaint}");
+    // The server dies: after the TTL it can't be known who holds.
+    let orphan = Holder::start(&node, &["lock", "job", "--ttl", "1s"], HOLD);
+    node.kill();
+    assert_eq!(orphan.ended().0, Some(4));
+}
+
+#[test]
+fn a_command_that_does_not_listen_is_ended_by_force_and_one_that_does_may_tidy_up() {
+    let (_dir, node) = start();
+    let polite = "trap 'echo bye; exit 3' TERM; echo $THALWEG_FENCING_TOKEN; while :; do sleep 0.01; done";
+    let mut holder = Holder::start(&node, &["lock", "job"], polite);
+    holder.signal(libc::SIGTERM);
+    let mut said = String::new();
+    holder.out.read_line(&mut said).unwrap();
+    assert_eq!((said.as_str(), holder.ended().0), ("bye\n", Some(3)));
+    node.cli(&["lock", "job", "--wait", "0s", "--", "true"]).ok();
+    let deaf = "trap '' TERM; echo $THALWEG_FENCING_TOKEN; while :; do sleep 0.01; done";
+    let deaf = Holder::start(&node, &["lock", "job", "--ttl", "500ms"], deaf);
+    let lease = json(node.cli(&["lease", "list", "--json"]).ok().trim())["id"].to_string();
+    node.cli(&["lease", "revoke", &lease]).ok();
+    assert_eq!(deaf.ended().0, Some(4));
+}
+
+#[test]
+fn so_many_hold_a_semaphore() {
+    let (_dir, node) = start();
+    let args = ["semaphore", "pool", "--slots", "2"];
+    let first = Holder::start(&node, &args, HOLD);
+    let second = Holder::start(&node, &args, HOLD);
+    assert!(second.token > first.token);
+    let third = ["semaphore", "pool", "--slots", "2", "--wait", "100ms", "--", "true"];
+    assert!(node.cli(&third).fails(5).contains("2 ahead"));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| Holder::start(&node, &args, HOLD));
+        while node.cli(&["scan", "semaphores", "--keys-only"]).ok().lines().count() < 3 {}
+        assert_eq!(first.finish().0, Some(0));
+        let third = waits.join().unwrap();
+        assert!(third.token > second.token);
+        assert_eq!((second.finish().0, third.finish().0), (Some(0), Some(0)));
+    });
+}
+
+#[test]
+fn who_leads_is_seen() {
+    let (_dir, node) = start();
+    assert!(node.cli(&["leader", "boss"]).fails(3).contains("thalweg elect"));
+    let mut follower = node::command()
+        .args(["leader", "boss", "--follow"])
+        .env("THALWEG_SERVER", &node.url)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut seen = BufReader::new(follower.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(seen.next().as_deref(), Some("-"));
+    let ann = Holder::start(&node, &["elect", "boss", "--value", "ann"], HOLD);
+    assert_eq!(seen.next(), Some(format!("{}\tann", ann.token)));
+    let shown = json(&node.cli(&["leader", "boss", "--json"]).ok());
+    assert_eq!((shown["token"].as_u64(), shown["value"].as_str()), (Some(ann.token), Some("ann")));
+    assert_eq!(ann.finish().0, Some(0));
+    let bob = Holder::start(&node, &["elect", "boss", "--value", "bob"], HOLD);
+    assert_eq!(seen.find(|line| line != "-"), Some(format!("{}\tbob", bob.token)));
+    assert_eq!(bob.finish().0, Some(0));
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+}

@@ -1,0 +1,88 @@
+//! Every guide works as typed: the blocks of a file in `docs/guides/` that are marked `sh tour` run one after
+//! the other in one shell, in an empty directory, and print what the blocks marked `text shown` say: each of
+//! those lines is part of a line of the output, in this order.
+//!
+//! Only the port is another, so that the test disturbs nobody.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use crate::node;
+
+/// The fenced blocks with this mark.
+fn blocks<'a>(text: &'a str, mark: &str) -> Vec<&'a str> {
+    let fence = format!("```{mark}\n");
+    let rest = text.split(fence.as_str()).skip(1);
+    rest.map(|rest| rest.split_once("\n```").expect("a block has an end").0).collect()
+}
+
+fn guides() -> Vec<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides");
+    let files = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
+    let mut guides: Vec<_> = files.filter(|path| path.extension().is_some_and(|name| name == "md")).collect();
+    guides.sort();
+    guides
+}
+
+/// Types a guide's commands; what they print, errors included, as one text in order.
+fn type_in(text: &str) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let typed = blocks(text, "sh tour").join("\n").replace("127.0.0.1:7070", &address);
+    // A failing command ends it, and the server with it.
+    let script = format!("exec 2>&1\nset -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{typed}\n");
+    let bin = Path::new(node::THALWEG).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let ran = node::run(
+        node::clean("bash")
+            .args(["-c", &script])
+            .current_dir(dir.path())
+            .env("PATH", path)
+            .env("THALWEG_HTTP", &address)
+            .env("THALWEG_NATIVE", "127.0.0.1:0")
+            .env("THALWEG_SERVER", format!("http://{address}"))
+            .env("THALWEG_RESERVE_BYTES", "1MiB"),
+        b"",
+    );
+    (ran.code, ran.out)
+}
+
+#[test]
+fn every_guide_works_as_typed_and_shows_what_it_prints() {
+    if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("skipped: the guides need curl");
+        return;
+    }
+    let guides = guides();
+    assert!(!guides.is_empty());
+    for guide in guides {
+        let name = guide.display();
+        let text = std::fs::read_to_string(&guide).unwrap();
+        assert!(!blocks(&text, "sh tour").is_empty(), "{name} has something to type");
+        let (code, printed) = type_in(&text);
+        assert_eq!(code, Some(0), "{name}:\n{printed}");
+        let mut rest = printed.lines();
+        for line in blocks(&text, "text shown").iter().flat_map(|block| block.lines()) {
+            assert!(
+                rest.any(|printed| printed.contains(line)),
+                "{name}: {line:?} is not printed, or too early:\n{printed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_guides_point_at_is_there() {
+    for guide in guides() {
+        let text = std::fs::read_to_string(&guide).unwrap();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        for link in links.filter(|link| !link.contains("://")) {
+            let file = link.split('#').next().unwrap();
+            assert!(guide.parent().unwrap().join(file).exists(), "{}: {link}", guide.display());
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The command and the server as a user runs them: processes, and what they print.
+
+#[path = "../node/mod.rs"]
+mod node;
+#[path = "../redis/mod.rs"]
+mod redis;
+
+mod backup;
+mod client;
+mod coordination;
+mod groups;
+mod guides;
+mod layering;
+mod redis_clients;
+mod redis_limits;
+mod serve;
+mod tools;
+mod tour;

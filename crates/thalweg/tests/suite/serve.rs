@@ -1,0 +1,212 @@
+//! The server as a process: starting, stopping, signals, and what it refuses.
+
+use std::{
+    io::Write,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use crate::node::{Node, PATIENCE, command, run};
+
+#[test]
+fn the_startup_line_says_what_there_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let node = Node::start(&data);
+    for part in ["thalweg ", "http://127.0.0.1:", data.to_str().unwrap(), "durability disk", "new"] {
+        assert!(node.line.contains(part), "{part:?} in {:?}", node.line);
+    }
+    node.cli(&["put", "k", "a", "1"]).ok();
+    node.stop();
+    let node = Node::start(&data);
+    assert!(node.line.contains("closed cleanly"), "{:?}", node.line);
+    assert_eq!(node.cli(&["get", "k", "a"]).ok(), "1");
+    node.kill();
+    let node = Node::start(&data);
+    assert!(node.line.contains("recovered"), "{:?}", node.line);
+    assert_eq!(node.cli(&["get", "k", "a"]).ok(), "1");
+    assert!(node.cli(&["status"]).ok().contains("health"));
+}
+
+#[test]
+fn a_node_does_not_mind_that_nobody_reads_what_it_prints() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(&dir.path().join("a"));
+    let address = node.url.trim_start_matches("http://").to_owned();
+    let url = node.url.clone();
+    node.stop();
+    let mut deaf = command();
+    deaf.args(["serve", "--http", &address, "--data", dir.path().join("b").to_str().unwrap()]);
+    let mut deaf = deaf.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop((deaf.stdout.take(), deaf.stderr.take()));
+    let up = || run(command().args(["put", "k", "a", "1", "--server", &url]), b"").code == Some(0);
+    while !up() {
+        assert!(deaf.try_wait().unwrap().is_none(), "it ended");
+    }
+    deaf.kill().unwrap();
+    deaf.wait().unwrap();
+}
+
+#[test]
+fn sigterm_and_sigint_end_with_0_within_10_s_whatever_goes_on() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node::start(dir.path());
+        node.cli(&["append", "events", "a"]).ok();
+        let tail = command()
+            .args(["tail", "events", "--from", "0", "--server", &node.url])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let url = node.url.clone();
+        let writer = std::thread::spawn(move || {
+            let agent = ureq::Agent::new_with_defaults();
+            let put = |n: u64| agent.put(format!("{url}/v1/kv/k/{n}")).send(&n.to_le_bytes()[..]);
+            (0..).take_while(|n| put(*n).is_ok()).count() as u64
+        });
+        while node.cli(&["get", "k", "20"]).code != Some(0) {}
+        let asked = Instant::now();
+        node.signal(signal);
+        let (status, log) = node.wait(Duration::from_secs(10));
+        assert!(status.success(), "signal {signal} after {:?}: {status}\n{log}", asked.elapsed());
+        let acked = writer.join().unwrap();
+        let mut tail = tail;
+        tail.kill().unwrap();
+        tail.wait().unwrap();
+        let node = Node::start(dir.path());
+        assert!(node.line.contains("closed cleanly"), "{:?}", node.line);
+        for n in [0, acked / 2, acked - 1] {
+            assert_eq!(node.cli(&["get", "k", &n.to_string()]).bytes, n.to_le_bytes());
+        }
+    }
+}
+
+#[test]
+fn one_directory_belongs_to_one_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().to_str().unwrap();
+    let node = Node::start(dir.path());
+    let second = run(command().args(["serve", "--data", data, "--http", "127.0.0.1:0"]), b"");
+    assert!(second.fails(5).contains("in use"));
+    let client = run(command().args(["get", "k", "a", "--data", data]), b"");
+    assert!(client.fails(5).contains("in use"));
+    node.cli(&["put", "k", "a", "1"]).ok();
+    node.stop();
+    assert_eq!(run(command().args(["get", "k", "a", "--data", data]), b"").ok(), "1");
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(&dir.path().join("a"));
+    let address = node.url.trim_start_matches("http://");
+    let data = dir.path().join("b");
+    let second = run(command().args(["serve", "--data", data.to_str().unwrap(), "--http", address]), b"");
+    let complaint = second.fails(5);
+    assert!(complaint.contains(address) && complaint.contains("--http"), "{complaint}");
+}
+
+#[test]
+fn a_deleted_directory_is_made_again_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("deep/er");
+    let node = Node::start(&data);
+    node.cli(&["put", "k", "a", "1"]).ok();
+    node.stop();
+    std::fs::remove_dir_all(&data).unwrap();
+    let node = Node::start(&data);
+    node.cli(&["get", "k", "a"]).fails(3);
+    node.cli(&["put", "k", "a", "2"]).ok();
+    assert_eq!(node.cli(&["get", "k", "a"]).ok(), "2");
+}
+
+#[test]
+fn a_tail_shows_records_as_they_come_and_outlives_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    node.cli(&["append", "events", "one"]).ok();
+    let port = node.url.rsplit(':').next().unwrap().to_owned();
+    let mut tail = command();
+    tail.args(["tail", "events", "--from", "0", "--limit", "3", "--payload-only", "--server", &node.url]);
+    let tail = std::thread::spawn(move || run(&mut tail, b""));
+    node.cli(&["append", "events", "two"]).ok();
+    node.stop();
+    let address = format!("127.0.0.1:{port}");
+    let node = Node::start_with(dir.path(), &["--http", &address]);
+    node.cli(&["append", "events", "three"]).ok();
+    assert_eq!(tail.join().unwrap().ok(), "one\ntwo\nthree\n");
+}
+
+#[test]
+fn an_import_whose_server_dies_says_where_to_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(dir.path());
+    let args = ["import", "-", "--stream", "lines", "--format", "lines", "--batch", "100"];
+    let mut import = command()
+        .args(args)
+        .args(["--server", &node.url])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = import.stdin.take().unwrap();
+    let lines: Vec<String> = (0..1000).map(|n| format!("line {n}\n")).collect();
+    input.write_all(lines[..501].concat().as_bytes()).unwrap();
+    while node.cli(&["read", "lines", "--from", "499", "--payload-only"]).out != "line 499\n" {}
+    node.kill();
+    let _ = input.write_all(lines[501..].concat().as_bytes());
+    drop(input);
+    let ended = import.wait_with_output().unwrap();
+    let complaint = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(5), "{complaint}");
+    assert!(complaint.contains("--skip 500"), "{complaint}");
+    let node = Node::start(dir.path());
+    let mut again = command();
+    again.args(args).args(["--skip", "500", "--server", &node.url]);
+    run(&mut again, lines.concat().as_bytes()).ok();
+    assert_eq!(node.cli(&["read", "lines", "--payload-only"]).ok(), lines.concat());
+}
+
+#[test]
+fn bad_configuration_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("thalweg.toml");
+    std::fs::write(&file, "max_scams = 3\n").unwrap();
+    let refused = |args: &[&str]| run(command().arg("serve").args(args), b"").fails(2);
+    assert!(refused(&["--config", file.to_str().unwrap()]).contains("max_scams"));
+    assert!(refused(&["--max-scans", "many"]).contains("max_scans"));
+    assert!(refused(&["--http", "0.0.0.0:7070"]).contains("allow_unprotected"));
+    let mut with_variable = command();
+    with_variable.arg("serve").env("THALWEG_SYNC_INTERVAL", "soon");
+    assert!(run(&mut with_variable, b"").fails(2).contains("THALWEG_SYNC_INTERVAL"));
+}
+
+#[test]
+fn explain_shows_values_sources_and_the_sum() {
+    let mut explain = command();
+    explain.args(["serve", "--explain", "--max-scans", "7"]).env("THALWEG_DURABILITY", "os");
+    let text = run(&mut explain, b"").ok();
+    let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    assert!(line("max_scans").contains('7') && line("max_scans").contains("--max-scans"), "{text}");
+    assert!(line("durability").contains("os") && line("durability").contains("THALWEG_DURABILITY"), "{text}");
+    assert!(text.contains("sum"), "{text}");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("thalweg.toml");
+    std::fs::write(&file, run(command().args(["serve", "--example-config"]), b"").ok()).unwrap();
+    run(command().args(["serve", "--explain", "--config", file.to_str().unwrap()]), b"").ok();
+}
+
+#[test]
+fn logs_are_text_or_json_on_stderr() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start_with(dir.path(), &["--log-format", "json"]);
+    node.signal(libc::SIGTERM);
+    let (status, log) = node.wait(PATIENCE);
+    assert!(status.success());
+    assert!(!log.trim().is_empty());
+    for line in log.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(line["level"].is_string() && line["timestamp"].is_string());
+    }
+}

@@ -1,0 +1,90 @@
+//! README's tour works as typed: its blocks run one after the other in one shell, in an empty directory.
+//!
+//! Only the port is another, so that the test disturbs nobody.
+
+use std::{
+    net::TcpListener,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use crate::node;
+
+const README: &str = include_str!("../../../../README.md");
+
+/// The fenced blocks that are marked as part of the tour.
+fn blocks(text: &str) -> Vec<&str> {
+    let mut blocks = Vec::new();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once("```sh tour\n") {
+        let (block, after) = after.split_once("\n```").expect("a block has an end");
+        blocks.push(block);
+        rest = after;
+    }
+    blocks
+}
+
+#[test]
+fn the_tour_works_as_typed() {
+    if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_err() {
+        eprintln!("skipped: the tour needs curl");
+        return;
+    }
+    let blocks = blocks(README);
+    assert!(blocks.len() >= 8, "README has its tour");
+    let dir = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = format!("127.0.0.1:{port}");
+    let tour = blocks.join("\n").replace("127.0.0.1:7070", &address);
+    // A failing command ends the tour, and the server with it.
+    let script = format!("set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{tour}\n");
+    let bin = Path::new(node::THALWEG).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let started = Instant::now();
+    let toured = node::run(
+        node::clean("bash")
+            .args(["-c", &script])
+            .current_dir(dir.path())
+            .env("PATH", path)
+            .env("THALWEG_HTTP", &address)
+            .env("THALWEG_NATIVE", "127.0.0.1:0")
+            .env("THALWEG_SERVER", format!("http://{address}"))
+            .env("THALWEG_RESERVE_BYTES", "1MiB"),
+        b"",
+    );
+    let context = format!("{}\n--- stderr\n{}", toured.out, toured.err);
+    assert_eq!(toured.code, Some(0), "{context}");
+    assert!(started.elapsed() < Duration::from_secs(60), "five minutes are for reading: {:?}", started.elapsed());
+    for part in [
+        "revision 2",
+        r#"{"born": 1815}"#,
+        "exit code 4",
+        "order 7 paid",
+        "paid",
+        "20,000 records",
+        "S10002",
+        "recovered",
+        "good: ",
+        "S20000",
+    ] {
+        assert!(context.contains(part), "{part:?} is missing from what the tour prints:\n{context}");
+    }
+}
+
+#[test]
+fn the_readme_names_its_two_commands() {
+    assert!(README.contains("cargo run --release -- serve"));
+    assert!(README.contains("cargo test --workspace"));
+}
+
+#[test]
+fn what_the_readme_points_at_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let links: Vec<_> =
+        README.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link).collect();
+    assert!(links.len() >= 5);
+    for link in links.into_iter().filter(|link| !link.contains("://")) {
+        assert!(root.join(link).exists(), "{link}");
+    }
+}
