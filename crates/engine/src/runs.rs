@@ -3,6 +3,8 @@
 //! Owns: cutting a page to what a receiver takes. A batch that is wanted whole is given as it was read; only where one is
 //! cut, at either end, are its records walked through, by their lengths.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use thalweg_types::{Offset, SpaceTime, record::Records};
 
@@ -58,7 +60,7 @@ impl StreamPage {
             let (count, end) =
                 if count == 0 && runs.is_empty() { (1, batch.skipped(&bytes, 1)?) } else { (count, end) };
             if count > 0 {
-                let bytes = bytes.slice(..end);
+                let bytes = part(&bytes, 0..end);
                 runs.push(StreamRun { first: batch.first, time: batch.time, count, bytes });
             }
             let next = batch.first.plus(u64::from(count));
@@ -66,6 +68,12 @@ impl StreamPage {
         }
         Ok((runs, next))
     }
+}
+
+/// Part of a batch's bytes; a copy if it is less than half of them, so that few records do not hold many in memory for as
+/// long as a slow receiver takes.
+fn part(bytes: &Bytes, range: Range<usize>) -> Bytes {
+    if range.len() < bytes.len() / 2 { Bytes::copy_from_slice(&bytes[range]) } else { bytes.slice(range) }
 }
 
 /// How many records of a batch fit into so many bytes, and how many bytes these have.
@@ -89,9 +97,8 @@ impl StreamBatch {
             return Ok(self.bytes.clone());
         }
         let begin = self.skipped(&self.bytes, self.skip)?;
-        let rest = self.bytes.slice(begin..);
-        let end = self.skipped(&rest, self.count)?;
-        Ok(rest.slice(..end))
+        let end = begin + self.skipped(&self.bytes.slice(begin..), self.count)?;
+        Ok(part(&self.bytes, begin..end))
     }
 
     /// Bytes of the first `count` records of `bytes`.

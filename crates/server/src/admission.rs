@@ -36,6 +36,12 @@ impl Bound {
         held.grow(amount).then_some(held)
     }
 
+    /// Takes `amount`, if there is room, and counts nothing shed if not: for who waits.
+    pub fn take_quietly(self: &Arc<Self>, amount: u64) -> Option<Held> {
+        // A race with others at the bound is lost as it is everywhere.
+        (self.used().saturating_add(amount) <= self.limit).then(|| self.take(amount)).flatten()
+    }
+
     /// Whether something is left; counts a shed request if not. For work that mostly is done at once: the bound is looked
     /// at, and only what stays under way is [counted](Self::count) against it.
     #[must_use]
@@ -98,10 +104,21 @@ impl Held {
         true
     }
 
+    /// Takes up to this; `false`, and nothing taken, if there is no room.
+    pub fn grow_to(&mut self, amount: u64) -> bool {
+        self.grow(amount.saturating_sub(self.amount))
+    }
+
     /// Takes more, room or not: of what is there already.
     pub fn count(&mut self, amount: u64) {
         self.bound.used.fetch_add(amount, Ordering::Relaxed);
         self.amount += amount;
+    }
+
+    /// Holds this, room or not: of what is there already.
+    pub fn set(&mut self, amount: u64) {
+        self.shrink_to(amount);
+        self.count(amount - self.amount);
     }
 
     /// Gives back what is above this.
@@ -162,17 +179,21 @@ impl Admission {
             return Some(bytes);
         }
         let held = self.reply_bytes.take(bytes.len() as u64)?;
-        Some(Bytes::from_owner(Counted { bytes, _held: held }))
+        Some(counted(bytes, held))
     }
 }
 
-/// Bytes, and their room.
-struct Counted {
-    bytes: Bytes,
-    _held: Held,
+/// Bytes with their room, or a share in it: it is given back when nobody holds any part of them any more.
+pub fn counted<H: Send + Sync + 'static>(bytes: Bytes, held: H) -> Bytes {
+    Bytes::from_owner(Counted { bytes, _held: held })
 }
 
-impl AsRef<[u8]> for Counted {
+struct Counted<H> {
+    bytes: Bytes,
+    _held: H,
+}
+
+impl<H> AsRef<[u8]> for Counted<H> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

@@ -31,7 +31,7 @@ use crate::{
     entity,
     error::{self, ApiError},
     groups, keys, keyspaces, kv, leases,
-    limits::MAX_REQUEST_ID_BYTES,
+    limits::{MAX_READING_BYTES, MAX_REQUEST_ID_BYTES},
     metrics::Metrics,
     native,
     parse::ParseError,
@@ -70,6 +70,8 @@ pub struct App {
     pub resp_metrics: resp::metrics::Metrics,
     /// Whether one connection has the server to itself.
     pub solitude: Solitude,
+    /// What native reads on blocking threads may still ask for, in bytes.
+    pub reading: Arc<tokio::sync::Semaphore>,
     /// Turns true when the server stops.
     pub stopping: watch::Receiver<bool>,
     /// Subjects and caches.
@@ -125,6 +127,7 @@ impl App {
             native_metrics: native::metrics::Metrics::new(),
             resp_metrics: resp::metrics::Metrics::default(),
             solitude: Solitude::new(Instant::now()),
+            reading: Arc::new(tokio::sync::Semaphore::new(MAX_READING_BYTES as usize)),
             stopping,
             views: Views::new(&config),
             snapshots: Snapshots::default(),

@@ -46,14 +46,15 @@ pub const MAX_H2_STREAMS: u32 = 128;
 pub const MAX_REQUEST_ID_BYTES: usize = 64;
 /// What an open connection can hold: read buffer, write buffer and bookkeeping.
 pub const CONNECTION_BYTES: u64 = 160 * 1024;
-/// Bytes waiting for a native client from which on nothing more is done for its channel. One frame may pass it.
+/// Bytes waiting for a native client from which on nothing more is done for its channel. One frame may pass it, and is
+/// counted if it is a large one.
 pub const OUTBOX_BYTES: usize = 128 * 1024;
 /// Requests under way on a native channel; more are `overloaded`.
 pub const MAX_CHANNEL_REQUESTS: u32 = 1024;
 /// Subscriptions of a native channel; more are `overloaded`. Tails, pushes and watches are bounded further, by `max_tails`.
 pub const MAX_CHANNEL_SUBSCRIPTIONS: u32 = thalweg_types::limits::MAX_LINK_SUBSCRIPTIONS as u32;
-/// Bytes of a reply over HTTP, or to a Redis client, from which on it is counted against `max_reply_bytes_in_flight`: what is
-/// smaller is among the bytes of its connection.
+/// Bytes of a reply from which on it is counted against `max_reply_bytes_in_flight`: what is smaller is among the bytes of its
+/// connection.
 pub const COUNTED_REPLY_BYTES: usize = 128 * 1024;
 /// Turns that a native channel takes before others on its thread have one.
 pub const MAX_TURNS: usize = 32;
@@ -61,6 +62,9 @@ pub const MAX_TURNS: usize = 32;
 pub const INLINE_READ_BYTES: u64 = 64 * 1024;
 /// The same for a channel that has the server to itself.
 pub const ALONE_READ_BYTES: u64 = 4 * 1024 * 1024;
+/// Bytes that native reads on blocking threads may have asked for at a time: more wait, because what is read is counted only
+/// once it is a reply. What one asks for is about what it holds, and as much again while its frame is put together.
+pub const MAX_READING_BYTES: u32 = 64 * 1024 * 1024;
 /// About so many bytes does a native tail send in a frame; one larger append makes a larger one.
 pub const NATIVE_PAGE_BYTES: u64 = 256 * 1024;
 /// What a request in flight holds beside its body.

@@ -80,6 +80,17 @@ impl Outbox {
         self.shared.push_back(Shared { behind, bytes });
     }
 
+    /// Puts all that waits in `other` behind all that is here so far.
+    pub fn append(&mut self, mut other: Self) {
+        let mut from = other.start;
+        for Shared { behind, bytes } in other.shared.drain(..) {
+            self.buffer.extend_from_slice(&other.buffer[from..behind]);
+            from = behind;
+            self.share(bytes);
+        }
+        self.buffer.extend_from_slice(&other.buffer[from..]);
+    }
+
     /// Bytes that wait.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -9,16 +9,19 @@ use thalweg_types::limits::{
 };
 
 use crate::limits::{
-    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, HANDSHAKE_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES,
-    QUIC_SEND_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES, MAX_READING_BYTES, NATIVE_PAGE_BYTES,
+    OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES,
+    SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 use crate::resp::cursors::CURSORS_BYTES;
 
-/// What a tail holds: over HTTP two pages, over the native protocol one that is larger.
-const TAIL_BYTES: u64 = {
-    let http = 2 * TAIL_PAGE_BYTES as u64;
-    if http > NATIVE_PAGE_BYTES { http } else { NATIVE_PAGE_BYTES }
-};
+/// What a tail holds: two pages, the one that is being sent and the next; those of native clients are larger.
+const TAIL_BYTES: u64 = 2 * NATIVE_PAGE_BYTES;
+const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
+
+/// What waits for a native client beside large replies: what the outbox has when there is still room, and a frame that is
+/// just not counted.
+const NATIVE_REPLIES_BYTES: u64 = (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
 
 /// What a snapshot that is being taken holds: a chunk before, in and after each of at most four threads that compress,
 /// some that are gathered and sent.
@@ -62,10 +65,17 @@ impl Config {
                 ),
             ),
             (
-                format!("replies that wait for native clients: max_connections x {}", ByteSize(OUTBOX_BYTES as u64)),
-                times(self.max_connections, OUTBOX_BYTES as u64),
+                format!("replies that wait for native clients: max_connections x {}", ByteSize(NATIVE_REPLIES_BYTES)),
+                times(self.max_connections, NATIVE_REPLIES_BYTES),
             ),
-            ("large replies that wait: max_reply_bytes_in_flight".to_owned(), self.max_reply_bytes_in_flight.0),
+            (
+                "large replies that wait, of all protocols: max_reply_bytes_in_flight".to_owned(),
+                self.max_reply_bytes_in_flight.0,
+            ),
+            (
+                format!("native reads under way: 2 x {}", ByteSize(MAX_READING_BYTES.into())),
+                2 * u64::from(MAX_READING_BYTES),
+            ),
             (
                 format!("requests: max_requests_in_flight x {}", ByteSize(REQUEST_BYTES)),
                 times(self.max_requests_in_flight, REQUEST_BYTES),

@@ -204,7 +204,7 @@ knobs! {
     /// How often retention, moving and freeing run. Shorter costs CPU, longer disk.
     maintenance_interval: Span = |engine| Span(engine.maintenance_interval);
     /// Open connections, over HTTP and native ones; one more is told so (503, goodbye) and closed. Each costs up to 160 KiB of
-    /// buffers, a native one 128 KiB of waiting replies more.
+    /// buffers, a native one 256 KiB of waiting replies more.
     max_connections: u32 = |_| 4096;
     /// Open QUIC connections, which are among those; one more is refused. Each costs up to twice `native_quic_window`
     /// and 64 KiB.
@@ -220,13 +220,15 @@ knobs! {
     /// queue above 64 KiB behind MULTI; beyond it requests are shed, with 503 over HTTP. Costs up to three times that in
     /// memory: the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
-    /// Bytes of replies above 128 KiB that wait for clients over HTTP (values) and for Redis clients; beyond it reads that
-    /// would be answered with so much are shed, with 503 over HTTP and `BUSY` to Redis clients. Costs that much memory.
+    /// Bytes of replies above 128 KiB that wait for native clients, clients over HTTP (values) and Redis clients, with native
+    /// ones above 4 KiB that were read on another thread and wait for their turn; beyond it reads that would be answered with
+    /// so much are shed, `overloaded`, with 503 over HTTP and `BUSY` to Redis clients. Costs that much memory.
     max_reply_bytes_in_flight: ByteSize = |_| ByteSize(256 * MIB);
     /// Scans and record reads being streamed; beyond it they are shed. Each costs up to two pages of
     /// 256 KiB, more only when a single value is larger.
     max_scans: u32 = |_| 64;
-    /// Open event-stream tails; beyond it they are shed. Each costs up to two pages of 64 KiB.
+    /// Open tails, pushes and watches, and subscribers over HTTP; beyond it they are shed. Each costs up to two pages, of
+    /// 64 KiB over HTTP and 256 KiB for native clients.
     max_tails: u32 = |_| 1024;
     /// What the keys below up to `max_queued_bytes` are, unless they are given: balanced, latency (short queues, small
     /// batches) or throughput (long queues, large batches, single messages wait for others). Costs what those keys cost.

@@ -20,6 +20,7 @@ use thalweg_wire::{
 
 use super::{
     failure::Failure,
+    replies::Room,
     request::{Handled, Request, Turn},
 };
 use crate::{app::App, error::ApiError, limits::DEFAULT_CACHE_KEYS};
@@ -90,11 +91,17 @@ pub fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>) -> Re
     match large.transpose()? {
         None => turn.out.reply(request.id, &CacheValue { version: 0, remaining: NEVER, value: Rest(b"") })?,
         Some(Some(entry)) if request.id != 0 => {
-            turn.out.shared(Kind::CacheValue, request.id, VALUE_HEAD_BYTES + entry.value.len(), |parts| {
-                parts.bytes().extend_from_slice(&entry.version.0.to_le_bytes());
-                parts.bytes().extend_from_slice(&remaining(&entry, now).to_le_bytes());
-                parts.share(Bytes::from_owner(entry.value));
-            })?;
+            turn.out.shared(
+                Kind::CacheValue,
+                request.id,
+                VALUE_HEAD_BYTES + entry.value.len(),
+                Room::Ask,
+                |parts| {
+                    parts.bytes().extend_from_slice(&entry.version.0.to_le_bytes());
+                    parts.bytes().extend_from_slice(&remaining(&entry, now).to_le_bytes());
+                    parts.share(Bytes::from_owner(entry.value));
+                },
+            )?;
         }
         Some(_) => {}
     }

@@ -8,7 +8,7 @@ use thalweg_wire::{self as wire, Count, KeyspaceFound, KeyspaceList, LeaseFound,
 
 use super::{
     failure::Failure,
-    reads::{listed, on_the_spot_or_off_thread},
+    reads::{LISTED_BYTES, listed, on_the_spot_or_off_thread},
     replies::Replies,
     request::{Handled, Reply, Request, Turn},
     streams::off_thread,
@@ -51,7 +51,7 @@ pub fn list_keyspaces(
     wanted: &wire::ListKeyspaces,
 ) -> Result<Handled, Failure> {
     let (limit, after, app) = (listed(wanted.limit), wanted.after, Arc::clone(turn.app));
-    on_the_spot_or_off_thread(turn, request, limit, move || {
+    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
         let mut found = app.db.blocking().keyspaces();
         found.retain(|info| info.id > after);
         found.sort_unstable_by_key(|info| info.id);
@@ -88,7 +88,7 @@ pub fn list_streams(
 ) -> Result<Handled, Failure> {
     let (limit, app) = (listed(wanted.limit), Arc::clone(turn.app));
     let after = (wanted.after.0 != 0).then_some(wanted.after);
-    on_the_spot_or_off_thread(turn, request, limit, move || {
+    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
         let mut found = app.db.blocking().streams_after(after, limit.saturating_add(1));
         let more = found.len() > limit;
         found.truncate(limit);
@@ -137,7 +137,7 @@ fn shown_producer(info: &ProducerInfo) -> wire::Producer<'_> {
 pub fn find_lease(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::FindLease) -> Result<Handled, Failure> {
     let limit = if wanted.limit == 0 { DEFAULT_LEASE_KEYS } else { wanted.limit as usize }.min(MAX_LEASE_KEYS_SHOWN);
     let (app, lease) = (Arc::clone(turn.app), wanted.lease);
-    on_the_spot_or_off_thread(turn, request, limit, move || {
+    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
         let leases = app.db.blocking().leases();
         let info = leases.get(lease)?.ok_or_else(|| no_such_lease(lease))?;
         let mut found = leases.keys(lease, limit + 1)?.ok_or_else(|| no_such_lease(lease))?;
@@ -163,7 +163,7 @@ fn no_such_lease(lease: LeaseId) -> Failure {
 pub fn list_leases(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListLeases) -> Result<Handled, Failure> {
     let (limit, app) = (listed(wanted.limit), Arc::clone(turn.app));
     let after = (wanted.after.0 != 0).then_some(wanted.after);
-    on_the_spot_or_off_thread(turn, request, limit, move || {
+    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
         let mut found = app.db.blocking().leases().list(after, limit.saturating_add(1))?;
         let more = found.len() > limit;
         found.truncate(limit);

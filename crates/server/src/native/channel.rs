@@ -16,6 +16,7 @@
 
 use std::{
     io,
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -106,7 +107,7 @@ impl ChannelTask {
         let keep_alive = session.is_first.then(|| KeepAlive::new(session.keep_alive, Duration::ZERO));
         session.native.metrics().channel_opened();
         Self {
-            out: Replies::new(session.max_send_bytes),
+            out: Replies::new(session.max_send_bytes, Arc::clone(&session.app.admission.reply_bytes)),
             subjects: Subjects::new(&session.app),
             number: session.app.new_number(),
             is_alone: false,

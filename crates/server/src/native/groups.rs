@@ -14,8 +14,8 @@ use thalweg_wire::{self as wire, GroupFound, GroupList, Kind, List, Pushing as B
 
 use super::{
     failure::{self, Failure},
-    reads::{listed, on_the_spot_or_off_thread},
-    replies::Replies,
+    reads::{LISTED_BYTES, listed, on_the_spot_or_off_thread},
+    replies::{Replies, Room},
     request::{Handled, Reply, Request, Turn},
     streams::{put_runs, runs_bytes},
     subscription::{Found, Patience, Source, Wanted},
@@ -59,7 +59,7 @@ pub fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Fa
     Ok(Handled::later(async move {
         let delivery = wait_and_fetch(&app, &group, &wanted, level).await?;
         let delivered = Delivered::of(delivery)?;
-        Ok(Reply::encode(move |out, id| delivered.put(out, Kind::Delivery, id)))
+        Ok(Reply::encode(move |out, id| delivered.put(out, Kind::Delivery, id, Room::Owed)))
     }))
 }
 
@@ -78,12 +78,13 @@ pub fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push<'_>) -
     let Credit { records: held_records, bytes: held_bytes } = begun.credit();
     turn.out.reply(request.id, &Began { held_records, held_bytes })?;
     let release = push.release;
-    Ok(Handled::Began(Source::Push(Box::new(Pushing { push: begun, release }))))
+    Ok(Handled::Began(Source::Push(Box::new(Pushing { app: Arc::clone(turn.app), push: begun, release }))))
 }
 
 /// A push.
 #[derive(Debug)]
 pub struct Pushing {
+    app: Arc<App>,
     push: engine::Push,
     release: Release,
 }
@@ -117,7 +118,7 @@ impl Pushing {
             Err(error) => Found::Over(error.into()),
             Ok(None) => Found::Over(failure::stopping()),
             Ok(Some(delivery)) => match Delivered::of(delivery) {
-                Ok(delivered) => delivered.found(),
+                Ok(delivered) => delivered.found(&self.app, &wanted).await,
                 Err(failure) => Found::Over(failure),
             },
         }
@@ -141,12 +142,12 @@ impl Delivered {
         Ok(Self { durability, attempt, deadline, parts: delivery.into_runs()? })
     }
 
-    fn put(self, out: &mut Replies, kind: Kind, id: u32) -> Result<(), Failure> {
+    fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
         }
         let parts_bytes: usize = self.parts.iter().map(|(_, runs)| PART_HEAD_BYTES + runs_bytes(runs)).sum();
-        out.shared(kind, id, DELIVERY_HEAD_BYTES + parts_bytes, |parts| {
+        out.shared(kind, id, DELIVERY_HEAD_BYTES + parts_bytes, room, |parts| {
             let head = parts.bytes();
             head.push(self.durability as u8);
             head.extend_from_slice(&self.attempt.0.to_le_bytes());
@@ -160,11 +161,12 @@ impl Delivered {
     }
 
     /// As a push's frame.
-    fn found(self) -> Found {
+    async fn found(self, app: &App, wanted: &Wanted) -> Found {
         let runs = || self.parts.iter().flat_map(|(_, runs)| runs);
         let records = runs().map(|run| u64::from(run.count)).sum();
         let bytes = runs().map(|run| run.bytes.len() as u64).sum();
-        Found::frame(records, bytes, move |out, id| self.put(out, Kind::Pushed, id))
+        let room = wanted.wait_for_room(app, bytes).await;
+        Found::frame(records, bytes, move |out, id| self.put(out, Kind::Pushed, id, room))
     }
 }
 
@@ -192,7 +194,7 @@ pub fn find_group(
 pub fn list(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListGroups) -> Result<Handled, Failure> {
     let limit = listed(wanted.limit);
     let (app, stream, after) = (Arc::clone(turn.app), wanted.stream, wanted.after);
-    on_the_spot_or_off_thread(turn, request, limit, move || {
+    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
         let (groups, more) = app.db.blocking().groups_after(Some(stream).filter(|id| id.0 != 0), after, limit)?;
         Ok(move |out: &mut Replies, id: u32| {
             // Borrowed one inside the other: all at once.

@@ -20,7 +20,7 @@
 //! * It answers **at once** with `turn.out.reply(request.id, &frame)?` and gives [`Handled::Replied`](request::Handled).
 //! * It answers **later** with `Handled::later(async move { ... Ok(Reply::frame(..)) })`. The future owns what it needs.
 //!   A cancel, or the request's timeout, drops it and answers; so what it must not lose, it must not hold. What waits
-//!   for a disk is read there, by `streams::off_thread`.
+//!   for a disk is read there, by `streams::off_thread`, or `reads::reply_off_thread` if that makes the reply.
 //! * It proposes a **command** and gives `Handled::Write(..)`: no allocation but the command's, and no dropping: its outcome
 //!   is told unless the client's time is up. What came with one read is committed as one entry.
 //!   A write that is more than its command is `Handled::Unstoppable(..)`.
@@ -39,7 +39,10 @@
 //! Connections, requests in flight and tails count against HTTP's bounds. A channel has at most
 //! [`MAX_CHANNEL_REQUESTS`](crate::limits::MAX_CHANNEL_REQUESTS) requests under way, and about
 //! [`OUTBOX_BYTES`](crate::limits::OUTBOX_BYTES) and one frame waiting for its client. Frames above 64 KiB count
-//! against `max_body_bytes_in_flight` while they arrive; smaller ones fit into the channel's receive buffer.
+//! against `max_body_bytes_in_flight` while they arrive; smaller ones fit into the channel's receive buffer. Replies above
+//! [`COUNTED_REPLY_BYTES`](crate::limits::COUNTED_REPLY_BYTES) count against `max_reply_bytes_in_flight` until they are sent, and so does what
+//! [`reply_off_thread`](reads::reply_off_thread) puts together before its turn: a read without room is `overloaded`, a subscription's large
+//! frame waits for room. Not counted are batches that go to subscribers to subjects, which share them.
 //!
 //! # What it should cost
 //!

@@ -4,18 +4,21 @@
 use std::sync::Arc;
 
 use thalweg_engine::{Entry, Expiry, Keyspace};
-use thalweg_types::{KeyspaceId, LeaseId, Revision, limits::MAX_COMMIT_WRITES};
-use thalweg_wire::{self as wire, Entries, Get, List, MultiGet, Rest};
+use thalweg_types::{
+    KeyspaceId, LeaseId, Revision,
+    limits::{MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
+};
+use thalweg_wire::{self as wire, Entries, Field as _, Get, HEADER_BYTES, Kind, List, MultiGet, Rest};
 
 use super::{
-    failure::Failure,
-    replies::Replies,
+    failure::{self, Failure},
+    replies::{Replies, Room, no_room},
     request::{Handled, Reply, Request, Turn},
     streams::off_thread,
 };
 use crate::{
     app::App,
-    limits::{DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
+    limits::{COUNTED_REPLY_BYTES, DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED, MAX_READING_BYTES},
 };
 
 /// `remaining` of what does not end.
@@ -28,13 +31,24 @@ pub fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<
     // Asked after the read, so that it covers what was read.
     let durability = turn.app.db.blocking().visible_durability();
     let Found { revision, remaining, lease, value_bytes, value } = found;
-    turn.out
-        .reply(request.id, &wire::Value { durability, revision, remaining, lease, value_bytes, value: Rest(&value) })?;
+    let head = wire::Value { durability, revision, remaining, lease, value_bytes, value: Rest(b"") };
+    if value.len() < COUNTED_REPLY_BYTES || request.id == 0 {
+        turn.out.reply(request.id, &wire::Value { value: Rest(&value), ..head })?;
+        return Ok(Handled::Replied);
+    }
+    turn.out.shared(Kind::Value, request.id, VALUE_HEAD_BYTES + value.len(), Room::Ask, |parts| {
+        head.put(parts.bytes()).expect("integers");
+        parts.share(value);
+    })?;
     Ok(Handled::Replied)
 }
 
+/// Bytes of a value's frame before the value.
+const VALUE_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 8;
 /// Most keys of a multi get: as many as a commit can write.
 const MAX_KEYS: usize = MAX_COMMIT_WRITES;
+/// Bytes of several keys' frame beside its entries: header, durability, how many.
+const ENTRIES_HEAD_BYTES: usize = HEADER_BYTES + 1 + 4;
 /// Bytes of an entry beside its value.
 const ENTRY_HEAD_BYTES: usize = 8 + 8 + 8 + 8 + 4;
 
@@ -48,16 +62,14 @@ pub fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &MultiGet<'
     let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
     if wanted.keys.len() as u64 <= INLINE_LISTED {
         let found = look_at_all(turn.app, &keyspace, revision, values, wanted.keys.iter(), max_bytes)?;
-        put_entries(turn.app, turn.out, request.id, &found)?;
+        put_entries(turn.app, turn.out, request.id, found)?;
         return Ok(Handled::Replied);
     }
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
-    Ok(Handled::later(async move {
-        let reading = Arc::clone(&app);
-        let read =
-            move || look_at_all(&reading, &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes);
-        let found = off_thread(read).await?;
-        Ok(Reply::encode(move |out, id| put_entries(&app, out, id, &found)))
+    // A value more than there is room for may be read before that shows.
+    Ok(reply_off_thread(turn, request, MAX_VALUE_BYTES, move |out, id| {
+        let found = look_at_all(&app, &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
+        put_entries(&app, out, id, found)
     }))
 }
 
@@ -68,8 +80,9 @@ fn look_at_all<'k>(
     values: wire::Values,
     keys: impl Iterator<Item = &'k [u8]>,
     max_bytes: usize,
-) -> Result<Vec<Found>, Failure> {
-    let (mut all, mut bytes) = (Vec::new(), 0);
+) -> Result<FoundAll, Failure> {
+    let (mut all, mut bytes) = (Vec::new(), ENTRIES_HEAD_BYTES);
+    let mut held = app.admission.reply_bytes.nothing();
     for key in keys {
         let found = look(app, keyspace, revision, values, key)?;
         bytes += ENTRY_HEAD_BYTES + found.value.len();
@@ -79,15 +92,27 @@ fn look_at_all<'k>(
                 format!("the values are more than the {max_bytes} bytes that the client takes: ask for fewer keys");
             return Err(Failure::fix("result_too_large", message));
         }
+        // Counted as it grows: nobody knows how much it will be.
+        if bytes >= COUNTED_REPLY_BYTES && !held.grow_to(bytes as u64) {
+            return Err(no_room());
+        }
         all.push(found);
     }
-    Ok(all)
+    let room = if bytes < COUNTED_REPLY_BYTES { Room::Ask } else { Room::Given(held) };
+    Ok(FoundAll { all, bytes, room })
 }
 
-fn put_entries(app: &App, out: &mut Replies, id: u32, found: &[Found]) -> Result<(), Failure> {
+/// Keys as they were read, about how large their frame is, and its room.
+struct FoundAll {
+    all: Vec<Found>,
+    bytes: usize,
+    room: Room,
+}
+
+fn put_entries(app: &App, out: &mut Replies, id: u32, found: FoundAll) -> Result<(), Failure> {
     let durability = app.db.blocking().visible_durability();
-    let entries: Vec<_> = found.iter().map(Found::entry).collect();
-    out.reply(id, &Entries { durability, entries: List::Items(&entries) })
+    let entries: Vec<_> = found.all.iter().map(Found::entry).collect();
+    out.reply_sized(id, &Entries { durability, entries: List::Items(&entries) }, found.bytes, found.room)
 }
 
 /// The keyspace that a request names.
@@ -146,26 +171,53 @@ fn remaining(app: &App, expiry: &Expiry) -> Result<u64, Failure> {
     Ok(left.map_or(NEVER, |left| u64::try_from(left.as_micros()).unwrap_or(NEVER)))
 }
 
+/// About what one of a list takes.
+pub const LISTED_BYTES: usize = 512;
+
 /// How much a list shows that is asked for so much.
 pub fn listed(limit: u32) -> usize {
     let limit = if limit == 0 { DEFAULT_LISTED } else { limit.into() };
     limit.min(MAX_LISTED) as usize
 }
 
-/// A reply of about so many items: read on the spot if they are few, else on a blocking thread. `read` gives what puts
+/// A reply of about so many items and bytes: read on the spot if they are few, else on a blocking thread. `read` gives what puts
 /// the reply.
 pub fn on_the_spot_or_off_thread<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     items: usize,
+    bytes: usize,
     read: impl FnOnce() -> Result<P, Failure> + Send + 'static,
 ) -> Result<Handled, Failure>
 where
-    P: FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,
+    P: FnOnce(&mut Replies, u32) -> Result<(), Failure>,
 {
     if items as u64 <= INLINE_LISTED {
         read()?(turn.out, request.id)?;
         return Ok(Handled::Replied);
     }
-    Ok(Handled::later(async move { Ok(Reply::encode(off_thread(read).await?)) }))
+    Ok(reply_off_thread(turn, request, bytes, move |out, id| read()?(out, id)))
+}
+
+/// A reply of about so many bytes that is read, and put together, on a blocking thread: so what waits for its turn is the frame,
+/// and counted.
+pub fn reply_off_thread(
+    turn: &Turn<'_>,
+    request: &Request<'_>,
+    bytes: usize,
+    put: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,
+) -> Handled {
+    let (aside, id, reading) = (turn.out.aside(), request.id, Arc::clone(&turn.app.reading));
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(MAX_READING_BYTES);
+    Handled::later(async move {
+        let place = reading.acquire_many_owned(bytes).await.map_err(|_| failure::stopping())?;
+        let put = move || {
+            let mut replies = aside.replies();
+            put(&mut replies, id)?;
+            // Also if nobody waits for it any more.
+            drop(place);
+            Ok(Reply::Aside(replies))
+        };
+        off_thread(put).await
+    })
 }

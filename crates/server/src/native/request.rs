@@ -104,6 +104,8 @@ pub enum Reply {
     Outcome(Carried),
     /// A frame, or several, put into the outbox by this.
     Frame(Encode),
+    /// What was put together aside.
+    Aside(Replies),
 }
 
 impl Reply {
@@ -123,8 +125,12 @@ impl Reply {
     pub fn put(self, out: &mut Replies, id: u32) -> Result<(), Failure> {
         match self {
             Self::Frame(encode) => encode(out, id),
+            Self::Aside(replies) => {
+                out.append(replies);
+                Ok(())
+            }
             Self::Outcome((durability, outcome)) => {
-                let told = out.encoded(id, |out| put_outcome(out, id, durability, outcome.as_ref()))?;
+                let told = out.told(id, |out| put_outcome(out, id, durability, outcome.as_ref()))?;
                 debug_assert!(told, "clients send no commands whose outcome is not told: {outcome:?}");
                 Ok(())
             }
@@ -137,6 +143,7 @@ impl fmt::Debug for Reply {
         match self {
             Self::Outcome(carried) => f.debug_tuple("Outcome").field(carried).finish(),
             Self::Frame(_) => f.write_str("Frame"),
+            Self::Aside(replies) => f.debug_tuple("Aside").field(replies).finish(),
         }
     }
 }

@@ -4,13 +4,13 @@ use std::{ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_engine::{self as engine, Ending, Entry, Keyspace, KeyspaceIter, Lasting, ScanCursor, ScanRange};
-use thalweg_types::{Revision, SpaceTime};
-use thalweg_wire::{self as wire, List, Order, Pair, Pairs, Scan, Values, VersionState};
+use thalweg_types::{Revision, SpaceTime, limits::MAX_VERSIONS_PAGE_BYTES};
+use thalweg_wire::{self as wire, HEADER_BYTES, List, Order, Pair, Pairs, Scan, Values, VersionState};
 
 use super::{
     failure::Failure,
     reads::{keyspace, on_the_spot_or_off_thread},
-    replies::Replies,
+    replies::{Replies, Room},
     request::{Handled, Request, Turn},
 };
 use crate::limits::{INLINE_LISTED, INLINE_READ_BYTES, NATIVE_PAGE_BYTES, SCAN_PAGE_ITEMS};
@@ -41,7 +41,7 @@ pub fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) -> Resu
     // A page of large values is read elsewhere, also if it is one of few pairs.
     let few = if bytes as u64 <= INLINE_READ_BYTES || scan.values == Values::Omit { items } else { usize::MAX };
     let few = if items == 1 { 1 } else { few };
-    on_the_spot_or_off_thread(turn, request, few, move || {
+    on_the_spot_or_off_thread(turn, request, few, bytes, move || {
         let mut pairs = iter.next_page(items, bytes)?;
         let cut = cut(&mut pairs, max_frame_bytes)?;
         let more = match pairs.last() {
@@ -56,10 +56,16 @@ pub fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) -> Resu
         let (durability, revision) = (app.db.blocking().visible_durability(), iter.revision());
         drop(held);
         Ok(move |out: &mut Replies, id: u32| {
+            let bytes = HEADER_BYTES + PAGE_HEAD_BYTES + cursor.len() + pairs.iter().map(pair_bytes).sum::<usize>();
             let pairs: Vec<_> = pairs.iter().map(pair).collect();
-            out.reply(id, &Pairs { durability, revision, cursor: &cursor, pairs: List::Items(&pairs) })
+            let page = Pairs { durability, revision, cursor: &cursor, pairs: List::Items(&pairs) };
+            out.reply_sized(id, &page, bytes, Room::Ask)
         })
     })
+}
+
+fn pair_bytes((key, entry): &(Bytes, Entry)) -> usize {
+    PAIR_HEAD_BYTES + key.len() + entry.value.len()
 }
 
 fn pair((key, entry): &(Bytes, Entry)) -> Pair<'_> {
@@ -98,9 +104,8 @@ fn begin(keyspace: &Keyspace, scan: &Scan<'_>) -> Result<KeyspaceIter, Failure> 
 /// Leaves out pairs at the end that don't fit into a frame with the others; whether there were some. A page overshoots by
 /// one pair at most, and the cursor is as long as a key.
 fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, Failure> {
-    let size = |(key, entry): &(Bytes, Entry)| PAIR_HEAD_BYTES + key.len() + entry.value.len();
     let cursor = |last: &(Bytes, Entry)| last.0.len() + 128;
-    let mut bytes = PAGE_HEAD_BYTES + pairs.iter().map(size).sum::<usize>();
+    let mut bytes = PAGE_HEAD_BYTES + pairs.iter().map(pair_bytes).sum::<usize>();
     let before = pairs.len();
     while let Some(last) = pairs.last() {
         if bytes + cursor(last) <= max_frame_bytes {
@@ -112,7 +117,7 @@ fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, 
             );
             return Err(Failure::fix("result_too_large", message));
         }
-        bytes -= size(last);
+        bytes -= pair_bytes(last);
         pairs.pop();
     }
     Ok(pairs.len() < before)
@@ -127,24 +132,30 @@ pub fn versions(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::Versi
     let before = (wanted.before != Revision::ZERO).then_some(wanted.before);
     let (app, key) = (Arc::clone(turn.app), wanted.key.0.to_vec());
     let max_frame_bytes = turn.out.max_frame_bytes();
-    on_the_spot_or_off_thread(turn, request, limit.min(INLINE_LISTED as usize + 1), move || {
-        let found = keyspace.versions(&key, before, limit)?;
-        let durability = app.db.blocking().visible_durability();
-        drop(held);
-        Ok(move |out: &mut Replies, id: u32| {
-            let fits = fitting(&found.versions, max_frame_bytes);
-            let shown = &found.versions[..fits];
-            let next = match shown.last() {
-                Some(last) if fits < found.versions.len() => last.entry.revision,
-                _ => found.next.unwrap_or(Revision::ZERO),
-            };
-            let versions: Vec<_> = shown.iter().map(version).collect();
-            out.reply(
-                id,
-                &wire::VersionList { durability, oldest: found.oldest, next, versions: List::Items(&versions) },
-            )
-        })
-    })
+    on_the_spot_or_off_thread(
+        turn,
+        request,
+        limit.min(INLINE_LISTED as usize + 1),
+        MAX_VERSIONS_PAGE_BYTES,
+        move || {
+            let found = keyspace.versions(&key, before, limit)?;
+            let durability = app.db.blocking().visible_durability();
+            drop(held);
+            Ok(move |out: &mut Replies, id: u32| {
+                let fits = fitting(&found.versions, max_frame_bytes);
+                let shown = &found.versions[..fits];
+                let next = match shown.last() {
+                    Some(last) if fits < found.versions.len() => last.entry.revision,
+                    _ => found.next.unwrap_or(Revision::ZERO),
+                };
+                let versions: Vec<_> = shown.iter().map(version).collect();
+                out.reply(
+                    id,
+                    &wire::VersionList { durability, oldest: found.oldest, next, versions: List::Items(&versions) },
+                )
+            })
+        },
+    )
 }
 
 /// How many versions fit into a frame; at least one, which then is too large if it must be.

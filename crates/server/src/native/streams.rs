@@ -11,8 +11,9 @@ use thalweg_wire::{self as wire, Kind, Position, Read, Tailing};
 
 use super::{
     failure::{self, Failure},
-    replies::{Parts, Replies},
-    request::{Handled, Reply, Request, Turn},
+    reads::reply_off_thread,
+    replies::{Parts, Replies, Room},
+    request::{Handled, Request, Turn},
     subscription::{Found, Patience, Source, Wanted},
 };
 use crate::{
@@ -35,13 +36,12 @@ pub fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> Result<H
     let page = Page { from, max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
     let on_the_spot = if turn.is_alone { ALONE_READ_BYTES } else { INLINE_READ_BYTES };
     if max_bytes <= on_the_spot {
-        page.read(turn.app, &stream)?.put(turn.out, Kind::Records, request.id)?;
+        page.read(turn.app, &stream)?.put(turn.out, Kind::Records, request.id, Room::Ask)?;
         return Ok(Handled::Replied);
     }
     let app = Arc::clone(turn.app);
-    Ok(Handled::later(async move {
-        let shown = off_thread(move || page.read(&app, &stream)).await?;
-        Ok(Reply::encode(move |out, id| shown.put(out, Kind::Records, id)))
+    Ok(reply_off_thread(turn, request, max_bytes as usize, move |out, id| {
+        page.read(&app, &stream)?.put(out, Kind::Records, id, Room::Ask)
     }))
 }
 
@@ -89,9 +89,21 @@ impl Tail {
     /// The next page of records.
     pub async fn step(&mut self, wanted: Wanted) -> Found {
         loop {
+            let from = self.next;
             match self.look(&wanted).await {
                 Err(failure) => return Found::Over(failure),
-                Ok(Some(shown)) => return shown.found(),
+                Ok(Some(shown)) => match wanted.room_for(&self.app, shown.bytes()) {
+                    Some(room) => return shown.found(room),
+                    None => {
+                        // Read again when there is room: what waits holds nothing meanwhile.
+                        drop(shown);
+                        (self.next, self.behind) = (from, true);
+                        match wanted.pause().await {
+                            true => return Found::Nothing,
+                            false => continue,
+                        }
+                    }
+                },
                 Ok(None) if wanted.patience == Patience::TakeWhatIsThere => return Found::Nothing,
                 Ok(None) => {}
             }
@@ -193,12 +205,12 @@ struct Shown {
 }
 
 impl Shown {
-    fn put(self, out: &mut Replies, kind: Kind, id: u32) -> Result<(), Failure> {
+    fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
         }
         let len = RECORDS_HEAD_BYTES + runs_bytes(&self.runs);
-        out.shared(kind, id, len, |parts| {
+        out.shared(kind, id, len, room, |parts| {
             let head = parts.bytes();
             head.push(self.durability as u8);
             head.extend_from_slice(&self.next.0.to_le_bytes());
@@ -207,11 +219,15 @@ impl Shown {
         })
     }
 
+    /// Bytes of its records.
+    fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.bytes.len() as u64).sum()
+    }
+
     /// As a tail's frame.
-    fn found(self) -> Found {
+    fn found(self, room: Room) -> Found {
         let records = self.runs.iter().map(|run| u64::from(run.count)).sum();
-        let bytes = self.runs.iter().map(|run| run.bytes.len() as u64).sum();
-        Found::frame(records, bytes, move |out, id| self.put(out, Kind::Tailed, id))
+        Found::frame(records, self.bytes(), move |out, id| self.put(out, Kind::Tailed, id, room))
     }
 }
 

@@ -39,7 +39,7 @@ use tokio::sync::oneshot;
 use super::{
     failure::{self, Failure},
     publishing::{Input, Publishing, To},
-    replies::Replies,
+    replies::{Replies, Room},
     request::{Handled, Reply, Request, Turn},
 };
 use crate::{
@@ -245,7 +245,7 @@ fn put_answer(out: &mut Replies, id: u32, answer: &Batch) -> Result<(), Failure>
         return Ok(());
     }
     let bytes = if answer.messages() == 1 { answer.encoded().clone() } else { cut(answer, 0, 1) };
-    out.shared(Kind::Answer, id, bytes.len(), |parts| parts.share(bytes))
+    out.shared(Kind::Answer, id, bytes.len(), Room::Owed, |parts| parts.share(bytes))
 }
 
 /// `subscribe`
@@ -502,7 +502,7 @@ fn put_deliver(out: &mut Replies, batch: &Bytes, ids: &[SubscriptionId]) -> Resu
         return Ok(());
     }
     let body = 4 + 4 * ids.len() + batch.len();
-    out.shared(Kind::Deliver, 0, body, |parts| {
+    out.shared(Kind::Deliver, 0, body, Room::Elsewhere, |parts| {
         let bytes = parts.bytes();
         bytes.extend_from_slice(&(ids.len() as u32).to_le_bytes());
         ids.iter().for_each(|id| bytes.extend_from_slice(&client_id(*id).to_le_bytes()));

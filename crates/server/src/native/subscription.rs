@@ -7,13 +7,22 @@
 //!
 //! Owns: the account of credit and limit, stopping. Does not own what is in the frames (`streams`, `groups`, `watches`).
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use thalweg_wire::{CancelMode, Credit, Permit, SendCredit};
 use tokio::sync::Notify;
 
-use super::{failure::Failure, groups::Pushing, replies::Replies, streams::Tail, watches::Watching};
-use crate::admission::Held;
+use super::{
+    failure::Failure,
+    groups::Pushing,
+    replies::{Replies, Room},
+    streams::Tail,
+    watches::Watching,
+};
+use crate::{admission::Held, app::App, limits::NATIVE_PAGE_BYTES};
+
+/// How long a subscription waits before it looks again whether there is room for a large frame.
+const ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// Where a subscription's frames come from.
 #[derive(Debug)]
@@ -48,6 +57,42 @@ pub struct Wanted {
     pub patience: Patience,
     /// Notified when the step is to end with nothing.
     pub stop: Arc<Notify>,
+}
+
+impl Wanted {
+    /// Room for a frame of so many bytes, if it is a large one and there is some. Nothing of a subscription is shed: it waits,
+    /// unless it takes what is there to end.
+    pub fn room_for(&self, app: &App, bytes: u64) -> Option<Room> {
+        if bytes <= NATIVE_PAGE_BYTES {
+            return Some(Room::Elsewhere);
+        }
+        match app.admission.reply_bytes.take_quietly(bytes) {
+            Some(held) => Some(Room::Given(held)),
+            None => (self.patience == Patience::TakeWhatIsThere).then_some(Room::Owed),
+        }
+    }
+
+    /// Lets others go on before there is another look whether there is room. Whether the step is to end instead.
+    pub async fn pause(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.stop.notified() => true,
+            () = tokio::time::sleep(ROOM_PAUSE) => false,
+        }
+    }
+
+    /// Waits until there is [room](Self::room_for), with what the frame is made of in hand. One that is told to end waits no
+    /// longer.
+    pub async fn wait_for_room(&self, app: &App, bytes: u64) -> Room {
+        loop {
+            if let Some(room) = self.room_for(app, bytes) {
+                return room;
+            }
+            if self.pause().await {
+                return Room::Owed;
+            }
+        }
+    }
 }
 
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;

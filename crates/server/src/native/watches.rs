@@ -69,7 +69,7 @@ impl Watching {
             match self.look().await {
                 Err(failure) => return Found::Over(failure),
                 Ok(Some(batch)) if batch.events.is_empty() => return self.progress(),
-                Ok(Some(batch)) => return self.show(batch, &wanted),
+                Ok(Some(batch)) => return self.show(batch, &wanted).await,
                 Ok(None) if wanted.patience == Patience::TakeWhatIsThere => return Found::Nothing,
                 Ok(None) => {}
             }
@@ -110,7 +110,7 @@ impl Watching {
         Found::frame(0, 0, move |out, id| out.push(id, &Changes { durability, next, changes: List::default() }))
     }
 
-    fn show(&mut self, batch: WatchBatch, wanted: &Wanted) -> Found {
+    async fn show(&mut self, batch: WatchBatch, wanted: &Wanted) -> Found {
         let WatchBatch { mut events, mut next } = batch;
         let limit = usize::try_from(wanted.max_messages).unwrap_or(usize::MAX);
         if events.len() > limit {
@@ -122,8 +122,13 @@ impl Watching {
         // Asked after the changes were taken, so that it covers all of them.
         let durability = self.app.db.blocking().visible_durability();
         let bytes = events.iter().map(|event| (event.key.len() + value(event).len()) as u64).sum();
-        let max = wanted.max_frame_bytes;
-        Found::frame(events.len() as u64, bytes, move |out, id| put(out, id, durability, next, &events, max))
+        let (max, room) = (wanted.max_frame_bytes, wanted.wait_for_room(&self.app, bytes).await);
+        Found::frame(events.len() as u64, bytes, move |out, id| {
+            let put = put(out, id, durability, next, &events, max);
+            // Its frames have room of their own by now.
+            drop(room);
+            put
+        })
     }
 }
 

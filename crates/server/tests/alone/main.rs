@@ -5,6 +5,7 @@ mod support;
 
 mod clients;
 mod native_idle;
+mod native_large;
 mod native_script;
 mod native_scripts;
 mod redis_idle;

@@ -1,0 +1,142 @@
+//! What native clients make a server hold that ask for much and take nothing, and that they get it rightly once they do.
+
+use std::time::{Duration, Instant};
+
+use thalweg_engine::{Database, Options};
+use thalweg_server::config::{ByteSize, Span};
+use thalweg_types::{KeyspaceId, Offset, Revision, StreamId};
+use thalweg_wire::{Get, List, MultiGet, Order, Position, Read, Rest, Scan, ServerFrame, Values};
+
+use crate::{
+    ALONE,
+    clients::resident_bytes,
+    support::{Node, config, native::Raw, small_options},
+};
+
+const MIB: usize = 1 << 20;
+/// Of a value, and of a record.
+const LARGE: usize = 8 * MIB;
+/// The least that a server may be given.
+const BOUND: usize = 64 * MIB;
+const CLIENTS: usize = 40;
+const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
+
+/// A node with three large values in keyspace `k` and three large records in stream `s`.
+async fn node() -> (Node, tempfile::TempDir, KeyspaceId, StreamId) {
+    let mut config = config();
+    config.max_reply_bytes_in_flight = ByteSize(BOUND as u64);
+    // They are not cut while this looks at them.
+    config.write_timeout = Span(Duration::from_secs(300));
+    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
+    let dir = tempfile::tempdir().unwrap();
+    let db = Database::open(dir.path(), options).unwrap();
+    let node = Node::over(config, db).await;
+    let mut raw = node.raw().await;
+    let (keyspace, stream) = (raw.keyspace("k").await, raw.stream("s").await);
+    for n in 0..3_u8 {
+        raw.set(keyspace, &[n], &vec![n; LARGE]).await;
+        raw.append(stream, &[&vec![n; LARGE - 64]]).await;
+    }
+    (node, dir, keyspace, stream)
+}
+
+/// What is asked for under an id, 8 or 24 MiB.
+async fn ask(raw: &mut Raw, id: u32, keyspace: KeyspaceId, stream: StreamId) {
+    let (revision, values) = (Revision(0), Values::Include);
+    // Keys that are not there make it one that is read on another thread.
+    let keys: Vec<&[u8]> = [&[0_u8][..], &[1], &[2]].into_iter().chain([&b"none"[..]; 200]).collect();
+    let (prefix, start, end, cursor) = (&b""[..], None, None, &b""[..]);
+    let (order, max_bytes) = (Order::Ascending, 30 << 20);
+    match id % 4 {
+        0 => raw.put(id, &Get { keyspace, revision, values, key: Rest(&[1]) }),
+        1 => raw.put(id, &MultiGet { keyspace, revision, values, keys: List::Items(&keys) }),
+        2 => raw.put(id, &Scan { keyspace, revision, limit: 0, max_bytes, order, values, prefix, start, end, cursor }),
+        _ => raw.put(id, &Read { stream, from: Position::Offset { offset: Offset(0) }, max_records: 0, max_bytes }),
+    }
+    raw.flush().await;
+}
+
+/// Takes so many replies; says how many were refused.
+async fn take(raw: &mut Raw, replies: usize) -> usize {
+    let is = |bytes: &[u8], n: usize| bytes.len() == LARGE && bytes.iter().all(|byte| usize::from(*byte) == n);
+    let mut refused = 0;
+    for _ in 0..replies {
+        let frame = raw.next().await;
+        let envelope = ServerFrame::decode(frame.raw()).unwrap();
+        match envelope.frame {
+            ServerFrame::Failed(failed) => {
+                assert_eq!(failed.code, "overloaded", "{}", failed.message);
+                refused += 1;
+            }
+            ServerFrame::Value(value) => assert!(is(value.value.0, 1)),
+            ServerFrame::Entries(found) => {
+                assert_eq!(found.entries.len(), 203);
+                found.entries.iter().take(3).enumerate().for_each(|(n, entry)| assert!(is(entry.value, n)));
+            }
+            ServerFrame::Pairs(page) => {
+                assert_eq!(page.pairs.len(), 3);
+                page.pairs.iter().enumerate().for_each(|(n, pair)| assert!(is(pair.value, n)));
+            }
+            ServerFrame::Records(page) => {
+                assert_eq!((page.next, page.runs.len()), (Offset(3), 3));
+                page.runs.iter().for_each(|run| assert!(run.records.len() > LARGE - 64));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    refused
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_replies_that_nobody_takes_are_bounded_together() {
+    let _alone = ALONE.lock().await;
+    let (node, _dir, keyspace, stream) = node().await;
+    // What the allocator keeps of one reply of each kind belongs to before.
+    let mut warm = node.raw().await;
+    for id in 0..4 {
+        ask(&mut warm, 4 + id, keyspace, stream).await;
+        assert_eq!(take(&mut warm, 1).await, 0);
+    }
+    let before = resident_bytes();
+
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut raw = node.raw().await;
+        for id in 0..8 {
+            ask(&mut raw, 4 + id, keyspace, stream).await;
+        }
+        clients.push(raw);
+    }
+    // Until all that can be done is done: what is held, and what was shed, stay as they are.
+    let (begun, mut last, mut since) = (Instant::now(), (0.0, 0.0), Instant::now());
+    let mut most = 0;
+    while since.elapsed() < Duration::from_secs(1) {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        let now = (node.metric(HELD).await, node.metric("http_shed_total{bound=\"reply_bytes\"}").await);
+        assert!(now.0 <= BOUND as f64, "{} bytes are held", now.0);
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        most = most.max(resident_bytes().saturating_sub(before));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    eprintln!("{CLIENTS} clients that take nothing: {} MiB more at most, {last:?} held and shed", most / MIB);
+    // Beside what is counted: what is being read, twice 64 MiB as `--explain` says, and what the allocator keeps.
+    assert!(most < BOUND + 2 * 64 * MIB + 64 * MIB, "{} MiB", most / MIB);
+
+    // All get what they asked for, or are told to come again.
+    let (mut refused, mut served) = (0, 0);
+    for mut raw in clients {
+        let none = take(&mut raw, 8).await;
+        (refused, served) = (refused + none, served + 8 - none);
+    }
+    assert!(refused > 0 && served > 0, "{refused} refused, {served} served");
+    node.until(HELD, 0.0).await;
+    // And once there is room, they do.
+    for id in 0..4 {
+        ask(&mut warm, 4 + id, keyspace, stream).await;
+        assert_eq!(take(&mut warm, 1).await, 0);
+    }
+    node.until(HELD, 0.0).await;
+    node.stop().await;
+}
