@@ -165,6 +165,9 @@ impl Server {
         let app = App::new(config, db, stopping);
         let native = match native {
             Some(listener) => {
+                if let Some(identity) = listener.identity() {
+                    app.native_metrics.serves_as(identity);
+                }
                 let threads = Threads::start("thalweg-native", app.config.native_threads, || async {});
                 Some(Native { listener, threads: threads.map_err(ServerError::Threads)? })
             }

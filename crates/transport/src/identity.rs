@@ -34,6 +34,15 @@ pub const KEY_FILE: &str = "native-key.pem";
 /// Largest PEM file that is read. Larger: typed error.
 pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
+/// When a certificate is valid, in seconds since 1970; both ends are within.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// From then on.
+    pub not_before: i64,
+    /// Until then.
+    pub not_after: i64,
+}
+
 /// A certificate chain and its private key. Cheap to clone, and clones stay one: what replaces the certificate of one
 /// replaces it for all. Its debug form shows no key.
 #[derive(Clone)]
@@ -91,6 +100,16 @@ impl Identity {
         Fingerprint::of(&self.key().cert[0])
     }
 
+    /// When the certificate is valid, with those between it and its authority; `None` if one of them cannot be read.
+    #[must_use]
+    pub fn validity(&self) -> Option<Validity> {
+        let all: Option<Vec<_>> = self.key().cert.iter().map(|certificate| validity(certificate)).collect();
+        all?.into_iter().reduce(|one, other| Validity {
+            not_before: one.not_before.max(other.not_before),
+            not_after: one.not_after.min(other.not_after),
+        })
+    }
+
     pub(crate) fn key(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.key.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -100,6 +119,12 @@ impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identity").field("fingerprint", &self.fingerprint()).finish_non_exhaustive()
     }
+}
+
+fn validity(certificate: &[u8]) -> Option<Validity> {
+    let (_, read) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let validity = read.validity();
+    Some(Validity { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() })
 }
 
 fn generate(certificate: &Path, key: &Path, address: IpAddr) -> Result<(), IdentityError> {

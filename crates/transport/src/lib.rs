@@ -53,7 +53,7 @@ pub use connection::{Connection, Kind};
 pub use datagrams::{QUIC_RECEIVE_BYTES, QUIC_SEND_BYTES};
 pub use dialer::{Dialer, Endpoint};
 pub use error::{DialError, EstablishError, ListenError};
-pub use identity::{CERTIFICATE_FILE, Identity, IdentityError, KEY_FILE, MAX_PEM_BYTES};
+pub use identity::{CERTIFICATE_FILE, Identity, IdentityError, KEY_FILE, MAX_PEM_BYTES, Validity};
 pub use listener::{Incoming, ListenOptions, Listener, MAX_QUIC_SOCKETS, Stopped, TcpSecurity, listen};
 pub use outbox::{Outbox, SHARED_FROM_BYTES};
 pub use quic::{QuicOptions, UNTRUSTED_WINDOW_BYTES};

@@ -8,7 +8,7 @@ use common::*;
 use tempfile::TempDir;
 use thalweg_transport::{
     CERTIFICATE_FILE, DialError, Dialer, Endpoint, EstablishError, Fingerprint, Identity, IdentityError, KEY_FILE,
-    Kind, ListenError, ListenOptions, Listener, TcpSecurity, Trust, TrustError, looks_like_tls,
+    Kind, ListenError, ListenOptions, Listener, TcpSecurity, Trust, TrustError, Validity, looks_like_tls,
 };
 use thalweg_types::Classified as _;
 use tokio::{
@@ -34,6 +34,31 @@ async fn an_address_in_use_and_one_without_a_server_are_told_apart() {
     assert!(matches!(error, DialError::Connect { .. }), "{error}");
     let error = dialer.dial(&Endpoint::tcp("without-a-port")).await.unwrap_err();
     assert_eq!(error.code(), "unknown_address");
+}
+
+/// A certificate and its key in PEM form, valid from one year to another.
+fn certificate(from: i32, to: i32) -> (String, String) {
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    (params.not_before, params.not_after) = (rcgen::date_time_ymd(from, 1, 1), rcgen::date_time_ymd(to, 1, 1));
+    let key = rcgen::KeyPair::generate().unwrap();
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
+#[test]
+fn a_chain_is_valid_while_all_of_it_is() {
+    const Y2001: i64 = 978_307_200;
+    const Y2040: i64 = 2_208_988_800;
+    const Y2060: i64 = 2_840_140_800;
+    let directory = TempDir::new().unwrap();
+    let (chain, key) = (directory.path().join("chain.pem"), directory.path().join("key.pem"));
+    let (own, private) = certificate(2001, 2060);
+    std::fs::write(&key, private).unwrap();
+    std::fs::write(&chain, &own).unwrap();
+    let identity = Identity::from_pem_files(&chain, &key).unwrap();
+    assert_eq!(identity.validity(), Some(Validity { not_before: Y2001, not_after: Y2060 }));
+    std::fs::write(&chain, own + &certificate(1999, 2040).0).unwrap();
+    identity.replace(&Identity::from_pem_files(&chain, &key).unwrap());
+    assert_eq!(identity.validity(), Some(Validity { not_before: Y2001, not_after: Y2040 }));
 }
 
 #[tokio::test]

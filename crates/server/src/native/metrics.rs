@@ -6,7 +6,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -18,6 +18,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Unit,
 };
+use thalweg_transport::Identity;
 use thalweg_wire::{Kind, Role};
 
 use crate::{app::App, metrics::Shards};
@@ -39,6 +40,8 @@ pub struct Metrics {
     handshakes_failed: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
+    /// Who the port says it is.
+    identity: OnceLock<Identity>,
 }
 
 /// Kinds are numbered up to here.
@@ -65,7 +68,13 @@ impl Metrics {
             handshakes_failed: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
+            identity: OnceLock::new(),
         }
+    }
+
+    /// Who the port says it is, also when its certificate is replaced. Said once.
+    pub fn serves_as(&self, identity: &Identity) {
+        let _ = self.identity.set(identity.clone());
     }
 
     /// A request, or the begin of a subscription, was answered.
@@ -154,6 +163,12 @@ impl Collector for Scraped {
         let metric =
             encoder.encode_descriptor("native_connections", "Native connections open", None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(metrics.connections()).unwrap_or(i64::MAX)).encode(metric)?;
+        if let Some(validity) = metrics.identity.get().and_then(Identity::validity) {
+            let (name, help) =
+                ("native_certificate_expiry", "When the native port's certificate expires, in Unix time");
+            let metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+            ConstGauge::new(validity.not_after).encode(metric)?;
+        }
         requests(metrics, &mut encoder)
     }
 }

@@ -110,6 +110,8 @@ async fn a_certificate_is_read_anew_when_asked_and_kept_if_it_is_none() {
     node.carried(Kind::Tls).await.is_served().await;
     std::fs::copy(others.path().join(KEY_FILE), files.path().join(KEY_FILE)).unwrap();
     assert_eq!(certificate.reload().unwrap(), next);
+    let expires = Identity::development(others.path(), [127, 0, 0, 1].into()).unwrap().validity().unwrap().not_after;
+    assert_eq!(node.metric("native_certificate_expiry_seconds").await, expires as f64);
     for kind in [Kind::Tls, Kind::Quic] {
         node.fingerprint = old;
         assert!(node.dial_over(&Dialer::new(), kind).await.is_err(), "{kind}: the old one is gone");
