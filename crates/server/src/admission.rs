@@ -181,6 +181,16 @@ impl Admission {
         let held = self.reply_bytes.take(bytes.len() as u64)?;
         Some(counted(bytes, held))
     }
+
+    /// As [`reply`](Self::reply) for what is told whatever waits.
+    pub fn told(&self, bytes: Bytes) -> Bytes {
+        if bytes.len() < COUNTED_REPLY_BYTES {
+            return bytes;
+        }
+        let mut held = self.reply_bytes.nothing();
+        held.count(bytes.len() as u64);
+        counted(bytes, held)
+    }
 }
 
 /// Bytes with their room, or a share in it: it is given back when nobody holds any part of them any more.

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use sync_wrapper::SyncWrapper;
 use thalweg_engine::{AsyncDatabase, Database, Keyspace, Stream};
 use thalweg_types::{Durability, command::StreamConfig};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::{
     admission::Admission,
@@ -33,7 +33,7 @@ use crate::{
     groups, keys, keyspaces, kv, leases,
     limits::{MAX_READING_BYTES, MAX_REQUEST_ID_BYTES},
     metrics::Metrics,
-    native,
+    native, pages,
     parse::ParseError,
     past, producers, records,
     reply::{DURABILITY, REQUEST_ID},
@@ -70,8 +70,8 @@ pub struct App {
     pub resp_metrics: resp::metrics::Metrics,
     /// Whether one connection has the server to itself.
     pub solitude: Solitude,
-    /// What native reads on blocking threads may still ask for, in bytes.
-    pub reading: Arc<tokio::sync::Semaphore>,
+    /// What reads on blocking threads may still ask for, in bytes.
+    reading: Arc<Semaphore>,
     /// Turns true when the server stops.
     pub stopping: watch::Receiver<bool>,
     /// Subjects and caches.
@@ -127,7 +127,7 @@ impl App {
             native_metrics: native::metrics::Metrics::new(),
             resp_metrics: resp::metrics::Metrics::default(),
             solitude: Solitude::new(Instant::now()),
-            reading: Arc::new(tokio::sync::Semaphore::new(MAX_READING_BYTES as usize)),
+            reading: Arc::new(Semaphore::new(MAX_READING_BYTES as usize)),
             stopping,
             views: Views::new(&config),
             snapshots: Snapshots::default(),
@@ -176,8 +176,19 @@ impl App {
     /// A body of these bytes; refused if too many wait for clients already.
     pub(crate) fn reply_body(&self, bytes: Bytes) -> Result<Body, ApiError> {
         let admitted = self.admission.reply(bytes);
-        let shed = || ApiError::overloaded("too many bytes of replies wait for clients: retry later");
-        admitted.map(Body::from).ok_or_else(shed)
+        admitted.map(Body::from).ok_or_else(pages::no_room)
+    }
+
+    /// The same of what tells of something that has happened: it is counted, and told whatever waits.
+    pub(crate) fn told_body(&self, bytes: Bytes) -> Body {
+        Body::from(self.admission.told(bytes))
+    }
+
+    /// Waits for a place among those that read about so many bytes on blocking threads.
+    pub(crate) async fn place_to_read(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(MAX_READING_BYTES);
+        // It is never closed.
+        Arc::clone(&self.reading).acquire_many_owned(bytes).await.ok()
     }
 
     async fn dispatch(self: &Arc<Self>, operation: Operation, call: &mut Call) -> Answer {

@@ -16,10 +16,11 @@ use thalweg_types::Action;
 use tokio::sync::watch;
 
 use crate::{
-    admission::Held,
+    admission::{Held, counted},
     app::{App, Call},
     error::ApiError,
-    pages::{Running, Unfold},
+    limits::COUNTED_TAIL_BYTES,
+    pages::{Running, Unfold, gathered},
     parse::{Media, ParseError, negotiate},
 };
 
@@ -116,6 +117,15 @@ impl Follower {
     /// Whether the server stops.
     pub fn is_over(&self) -> bool {
         *self.stopping.borrow()
+    }
+
+    /// A page as it is sent, counted if it is larger than pages are; `None`: there is no room for it.
+    pub fn counted(&self, page: Vec<u8>) -> Option<Bytes> {
+        if page.len() <= COUNTED_TAIL_BYTES {
+            return Some(page.into());
+        }
+        let held = self.app.admission.reply_bytes.take_quietly(page.len() as u64)?;
+        Some(counted(gathered(page), held))
     }
 
     /// Waits for that.

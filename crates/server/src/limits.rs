@@ -4,12 +4,17 @@ use std::time::Duration;
 
 /// Bytes of JSON or records that a scan prepares at a time; a single larger pair makes a larger page.
 pub const SCAN_PAGE_BYTES: usize = 256 * 1024;
+/// Bytes of such a page, as it is sent, above which it is counted against `max_reply_bytes_in_flight`: only larger pairs and
+/// records make it so large.
+pub const COUNTED_PAGE_BYTES: usize = 2 * SCAN_PAGE_BYTES;
 /// Pairs or records of a page, so that a page of tiny ones does not hold a thread for long.
 pub const SCAN_PAGE_ITEMS: usize = 4096;
 /// A scan for at most so many pairs is read on the spot, without a blocking thread.
 pub const INLINE_SCAN_ITEMS: u64 = 128;
 /// Bytes that a tail reads at a time.
 pub const TAIL_PAGE_BYTES: usize = 64 * 1024;
+/// The same for a page of a tail.
+pub const COUNTED_TAIL_BYTES: usize = 2 * TAIL_PAGE_BYTES;
 /// Records that a tail reads at a time.
 pub const TAIL_PAGE_ITEMS: u64 = 1024;
 /// Bytes of one pushed delivery, as much as a tail reads; a single larger record makes a larger one.
@@ -62,7 +67,9 @@ pub const MAX_TURNS: usize = 32;
 pub const INLINE_READ_BYTES: u64 = 64 * 1024;
 /// The same for a channel that has the server to itself.
 pub const ALONE_READ_BYTES: u64 = 4 * 1024 * 1024;
-/// Bytes that native reads on blocking threads may have asked for at a time: more wait, because what is read is counted only
+/// How long what waits for room for a large page or frame lets others go on before it looks again.
+pub const ROOM_PAUSE: Duration = Duration::from_millis(20);
+/// Bytes that reads on blocking threads may have asked for at a time: more wait, because what is read is counted only
 /// once it is a reply. What one asks for is about what it holds, and as much again while its frame is put together.
 pub const MAX_READING_BYTES: u32 = 64 * 1024 * 1024;
 /// About so many bytes does a native tail send in a frame; one larger append makes a larger one.

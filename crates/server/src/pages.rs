@@ -1,21 +1,24 @@
 //! Reply bodies made page by page, so that a reply of any length takes bounded memory.
 //!
 //! Owns: the pull from a [`PageSource`] on a blocking thread, one page ahead of nothing: the next page
-//! is made when the client has taken the last one, so a slow client holds no thread.
+//! is made when the client has taken the last one, so a slow client holds no thread. What is larger than pages are, because a
+//! single pair or record is, counts against `max_reply_bytes_in_flight` until it is sent; without room the reply ends there.
 
 use std::{
     collections::VecDeque,
     future::Future,
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::Frame;
+use thalweg_types::limits::MAX_VALUE_BYTES;
 
-use crate::error::ApiError;
+use crate::{admission::counted, app::App, error::ApiError, limits::COUNTED_PAGE_BYTES};
 
 /// Part of a reply body.
 #[derive(Debug, Default)]
@@ -30,6 +33,8 @@ pub struct Page {
 pub trait PageSource: Send + Unpin + 'static {
     /// The next page.
     fn page(&mut self) -> Result<Page, ApiError>;
+    /// Whose bounds count pages that are larger than usual; `None`: they are bounded otherwise.
+    fn app(&self) -> Option<&Arc<App>>;
     /// What to send when a page fails after the head has gone out; `None` cuts the connection, so that
     /// the client cannot take what it has for everything.
     fn failure(&mut self, error: &ApiError) -> Option<Bytes>;
@@ -56,7 +61,7 @@ pub enum Framing {
 /// The body over `source`. An error of the first page is an error of the request.
 pub async fn body<S: PageSource>(mut source: S, first: First, framing: Framing) -> Result<Body, ApiError> {
     let (page, source) = match first {
-        First::Inline => (source.page(), source),
+        First::Inline => (made(&mut source), source),
         First::Blocking => blocking(source).await.map_err(|error| internal(&error))?,
     };
     let mut page = page?;
@@ -68,11 +73,42 @@ pub async fn body<S: PageSource>(mut source: S, first: First, framing: Framing) 
 }
 
 async fn blocking<S: PageSource>(mut source: S) -> io::Result<(Result<Page, ApiError>, S)> {
+    let app = source.app().map(Arc::clone);
+    let place = match app {
+        // How large the next pair is nobody knows.
+        Some(app) => app.place_to_read(MAX_VALUE_BYTES).await,
+        None => None,
+    };
     let task = tokio::task::spawn_blocking(move || {
-        let page = source.page();
+        let page = made(&mut source);
+        drop(place);
         (page, source)
     });
     task.await.map_err(io::Error::other)
+}
+
+/// The next page, counted if it is a large one.
+fn made<S: PageSource>(source: &mut S) -> Result<Page, ApiError> {
+    let page = source.page()?;
+    let bytes: usize = page.frames.iter().map(Bytes::len).sum();
+    let Some(app) = source.app().filter(|_| bytes > COUNTED_PAGE_BYTES) else { return Ok(page) };
+    let held = app.admission.reply_bytes.take(bytes as u64).ok_or_else(no_room)?;
+    let held = Arc::new(held);
+    let frames = page.frames.into_iter().map(|frame| counted(frame, Arc::clone(&held))).collect();
+    Ok(Page { frames, last: page.last })
+}
+
+/// Bytes of a page; those of a large one take no more memory than they are.
+pub fn gathered(mut bytes: Vec<u8>) -> Bytes {
+    if bytes.len() > COUNTED_PAGE_BYTES {
+        bytes.shrink_to_fit();
+    }
+    bytes.into()
+}
+
+/// There is none for a large reply.
+pub fn no_room() -> ApiError {
+    ApiError::overloaded("too many bytes of replies wait for clients: retry later")
 }
 
 fn internal(error: &io::Error) -> ApiError {

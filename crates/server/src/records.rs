@@ -66,7 +66,19 @@ async fn page_through(app: &Arc<App>, stream: Stream, query: RecordsQuery, media
     let max_bytes = query.max_bytes.unwrap_or(DEFAULT_RECORD_BYTES);
     let first =
         if limit <= INLINE_SCAN_ITEMS && max_bytes <= TAIL_PAGE_BYTES as u64 { First::Inline } else { First::Blocking };
-    let reading = Reading { stream, next, end: info.next, limit, max_bytes, media, level, count: 0, _held: held };
+    let reading = Reading {
+        stream,
+        next,
+        end: info.next,
+        limit,
+        max_bytes,
+        media,
+        level,
+        count: 0,
+        _held: held,
+        sent: (0, next),
+        app: Arc::clone(app),
+    };
     Ok(reply::shown(media, pages::body(reading, first, Framing::Any).await?, level))
 }
 
@@ -96,6 +108,9 @@ struct Reading {
     level: Durability,
     count: u64,
     _held: Held,
+    /// How many were sent, and where they end, without the page that is being made.
+    sent: (u64, Offset),
+    app: Arc<App>,
 }
 
 impl Reading {
@@ -153,6 +168,7 @@ impl Reading {
 impl PageSource for Reading {
     fn page(&mut self) -> Result<Page, ApiError> {
         let mut out = Vec::with_capacity(4096);
+        self.sent = (self.count, self.next);
         while !self.is_done() && out.len() < SCAN_PAGE_BYTES {
             let before = out.len();
             self.read(&mut out)?;
@@ -162,10 +178,16 @@ impl PageSource for Reading {
         if last {
             self.push_end(&mut out);
         }
-        Ok(Page { frames: vec![Bytes::from(out)], last })
+        Ok(Page { frames: vec![pages::gathered(out)], last })
+    }
+
+    fn app(&self) -> Option<&Arc<App>> {
+        Some(&self.app)
     }
 
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {
+        // What was in the page that failed comes again to whoever goes on.
+        (self.count, self.next) = self.sent;
         (self.media == Media::Ndjson).then(|| {
             let line = serde_json::json!({ "error": error.to_json(None), "count": self.count, "next": self.next.0 });
             Bytes::from(format!("{line}\n"))

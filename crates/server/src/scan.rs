@@ -65,7 +65,18 @@ pub async fn body(
     let iter = keyspace.map(|keyspace| begin(keyspace, range, query.revision, query.cursor)).transpose()?;
     // The view is fixed now, so what is durable now covers all of it.
     let level = app.db.blocking().visible_durability();
-    let source = Scan { iter, shape, limit, level, count: 0, last_key: Bytes::new(), begun: false, _held: held };
+    let source = Scan {
+        iter,
+        shape,
+        limit,
+        level,
+        count: 0,
+        last_key: Bytes::new(),
+        begun: false,
+        _held: held,
+        sent: (0, Bytes::new()),
+        app: Arc::clone(app),
+    };
     let first = if limit.is_some_and(|limit| limit <= INLINE_SCAN_ITEMS) { First::Inline } else { First::Blocking };
     let framing = if shape == Shape::Chunks { Framing::Chunks } else { Framing::Any };
     Ok((pages::body(source, first, framing).await?, level))
@@ -102,6 +113,9 @@ struct Scan {
     last_key: Bytes,
     begun: bool,
     _held: Held,
+    /// How many were sent, and the last of them, without the page that is being made.
+    sent: (u64, Bytes),
+    app: Arc<App>,
 }
 
 /// Whether pairs remain after those that were sent.
@@ -184,6 +198,7 @@ impl PageSource for Scan {
             out.extend_from_slice(b"{\"items\":[");
         }
         self.begun = true;
+        self.sent = (self.count, self.last_key.clone());
         let mut end = None;
         while end.is_none() && out.len() < SCAN_PAGE_BYTES && cuts.len() < SCAN_PAGE_ITEMS {
             end = self.gather(&mut out, &mut cuts)?;
@@ -194,7 +209,13 @@ impl PageSource for Scan {
         Ok(Page { frames: self.frames(out, &cuts), last: end.is_some() })
     }
 
+    fn app(&self) -> Option<&Arc<App>> {
+        Some(&self.app)
+    }
+
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {
+        // What was in the page that failed comes again to whoever goes on.
+        (self.count, self.last_key) = self.sent.clone();
         matches!(self.shape, Shape::Ndjson(_)).then(|| {
             let mut line = serde_json::json!({ "error": error.to_json(None), "count": self.count });
             if self.count > 0
@@ -225,7 +246,7 @@ impl Scan {
     }
 
     fn frames(&self, out: Vec<u8>, cuts: &[usize]) -> Vec<Bytes> {
-        let mut rest = Bytes::from(out);
+        let mut rest = pages::gathered(out);
         if self.shape != Shape::Chunks {
             return if rest.is_empty() { Vec::new() } else { vec![rest] };
         }

@@ -234,6 +234,11 @@ struct Sending {
 }
 
 impl PageSource for Sending {
+    fn app(&self) -> Option<&Arc<App>> {
+        // So many are taken at a time, and a chunk is as large as it may be.
+        None
+    }
+
     fn page(&mut self) -> Result<Page, ApiError> {
         let Some(snapshot) = &mut self.snapshot else { return Ok(Page { frames: Vec::new(), last: true }) };
         match snapshot.next_chunk() {

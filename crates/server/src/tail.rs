@@ -9,13 +9,13 @@ use std::{io, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_engine::{ReadError, Stream};
-use thalweg_types::Offset;
+use thalweg_types::{Offset, limits::MAX_RECORD_BYTES};
 
 use crate::{
     app::{Answer, App, Call},
     error::ApiError,
     following::{Follower, Format, Woken, resumed},
-    limits::{TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
+    limits::{ROOM_PAUSE, TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
     pages::Running,
     parse::{RecordsQuery, Since},
     records::{begin, push_json},
@@ -72,10 +72,21 @@ fn step(tail: Tail) -> Running<Tail> {
             if tail.follower.is_over() || tail.left == 0 || tail.bytes_left == 0 {
                 return Ok((Vec::new(), None));
             }
+            let before = (tail.next, tail.left, tail.bytes_left);
             let (found, returned) = look(tail).await?;
             tail = returned;
             match found {
-                Ok(Found::Events(events)) => return Ok((vec![Bytes::from(events)], Some(tail))),
+                Ok(Found::Events(events)) => match tail.follower.counted(events) {
+                    Some(events) => return Ok((vec![events], Some(tail))),
+                    None => {
+                        // Read again when there is room: what waits holds nothing meanwhile.
+                        (tail.next, tail.left, tail.bytes_left) = before;
+                        tail.behind = true;
+                        if let Woken::Stopping = tail.follower.wait(tokio::time::sleep(ROOM_PAUSE)).await {
+                            return Ok((Vec::new(), None));
+                        }
+                    }
+                },
                 Ok(Found::Nothing) => match tail.wait().await {
                     Woken::Ready(true) => {}
                     Woken::Silence => return Ok((vec![Bytes::from_static(b": still here\n\n")], Some(tail))),
@@ -93,7 +104,14 @@ async fn look(mut tail: Tail) -> io::Result<(Result<Found, ApiError>, Tail)> {
     if !tail.behind {
         return Ok((tail.read(), tail));
     }
-    tokio::task::spawn_blocking(move || (tail.read(), tail)).await.map_err(io::Error::other)
+    let app = Arc::clone(&tail.follower.app);
+    let place = app.place_to_read(MAX_RECORD_BYTES).await;
+    let read = move || {
+        let read = tail.read();
+        drop(place);
+        (read, tail)
+    };
+    tokio::task::spawn_blocking(read).await.map_err(io::Error::other)
 }
 
 impl Tail {

@@ -9,9 +9,9 @@ use thalweg_types::limits::{
 };
 
 use crate::limits::{
-    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES, MAX_READING_BYTES, NATIVE_PAGE_BYTES,
-    OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES, REQUEST_BYTES, SCAN_PAGE_BYTES,
-    SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES,
+    MAX_READING_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES,
+    REQUEST_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 use crate::resp::cursors::CURSORS_BYTES;
 
@@ -73,7 +73,7 @@ impl Config {
                 self.max_reply_bytes_in_flight.0,
             ),
             (
-                format!("native reads under way: 2 x {}", ByteSize(MAX_READING_BYTES.into())),
+                format!("reads of much under way: 2 x {}", ByteSize(MAX_READING_BYTES.into())),
                 2 * u64::from(MAX_READING_BYTES),
             ),
             (
@@ -81,8 +81,8 @@ impl Config {
                 times(self.max_requests_in_flight, REQUEST_BYTES),
             ),
             (
-                format!("scans: max_scans x 2 x {}", ByteSize(SCAN_PAGE_BYTES as u64)),
-                times(self.max_scans, 2 * SCAN_PAGE_BYTES as u64),
+                format!("scans: max_scans x 2 x {}", ByteSize(COUNTED_PAGE_BYTES as u64)),
+                times(self.max_scans, 2 * COUNTED_PAGE_BYTES as u64),
             ),
             (
                 format!(

@@ -137,7 +137,8 @@ knobs! {
     /// more of them a wake more often than not for a request that fewer would have taken along with others.
     native_threads: u32 = |_| 0;
     /// PEM file with the certificate of the native protocol, and those between it and its authority; development: one that
-    /// the server makes and keeps in its data directory, for clients that know its fingerprint. Costs a SIGHUP to replace.
+    /// the server makes and keeps in its data directory, for clients that know its fingerprint. Costs a SIGHUP to replace;
+    /// the log warns two weeks before it expires.
     native_certificate: PemFile = |_| PemFile::Development;
     /// PEM file with the private key of `native_certificate`; both are files, or none is. Costs nothing by itself.
     native_key: PemFile = |_| PemFile::Development;
@@ -220,12 +221,13 @@ knobs! {
     /// queue above 64 KiB behind MULTI; beyond it requests are shed, with 503 over HTTP. Costs up to three times that in
     /// memory: the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
-    /// Bytes of replies above 128 KiB that wait for native clients, clients over HTTP (values) and Redis clients, with native
-    /// ones above 4 KiB that were read on another thread and wait for their turn; beyond it reads that would be answered with
-    /// so much are shed, `overloaded`, with 503 over HTTP and `BUSY` to Redis clients. Costs that much memory.
+    /// Bytes of replies above 128 KiB that wait for native clients, clients over HTTP (values; pages of scans, reads and tails
+    /// that are large because a value is) and Redis clients, with native ones above 4 KiB that were read on another thread
+    /// and wait for their turn; beyond it reads that would be answered with so much are shed, `overloaded`, with 503 over HTTP
+    /// and `BUSY` to Redis clients. Costs that much memory.
     max_reply_bytes_in_flight: ByteSize = |_| ByteSize(256 * MIB);
-    /// Scans and record reads being streamed; beyond it they are shed. Each costs up to two pages of
-    /// 256 KiB, more only when a single value is larger.
+    /// Scans and record reads being streamed; beyond it they are shed. Each costs up to two pages of 512 KiB as they are sent;
+    /// what is more, because a single value is, counts above.
     max_scans: u32 = |_| 64;
     /// Open tails, pushes and watches, and subscribers over HTTP; beyond it they are shed. Each costs up to two pages, of
     /// 64 KiB over HTTP and 256 KiB for native clients.

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use thalweg_engine::{Delivery, FetchRequest, Group, Ready};
 use thalweg_types::Durability;
 use tokio::time::Instant;
@@ -29,7 +28,7 @@ pub async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = app.level(call)?;
     let request = sent.request(app.config.max_body_bytes.0)?;
     let delivery = wait_and_fetch(app, &group, &request, level).await?;
-    Ok(reply::shown(Media::Json, Body::from(delivered(&delivery)?), delivery.durability))
+    Ok(reply::shown(Media::Json, app.told_body(delivered(&delivery)?.into()), delivery.durability))
 }
 
 /// A fetch that waits for records as its request says, and no longer than the server runs.

@@ -11,14 +11,14 @@ use thalweg_types::{
 use thalweg_wire::{self as wire, Entries, Field as _, Get, HEADER_BYTES, Kind, List, MultiGet, Rest};
 
 use super::{
-    failure::{self, Failure},
+    failure::Failure,
     replies::{Replies, Room, no_room},
     request::{Handled, Reply, Request, Turn},
     streams::off_thread,
 };
 use crate::{
     app::App,
-    limits::{COUNTED_REPLY_BYTES, DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED, MAX_READING_BYTES},
+    limits::{COUNTED_REPLY_BYTES, DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
 };
 
 /// `remaining` of what does not end.
@@ -207,10 +207,9 @@ pub fn reply_off_thread(
     bytes: usize,
     put: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,
 ) -> Handled {
-    let (aside, id, reading) = (turn.out.aside(), request.id, Arc::clone(&turn.app.reading));
-    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(MAX_READING_BYTES);
+    let (aside, id, app) = (turn.out.aside(), request.id, Arc::clone(turn.app));
     Handled::later(async move {
-        let place = reading.acquire_many_owned(bytes).await.map_err(|_| failure::stopping())?;
+        let place = app.place_to_read(bytes).await;
         let put = move || {
             let mut replies = aside.replies();
             put(&mut replies, id)?;

@@ -7,7 +7,7 @@
 //!
 //! Owns: the account of credit and limit, stopping. Does not own what is in the frames (`streams`, `groups`, `watches`).
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use thalweg_wire::{CancelMode, Credit, Permit, SendCredit};
 use tokio::sync::Notify;
@@ -19,10 +19,11 @@ use super::{
     streams::Tail,
     watches::Watching,
 };
-use crate::{admission::Held, app::App, limits::NATIVE_PAGE_BYTES};
-
-/// How long a subscription waits before it looks again whether there is room for a large frame.
-const ROOM_PAUSE: Duration = Duration::from_millis(20);
+use crate::{
+    admission::Held,
+    app::App,
+    limits::{NATIVE_PAGE_BYTES, ROOM_PAUSE},
+};
 
 /// Where a subscription's frames come from.
 #[derive(Debug)]

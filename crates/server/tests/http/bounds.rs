@@ -239,6 +239,82 @@ async fn a_client_that_takes_nothing_is_cut_and_its_scan_given_back() {
     node.stop().await;
 }
 
+/// What is held of large replies.
+const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
+
+#[tokio::test]
+async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_together() {
+    const LARGE: usize = 8 << 20;
+    let mut config = config();
+    config.max_reply_bytes_in_flight = ByteSize(64 << 20);
+    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;
+    let keyspace = node.db.with_durability(thalweg_types::Durability::Os).keyspace("big").unwrap();
+    let records: Vec<_> = (0..600).map(|_| json!({ "payload": "x".repeat(1000) })).collect();
+    for at in 0..600_u32 {
+        keyspace.put(format!("a{at:03}").as_bytes(), &[b'x'; 1000]).unwrap();
+    }
+    keyspace.put(b"large", &vec![b'x'; LARGE]).unwrap();
+    node.post_json("/v1/streams/s/records", &json!(records)).await.is(200);
+    node.call("POST", "/v1/streams/s/records", &[], &vec![b'x'; LARGE - 64]).await.is(200);
+
+    // Seven scans that begin with the large one, and of which nobody takes anything: there is no room for an eighth.
+    let mut greedy = Vec::new();
+    for taken in 1..=7 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut client = socket.connect(node.address).await.unwrap();
+        let scan = b"GET /v1/kv/big?prefix=large HTTP/1.1\r\nhost: t\r\n\r\n";
+        tokio::io::AsyncWriteExt::write_all(&mut client, scan).await.unwrap();
+        while node.metric(HELD).await < f64::from(taken * (8 << 20)) {
+            tokio::task::yield_now().await;
+        }
+        greedy.push(client);
+    }
+    assert!(node.metric(HELD).await <= f64::from(64 << 20));
+    node.get("/v1/kv/big?prefix=large").await.refused(503, "overloaded", "retry");
+    node.get("/v1/kv/big?prefix=a").await.is(200);
+
+    // What has begun ends where the large one comes, and says where it goes on.
+    let lines = |body: &[u8]| -> Vec<serde_json::Value> {
+        let lines = body.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
+    };
+    let scanned = lines(&node.get("/v1/kv/big").await.is(200).body);
+    let (last, pairs) = scanned.split_last().unwrap();
+    assert_eq!((&last["error"]["code"], &last["count"]), (&json!("overloaded"), &json!(pairs.len())), "{last}");
+    assert!(pairs.len() < 600 && pairs.last().unwrap()["key"] == json!(format!("a{:03}", pairs.len() - 1)));
+    let cursor = last["cursor"].as_str().unwrap().to_owned();
+    let all = "/v1/streams/s/records?limit=1000&max_bytes=20000000";
+    let read = lines(&node.get(all).await.is(200).body);
+    let (end, records) = read.split_last().unwrap();
+    assert_eq!((&end["error"]["code"], &end["next"]), (&json!("overloaded"), &json!(records.len())), "{end}");
+    assert!(!records.is_empty() && records.len() < 600);
+    // A tail waits with it.
+    let mut tail = node.connect().await;
+    tail.send("GET", "/v1/streams/s/records?from=599&limit=2", &[("accept", "text/event-stream")], b"").await;
+    tail.head().await.is(200);
+    let mut seen = Vec::new();
+    while !seen.windows(7).any(|part| part == b"id: 599") {
+        seen.extend(tail.chunk().await.unwrap());
+    }
+    assert!(seen.len() < LARGE);
+
+    drop(greedy);
+    while let Some(chunk) = tail.chunk().await {
+        seen.extend(chunk);
+    }
+    assert!(seen.len() > LARGE && seen.windows(7).filter(|part| part == b"id: 600").count() == 1);
+    node.until(HELD, 0.0).await;
+    let rest = lines(&node.get(&format!("/v1/kv/big?cursor={cursor}")).await.is(200).body);
+    assert_eq!(rest.len() - 1 + pairs.len(), 601);
+    assert_eq!(rest[rest.len() - 2]["value"].as_str().unwrap().len(), LARGE);
+    assert_eq!(lines(&node.get(all).await.is(200).body).len(), 602);
+    node.until(HELD, 0.0).await;
+    node.stop().await;
+}
+
 #[tokio::test]
 async fn a_stop_ends_tails_and_cuts_what_does_not_finish() {
     let mut node = Node::with(|config| config.drain_timeout = millis(300)).await;
