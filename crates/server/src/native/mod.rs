@@ -41,7 +41,7 @@
 //! [`OUTBOX_BYTES`](crate::limits::OUTBOX_BYTES) and one frame waiting for its client. Frames above 64 KiB count
 //! against `max_body_bytes_in_flight` while they arrive; smaller ones fit into the channel's receive buffer. Replies above
 //! [`COUNTED_REPLY_BYTES`](crate::limits::COUNTED_REPLY_BYTES) count against `max_reply_bytes_in_flight` until they are sent, and so does what
-//! [`reply_off_thread`](reads::reply_off_thread) puts together before its turn: a read without room is `overloaded`, a subscription's large
+//! `reads::reply_off_thread` puts together before its turn: a read without room is `overloaded`, a subscription's large
 //! frame waits for room. Not counted are batches that go to subscribers to subjects, which share them.
 //!
 //! # What it should cost

@@ -174,6 +174,8 @@ impl Source {
 pub struct Subscription {
     /// `None` while a step runs.
     source: Option<Source>,
+    /// Where a later one goes on, if it can: behind what is in the outbox, though a step may have found more.
+    next: Option<u64>,
     credit: SendCredit,
     /// Messages until it ends by itself.
     left: u64,
@@ -198,19 +200,20 @@ impl Subscription {
     #[must_use]
     pub fn new(source: Source, permit: &Permit, limit: Option<u64>, held: Held) -> Self {
         let (credit, left) = (SendCredit::new(permit), limit.unwrap_or(u64::MAX));
-        Self { source: Some(source), credit, left, ending: None, stop: Arc::default(), _held: held }
+        let next = source.next();
+        Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), _held: held }
     }
 
     /// What to do now.
     pub fn next(&mut self, max_frame_bytes: usize) -> Next {
         let Some(source) = self.source.take() else { return Next::Rest };
         if self.left == 0 {
-            return Next::End(told(super::failure::limit_reached(), &source));
+            return Next::End(self.told(super::failure::limit_reached()));
         }
         let may_send = self.credit.may_send();
         let patience = match &self.ending {
-            Some((why, CancelMode::Now)) => return Next::End(told(why.clone(), &source)),
-            Some((why, CancelMode::Drain)) if !may_send => return Next::End(told(why.clone(), &source)),
+            Some((why, CancelMode::Now)) => return Next::End(self.told(why.clone())),
+            Some((why, CancelMode::Drain)) if !may_send => return Next::End(self.told(why.clone())),
             Some((_, CancelMode::Drain)) => Patience::TakeWhatIsThere,
             None if !may_send => {
                 self.source = Some(source);
@@ -231,17 +234,23 @@ impl Subscription {
             Found::Frame { messages, bytes, encode } => {
                 self.credit.sent(messages, bytes);
                 self.left = self.left.saturating_sub(messages);
-                encode(out, id).err()
+                let failed = encode(out, id).err();
+                if failed.is_none() {
+                    self.next = source.next();
+                }
+                failed
             }
-            Found::Nothing => match &self.ending {
-                Some((why, CancelMode::Drain)) => Some(why.clone()),
-                _ => None,
-            },
+            Found::Nothing => {
+                self.next = source.next();
+                match &self.ending {
+                    Some((why, CancelMode::Drain)) => Some(why.clone()),
+                    _ => None,
+                }
+            }
             Found::Over(failure) => Some(failure),
         };
-        let over = over.map(|failure| told(failure, &source));
         self.source = Some(source);
-        over
+        over.map(|failure| self.told(failure))
     }
 
     /// The receiver permits more.
@@ -257,12 +266,12 @@ impl Subscription {
             self.stop.notify_one();
         }
     }
-}
 
-/// A failure that says where to go on.
-fn told(failure: Failure, source: &Source) -> Failure {
-    match source.next() {
-        Some(next) if !failure.has("next") => failure.with("next", next),
-        _ => failure,
+    /// A failure that says where to go on.
+    fn told(&self, failure: Failure) -> Failure {
+        match self.next {
+            Some(next) if !failure.has("next") => failure.with("next", next),
+            _ => failure,
+        }
     }
 }

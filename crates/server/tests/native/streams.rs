@@ -210,6 +210,30 @@ async fn a_tail_sends_what_is_permitted_and_waits() {
 }
 
 #[tokio::test]
+async fn a_tail_that_is_cut_short_goes_on_behind_what_was_sent() {
+    let node = Node::start().await;
+    let mut raw = node.raw().await;
+    let stream = raw.stream("s").await;
+    fill(&mut raw, stream, 0..100, 10).await;
+    // The page that is found when the cancel is there already is not sent: it is what a later tail begins with.
+    raw.put(1, &Tail { stream, from: offset(20), permit: UNLIMITED });
+    raw.put(1, &Cancel { mode: CancelMode::Now });
+    raw.flush().await;
+    let mut next = expect!(raw, 1, ServerFrame::Tailing(tailing) => tailing.next);
+    assert_eq!(next, Offset(20));
+    let ended = loop {
+        let frame = raw.next().await;
+        match ServerFrame::decode(frame.raw()).unwrap().frame {
+            ServerFrame::Tailed(page) => next = page.next,
+            ServerFrame::Ended(end) => break end.details.iter().map(|detail| detail.value).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ended, [next.0]);
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn a_tail_is_drained_and_has_a_limit() {
     let node = Node::start().await;
     let mut raw = node.raw().await;
