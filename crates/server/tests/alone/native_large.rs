@@ -121,8 +121,9 @@ async fn large_replies_that_nobody_takes_are_bounded_together() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     eprintln!("{CLIENTS} clients that take nothing: {} MiB more at most, {last:?} held and shed", most / MIB);
-    // Beside what is counted: what is being read, twice 64 MiB as `--explain` says, and what the allocator keeps.
-    assert!(most < BOUND + 2 * 64 * MIB + 64 * MIB, "{} MiB", most / MIB);
+    // Beside what is counted: what is being read, twice 64 MiB as `--explain` says, and what the allocator keeps, which was 40 to
+    // 103 MiB. Without a bound on what is being read it was 768 MiB.
+    assert!(most < BOUND + 2 * 64 * MIB + 192 * MIB, "{} MiB", most / MIB);
 
     // All get what they asked for, or are told to come again.
     let (mut refused, mut served) = (0, 0);
