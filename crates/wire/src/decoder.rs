@@ -4,7 +4,7 @@
 //! Does not own: what is in a frame (`frames`); sockets.
 //!
 //! Invariants: what a header announces is not allocated at its word: the buffer has room for [`READ_BYTES`], and for at
-//! most as much again as has been received, or 1 MiB of the frame once a sixteenth of that is there. After a [`FrameError`] the channel is of no use: nobody
+//! most as much again as has been received, or 1 MiB of the frame once 48 KiB of it are there. After a [`FrameError`] the channel is of no use: nobody
 //! knows where the next frame begins, and every later call gives the same error.
 
 use std::ops::Range;
@@ -20,7 +20,8 @@ use crate::header::{HEADER_BYTES, Header};
 /// Room that [`Decoder::buffer`] has at least: what one read from a socket may bring.
 pub const READ_BYTES: usize = 64 * 1024;
 
-/// What a frame may be given at once when its first [`READ_BYTES`] are there. If the buffer doubled from there on, nearly
+/// What a frame may be given at once when three quarters of [`READ_BYTES`] are there, which is when the first buffer is
+/// nearly full. If the buffer doubled from there on, nearly
 /// all of a frame of 1 MB would be copied while it comes.
 const AHEAD_BYTES: usize = 16 * READ_BYTES;
 
