@@ -46,7 +46,10 @@ pub enum MachineError {
         len: usize,
     },
     /// A value that an entry asks about could not be read from the log.
-    #[error("a value that stays in the log can't be read: {0}; run `thalweg log verify`")]
+    #[error(
+        "a value that stays in the log can't be read: {0}; the node stops before the entry that needs it, and nothing of \
+         that entry is applied: find the damage with `thalweg log verify`, then restore the directory from a backup"
+    )]
     Blob(#[from] BlobUnreadable),
     /// An earlier call failed half-way; only opening again tells what is applied.
     #[error("the state machine stopped after an earlier failure: open the directory again")]
