@@ -18,6 +18,8 @@ use crate::support::{Bench, MapBackend, apply, command, frame};
 
 const KS: KeyspaceId = KeyspaceId(1);
 const STREAM: StreamId = StreamId(1);
+/// Index entries that are forgotten as their stream is deleted.
+const EAGER: usize = 64;
 
 fn bench() -> Bench {
     let mut bench = Bench::new(MachineOptions { inline_value_bytes: 16 });
@@ -57,8 +59,12 @@ fn trim(before: u64) -> Vec<u8> {
     command(|out| command::encode_trim_stream(out, STREAM, Offset(before)))
 }
 
-fn reclaim(max: u32) -> Vec<u8> {
-    command(|out| command::encode_reclaim_stream(out, STREAM, max))
+fn reclaim(bench: &mut Bench, max: u32) -> Moved {
+    bench.local(&MoveTarget::Reclaimed { stream: STREAM, max })
+}
+
+fn forgot(rows: u32, more: bool) -> Moved {
+    Moved::Forgot { rows, more }
 }
 
 fn committed(revision: u64) -> Outcome {
@@ -340,7 +346,8 @@ fn reads_begin_with_the_batch_that_holds_the_offset() {
 fn a_trim_may_end_inside_a_batch_which_stays_until_it_is_wholly_below() {
     let mut bench = bench();
     bench.run(2, &[append(3), append(3), append(3)]);
-    assert_eq!(bench.run(3, &[trim(4), reclaim(10)]), [Outcome::Done, Outcome::Reclaimed { entries: 1, more: false }]);
+    assert_eq!(bench.run(3, &[trim(4)]), [Outcome::Done]);
+    assert_eq!(reclaim(&mut bench, 10), forgot(1, false));
     let info = bench.machine.stream(STREAM).unwrap();
     assert_eq!((info.start, info.records(), info.bytes), (Offset(4), 5, 6 * 15));
     let trimmed = bench.machine.batches_from(STREAM, Offset(3), 1, 1);
@@ -353,8 +360,8 @@ fn a_trim_may_end_inside_a_batch_which_stays_until_it_is_wholly_below() {
     let info = bench.machine.stream(STREAM).unwrap();
     assert_eq!((info.start, info.next, info.bytes), (Offset(9), Offset(9), 0), "at most to the end");
     assert_eq!(bench.machine.reclaim_due(), [STREAM]);
-    assert_eq!(bench.run(6, &[reclaim(1)]), [Outcome::Reclaimed { entries: 1, more: true }]);
-    assert_eq!(bench.run(7, &[reclaim(1)]), [Outcome::Reclaimed { entries: 1, more: false }]);
+    assert_eq!(reclaim(&mut bench, 1), forgot(1, true));
+    assert_eq!(reclaim(&mut bench, 1), forgot(1, false));
     assert_eq!(bench.machine.reclaim_due(), []);
     assert_eq!(bench.machine.liveness()[0].1.bytes(), 0);
     bench.reopen();
@@ -363,31 +370,30 @@ fn a_trim_may_end_inside_a_batch_which_stays_until_it_is_wholly_below() {
 }
 
 #[test]
-fn one_entry_reclaims_a_bounded_number() {
+fn one_record_reclaims_a_bounded_number() {
     let mut bench = bench();
     let appends: Vec<_> = (0..4000).map(|_| append(1)).collect();
     (2..5).for_each(|time| drop(bench.run(time, &appends)));
-    let outcomes = bench.run(6, &[trim(12_000), reclaim(6000), reclaim(u32::MAX), reclaim(1)]);
-    let reclaimed = |entries, more| Outcome::Reclaimed { entries, more };
-    assert_eq!(outcomes[1..], [reclaimed(6000, true), reclaimed(4000, true), reclaimed(0, true)]);
-    assert_eq!(bench.run(7, &[reclaim(u32::MAX)]), [reclaimed(2000, false)]);
+    bench.run(6, &[trim(12_000)]);
+    let reclaimed = [1000, u32::MAX, 0, 5000].map(|max| reclaim(&mut bench, max));
+    assert_eq!(reclaimed, [forgot(1000, true), forgot(10_000, true), forgot(0, true), forgot(1000, false)]);
 }
 
 #[test]
-fn trims_see_what_their_own_entry_appended_and_leave_it_to_a_later_reclaim() {
+fn trims_see_what_their_own_entry_appended() {
     let mut bench = bench();
     bench.run(2, &[append(2)]);
-    let outcomes = bench.run(3, &[append(2), append(2), trim(5), reclaim(9)]);
-    assert_eq!(outcomes[2..], [Outcome::Done, Outcome::Reclaimed { entries: 1, more: true }]);
+    assert_eq!(bench.run(3, &[append(2), append(2), trim(5)])[2], Outcome::Done);
     let info = bench.machine.stream(STREAM).unwrap();
     assert_eq!((info.start, info.bytes), (Offset(5), 2 * 15));
-    assert_eq!(bench.run(4, &[reclaim(9)]), [Outcome::Reclaimed { entries: 1, more: false }]);
+    assert_eq!(reclaim(&mut bench, 9), forgot(2, false));
+    assert_eq!(bench.machine.batches_from(STREAM, Offset(5), 9, 99).unwrap().batches.len(), 1);
 }
 
 #[test]
 fn a_deleted_stream_leaves_a_marker_until_its_entries_are_reclaimed() {
     let mut bench = bench();
-    bench.run(2, &[append(1), append(1)]);
+    bench.run(2, &vec![append(1); EAGER + 2]);
     let delete = command(|out| command::encode_delete_stream(out, STREAM));
     let create = command(|out| command::encode_create_stream(out, "events", &StreamConfig::default()).unwrap());
     let outcomes = bench.run(3, &[delete.clone(), delete.clone(), append(1), create.clone(), create]);
@@ -400,18 +406,26 @@ fn a_deleted_stream_leaves_a_marker_until_its_entries_are_reclaimed() {
     assert_eq!(bench.machine.stream_id("events"), Some(StreamId(2)));
     assert_eq!((bench.machine.streams().len(), bench.machine.stream_count()), (1, 1));
     assert_eq!(bench.machine.reclaim_due(), [STREAM]);
-    let reclaimed = bench.run(4, &[reclaim(1), reclaim(1), reclaim(1)]);
-    let entry = |more| Outcome::Reclaimed { entries: 1, more };
-    assert_eq!(reclaimed, [entry(true), entry(false), gone]);
+    let reclaimed = [(); 3].map(|()| reclaim(&mut bench, 1));
+    assert_eq!(reclaimed, [forgot(1, true), forgot(1, false), Moved::Void]);
+    assert_eq!(bench.machine.reclaim_due(), []);
     assert!(!bench.backend.dump().keys().any(|key| key.starts_with(&[0x03, 0, 0, 0, 1]) || key[0] == 0x11));
 }
 
 #[test]
-fn a_deleted_stream_without_entries_is_gone_at_once() {
-    let mut bench = bench();
-    bench.run(2, &[command(|out| command::encode_delete_stream(out, STREAM))]);
-    assert_eq!(bench.machine.reclaim_due(), []);
-    assert_eq!(bench.run(3, &[reclaim(1)]), [Outcome::NoSuchStream(STREAM)]);
+fn a_deleted_stream_with_few_entries_is_gone_at_once() {
+    for appends in [0, 1, EAGER] {
+        let mut bench = bench();
+        let before = vec![append(1); appends / 2];
+        bench.run(2, &before);
+        let mut commands = vec![append(1); appends - before.len()];
+        commands.push(command(|out| command::encode_delete_stream(out, STREAM)));
+        bench.run(3, &commands);
+        assert_eq!(bench.machine.reclaim_due(), []);
+        assert!(!bench.backend.dump().keys().any(|key| [0x03, 0x11].contains(&key[0])));
+        assert!(bench.machine.liveness().iter().all(|(_, live)| live.bytes() == 0));
+        assert_eq!(reclaim(&mut bench, 1), Moved::Void);
+    }
 }
 
 #[test]
@@ -512,13 +526,13 @@ fn a_trimmed_batch_is_not_live() {
 #[test]
 fn a_freed_segment_is_forgotten_with_the_next_record() {
     let mut bench = bench();
-    bench.run(2, &[append(2), trim(2), reclaim(9)]);
+    bench.run(2, &[append(2), trim(2)]);
     bench.machine.forget_segment(Generation(1));
     assert_eq!(bench.machine.liveness().len(), 1);
     let record = bench.log.skip(SpaceTime(3));
     apply(&bench.machine, &record);
     assert_eq!(bench.machine.liveness(), []);
-    assert_eq!(bench.run(4, &[reclaim(9)]), [Outcome::Reclaimed { entries: 1, more: false }]);
+    assert_eq!(reclaim(&mut bench, 9), forgot(1, false));
     assert_eq!(bench.machine.liveness(), [], "what is reclaimed later does not bring it back");
     bench.reopen();
     assert_eq!(bench.machine.liveness(), []);
@@ -599,15 +613,15 @@ fn names_are_found_and_listed_and_tables_have_limits() {
 fn a_state_of_another_format_is_refused() {
     let bench = bench();
     let mut map = bench.backend.dump();
-    map.get_mut([1].as_slice()).unwrap()[0] = 2;
+    map.get_mut([1].as_slice()).unwrap()[0] = 1;
     let opened = Machine::open(MapBackend::of(map, bench.backend.applied()), MachineOptions::default());
-    assert!(matches!(opened, Err(MachineError::Format { found: 2, supported: 1 })));
+    assert!(matches!(opened, Err(MachineError::Format { found: 1, supported: 2 })));
     let opened = Machine::open(MapBackend::of(Default::default(), bench.backend.applied()), MachineOptions::default());
     assert!(matches!(opened, Err(MachineError::Corrupt { .. })), "a state without its meta row");
 }
 
 #[test]
-fn streams_have_a_limit_that_counts_deleted_markers() {
+fn streams_have_a_limit_that_counts_deleted_ones_with_producers_and_no_other_markers() {
     let mut bench = bench();
     let create = |name: u64| {
         command(|out| command::encode_create_stream(out, &format!("n{name}"), &StreamConfig::default()).unwrap())
@@ -619,13 +633,26 @@ fn streams_have_a_limit_that_counts_deleted_markers() {
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Stream { created: true, .. })));
     }
     let full = Outcome::TooMany { what: "streams", limit: limits::MAX_STREAMS };
-    assert_eq!(bench.run(3, &[append(1), delete(1), create(1)])[2], full, "a marker counts");
+    let open = command(|out| command::encode_open_producer(out, STREAM, "p").unwrap());
+    assert_eq!(bench.run(3, &[open, append(1), delete(1), create(1)])[3], full, "its producer counts");
     bench.reopen();
     assert_eq!(bench.machine.streams().len(), limits::MAX_STREAMS - 1);
     let last = StreamId(limits::MAX_STREAMS as u32);
     assert_eq!(bench.machine.streams().last().unwrap().id, last);
-    let outcomes = bench.run(4, &[create(1), reclaim(1), create(1), create(0)]);
+    assert_eq!(reclaim(&mut bench, 9), forgot(0, false), "index entries do not");
+    let forget = command(|out| command::encode_forget_producers(out, STREAM, 9));
+    let outcomes = bench.run(4, &[create(1), forget, create(1), create(0)]);
     assert_eq!((&outcomes[0], &outcomes[3]), (&full, &full));
     assert_eq!(outcomes[2], Outcome::Stream { id: last.next(), created: true });
-    assert_eq!(bench.run(5, &[delete(2), create(0)])[1], Outcome::Stream { id: last.next().next(), created: true });
+    let many = command(|out| {
+        let mut commit = CommitBuilder::new();
+        (0..=EAGER).for_each(|_| _ = commit.append(StreamId(2), None, &batch(&[b""])).unwrap());
+        commit.encode(out);
+    });
+    let outcomes = bench.run(5, &[many, delete(2), create(0), create(3)]);
+    assert_eq!(bench.machine.reclaim_due(), [StreamId(2)]);
+    assert_eq!(outcomes[2], Outcome::Stream { id: last.next().next(), created: true }, "the marker of one without");
+    assert_eq!(outcomes[3], full);
+    bench.reopen();
+    assert_eq!(bench.run(6, &[create(3)]), [full], "counted anew");
 }

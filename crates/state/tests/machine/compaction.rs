@@ -223,7 +223,7 @@ fn any_sequence_of_replacements_keeps_the_figures_true() {
                 }
                 6 => {
                     let max = rng.below(6) as u32;
-                    bench.run(time, &[command(|out| command::encode_reclaim_stream(out, STREAM, max))]);
+                    bench.local(&MoveTarget::Reclaimed { stream: STREAM, max });
                 }
                 7 if rng.below(4) == 0 => bench.reopen(),
                 _ => {
@@ -238,9 +238,7 @@ fn any_sequence_of_replacements_keeps_the_figures_true() {
                     model.retain(|(offset, ..)| *offset < from.0 || *offset >= end || keeps(*offset));
                     if rng.below(3) == 0 {
                         let cleaned = MoveTarget::Cleaned { stream: STREAM, before: Offset(end) };
-                        let none = BlobRef { generation: Generation(0), offset: 0, len: 0, crc: 0 };
-                        let record = bench.log.moved(&none, &cleaned, b"");
-                        apply(&bench.machine, &record);
+                        bench.local(&cleaned);
                     }
                     applied += 1;
                 }

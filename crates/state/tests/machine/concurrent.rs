@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thalweg_state::machine::{Machine, MachineOptions, StreamReadError};
 use thalweg_types::{
     Offset, SpaceTime, StreamId,
-    command::{self, StreamConfig},
+    command::{self, MoveTarget, StreamConfig},
     record::RecordBatch,
 };
 
@@ -62,10 +62,13 @@ fn readers_find_what_heads_promise_while_entries_trims_and_reclaims_are_applied(
             if number % 7 == 0 {
                 let before = Offset(number.saturating_sub(100));
                 commands.push(command(|out| command::encode_trim_stream(out, STREAM, before)));
-                commands.push(command(|out| command::encode_reclaim_stream(out, STREAM, 5)));
             }
             let record = log.entry(&frame(&commands), SpaceTime(number + 2));
             apply(machine, &record);
+            if number % 7 == 0 {
+                let record = log.local(&MoveTarget::Reclaimed { stream: STREAM, max: 5 });
+                apply(machine, &record);
+            }
         }
         done.store(true, Ordering::Release);
         for reader in readers {

@@ -7,7 +7,9 @@ use thalweg_state::{
     keyspaces::ScanRange,
     machine::{Entry, Machine, MachineError, MachineOptions, StreamReadError},
 };
-use thalweg_types::{Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, SpaceTime, StreamId, Term, command};
+use thalweg_types::{Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, SpaceTime, StreamId, Term,
+    command::{self, MoveTarget},
+};
 
 use crate::{
     support::{Bench, Map, MapBackend, apply, command as encoded, frame},
@@ -112,7 +114,7 @@ fn use_damaged(map: Map, applied: Option<Applied>) -> Result<(), MachineError> {
             encoded(|out| {
                 command::encode_trim_stream(out, StreamId(stream), Offset(3));
             }),
-            encoded(|out| command::encode_reclaim_stream(out, StreamId(stream), 100)),
+            encoded(|out| command::encode_forget_producers(out, StreamId(stream), 100)),
             encoded(|out| {
                 let mut commit = command::CommitBuilder::new();
                 commit.expect(KeyspaceId(1), b"a", command::Expect::Absent).unwrap();
@@ -127,6 +129,8 @@ fn use_damaged(map: Map, applied: Option<Applied>) -> Result<(), MachineError> {
         let payload = &frame(&maintain)[..];
         let entry = Entry { term: Term(1), index: Index(index.0 + 1), time, payload, at: AT, next_lsn: Lsn(lsn.0 + 1) };
         machine.apply(&entry, &mut Vec::new())?;
+        let reclaimed = MoveTarget::Reclaimed { stream: StreamId(stream), max: 100 };
+        machine.apply_move(&reclaimed.encode_alone(), AT, Lsn(lsn.0 + 2))?;
     }
     result
 }

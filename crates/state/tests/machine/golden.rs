@@ -112,7 +112,7 @@ pub fn map_of(text: &str) -> Map {
 }
 
 fn golden() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/golden/state-v1.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/golden/state-v2.txt");
     if std::env::var_os("THALWEG_BLESS").is_some() {
         std::fs::write(&path, text_of(&fixed().backend.dump())).unwrap();
     }
@@ -125,7 +125,7 @@ fn the_map_of_a_fixed_log_is_pinned() {
 }
 
 #[test]
-fn a_state_of_format_1_can_be_read() {
+fn a_state_of_format_2_can_be_read() {
     let bench = fixed();
     let backend = MapBackend::of(map_of(&golden()), bench.backend.applied());
     let machine = Machine::open(backend, MachineOptions::default()).unwrap();

@@ -2,12 +2,12 @@
 
 use thalweg_state::{
     history::{EntryCommits, KeyChange},
-    machine::{Machine, MachineOptions},
+    machine::{Machine, MachineOptions, Moved},
 };
 use thalweg_types::{
     Index, KeyspaceId, Lsn, Revision,
     command::{
-        self, Command, CommitBuilder, Expect, HistoryFloor, KeyspaceConfig, OperationResult, Outcome, Transacted, Write,
+        self, Command, CommitBuilder, Expect, HistoryFloor, KeyspaceConfig, MoveTarget, OperationResult, Outcome, Transacted, Write,
     },
 };
 
@@ -161,11 +161,10 @@ fn raising_the_floor_forgets_rows_below_in_bounded_steps() {
     assert!(before > 10);
     let mut forgotten = 0;
     loop {
-        let time = bench.machine.applied().time.0;
-        let outcomes = bench.run(time, &[encoded(|out| command::encode_raise_history_floor(out, floor, 7))]);
-        let [Outcome::Reclaimed { entries, more }] = outcomes[..] else { panic!("{outcomes:?}") };
-        forgotten += entries;
-        assert!(entries <= 7);
+        let moved = bench.local(&MoveTarget::HistoryFloor { floor, max: 7 });
+        let Moved::Forgot { rows, more } = moved else { panic!("{moved:?}") };
+        forgotten += rows;
+        assert!(rows <= 7);
         assert_eq!(bench.machine.history_floor().unwrap(), floor, "raised with the first step");
         assert_eq!(bench.machine.history_mark(Revision(floor.revision.0 - 1)).unwrap(), None);
         if !more {
@@ -187,10 +186,10 @@ fn a_floor_never_goes_back_nor_beyond_what_is_applied() {
     let applied = bench.machine.applied();
     let mut raise = |revision, index| {
         let floor = HistoryFloor { revision: Revision(revision), index: Index(index) };
-        bench.run(applied.time.0, &[encoded(|out| command::encode_raise_history_floor(out, floor, 1000))]);
+        bench.local(&MoveTarget::HistoryFloor { floor, max: 1000 });
         bench.machine.history_floor().unwrap()
     };
-    let high = HistoryFloor { revision: applied.revision, index: applied.index };
+    let high = HistoryFloor { revision: applied.revision, index: applied.index.next() };
     assert_eq!(raise(u64::MAX, u64::MAX), high);
     assert_eq!(raise(1, 1), high);
 }

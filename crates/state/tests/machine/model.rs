@@ -40,12 +40,16 @@ fn every_read_is_what_plain_collections_say() {
     });
 }
 
-/// One entry, or one move.
+/// One entry, or one record of the node's own log.
 pub fn step(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
     match rng.below(10) {
         0 => move_batch(bench, model, rng),
         1 => move_value(bench, model, rng),
-        2 if rng.below(4) == 0 => {
+        2 => {
+            let (target, expected) = model.reclaim(rng);
+            assert_eq!(bench.local(&target), expected);
+        }
+        3 if rng.below(4) == 0 => {
             let record = bench.log.skip(SpaceTime(model.time));
             apply(&bench.machine, &record);
         }

@@ -204,15 +204,16 @@ fn a_deleted_streams_producers_go_in_steps() {
         bench.run(2, &[append(&format!("p{number}"), 0, 0, 1)]);
     }
     let delete = command(|out| command::encode_delete_stream(out, STREAM));
-    let reclaim = |max| command(|out| command::encode_reclaim_stream(out, STREAM, max));
-    bench.run(3, &[append("last", 0, 0, 1), delete, reclaim(1000)]);
-    assert_eq!(bench.machine.reclaim_due(), [STREAM]);
-    let mut rounds = 0;
-    while bench.run(4, &[reclaim(7)]) != [Outcome::NoSuchStream(STREAM)] {
-        rounds += 1;
-    }
-    // The first reclaim forgot the index entries of earlier records; one is left, 11 heads and 11 results.
-    assert_eq!(rounds, 23_usize.div_ceil(7));
+    let forget = |max| command(|out| command::encode_forget_producers(out, STREAM, max));
+    let none = Outcome::NoSuchStream(STREAM);
+    assert_eq!(bench.run(3, &[forget(7)]), [none.clone()], "it lives");
+    let gone = |entries, more| Outcome::Reclaimed { entries, more };
+    let outcomes = bench.run(4, &[append("last", 0, 0, 1), delete, forget(3)]);
+    assert_eq!(outcomes[2], gone(3, true), "11 heads and 11 results, and the entry saw its own");
+    assert_eq!(bench.machine.reclaim_due(), [], "its index entries are gone already");
+    bench.reopen();
+    assert_eq!(bench.run(5, &[forget(7), forget(0)]), [gone(7, true), gone(0, true)]);
+    assert_eq!(bench.run(6, &[forget(7), forget(7), forget(7)]), [gone(7, true), gone(5, false), none]);
     assert!(bench.backend.dump().keys().all(|key| !matches!(key[0], 0x03 | 0x0d | 0x11)));
 }
 

@@ -18,6 +18,10 @@ fn workload(seed: u64, options: MachineOptions) -> (Bench, Vec<std::sync::Arc<Ma
         let commands: Vec<_> = commands.into_iter().map(|(command, _)| command).collect();
         let record = bench.log.entry(&frame(&commands), time);
         apply(&bench.machine, &record);
+        if rng.below(4) == 0 {
+            let (target, expected) = model.reclaim(&mut rng);
+            assert_eq!(bench.local(&target), expected);
+        }
         if rng.below(40) == 0 {
             copies.push(bench.backend.copy());
         }

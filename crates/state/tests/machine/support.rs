@@ -201,6 +201,11 @@ impl Log {
         self.push(&payload, Kind::Move)
     }
 
+    /// A move without bytes.
+    pub fn local(&mut self, target: &MoveTarget<'_>) -> LogRecord {
+        self.push(&target.encode_alone(), Kind::Move)
+    }
+
     fn push(&mut self, payload: &[u8], kind: Kind) -> LogRecord {
         let mut segments = self.segments.0.lock().unwrap();
         let full = segments.last_key_value().is_none_or(|(_, bytes)| bytes.len() > self.segment_bytes);
@@ -281,6 +286,12 @@ impl Bench {
     pub fn run(&mut self, time: u64, commands: &[Vec<u8>]) -> Vec<Outcome> {
         let record = self.log.entry(&frame(commands), SpaceTime(time));
         apply(&self.machine, &record).0
+    }
+
+    /// Applies a record of the node's own log that carries no bytes.
+    pub fn local(&mut self, target: &MoveTarget<'_>) -> Moved {
+        let record = self.log.local(target);
+        apply(&self.machine, &record).1.expect("a move")
     }
 
     pub fn reopen(&mut self) {

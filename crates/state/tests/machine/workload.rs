@@ -5,9 +5,10 @@ use std::{
     time::Duration,
 };
 
+use thalweg_state::machine::Moved;
 use thalweg_types::{
     KeyspaceId, Offset, Revision, SpaceTime, StreamId,
-    command::{self, AppendedAt, CommitBuilder, Expect, KeyspaceConfig, Outcome, StreamConfig},
+    command::{self, AppendedAt, CommitBuilder, Expect, KeyspaceConfig, MoveTarget, Outcome, StreamConfig},
     record::RecordBatch,
 };
 
@@ -51,8 +52,6 @@ pub struct ModelBatch {
     pub count: u64,
     pub time: u64,
     pub bytes: Vec<u8>,
-    /// Number of the entry that appended it.
-    entry: u64,
 }
 
 impl ModelBatch {
@@ -98,14 +97,12 @@ pub struct Model {
     next_stream: u32,
     pub revision: u64,
     pub time: u64,
-    entry: u64,
 }
 
 impl Model {
     /// A random entry at a random later time: its commands, and their outcomes.
     pub fn entry(&mut self, rng: &mut Rng) -> (SpaceTime, Vec<(Vec<u8>, Outcome)>) {
         self.time += rng.below(20);
-        self.entry += 1;
         let commands = (0..rng.below(6)).map(|_| self.command(rng)).collect();
         (SpaceTime(self.time), commands)
     }
@@ -121,7 +118,6 @@ impl Model {
             3 => self.configure(rng),
             4 => self.delete_stream(rng),
             5..8 => self.trim(rng),
-            8..11 => self.reclaim(rng),
             _ => self.commit(rng),
         }
     }
@@ -209,6 +205,7 @@ impl Model {
             Some(stream) => {
                 stream.live = false;
                 stream.start = stream.next;
+                stream.batches.drain(..stream.batches.len().min(64));
                 if stream.batches.is_empty() {
                     self.streams.remove(&id);
                 }
@@ -233,26 +230,26 @@ impl Model {
         (command(|out| command::encode_trim_stream(out, StreamId(id), Offset(before))), outcome)
     }
 
-    fn reclaim(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
+    /// A record of the node's own log that forgets index entries, and what must come of it.
+    pub fn reclaim(&mut self, rng: &mut Rng) -> (MoveTarget<'static>, Moved) {
         let id = self.random_stream(rng);
         let max = rng.below(5) as u32;
-        let current = self.entry;
-        let outcome = match self.streams.get_mut(&id) {
+        let moved = match self.streams.get_mut(&id) {
             Some(stream) => {
-                let mut entries = 0;
-                while entries < max && stream.has_dead() && stream.batches[0].entry < current {
+                let mut rows = 0;
+                while rows < max && stream.has_dead() {
                     stream.batches.pop_front();
-                    entries += 1;
+                    rows += 1;
                 }
                 let more = stream.has_dead();
                 if !more && !stream.live {
                     self.streams.remove(&id);
                 }
-                Outcome::Reclaimed { entries, more }
+                Moved::Forgot { rows, more }
             }
-            None => Outcome::NoSuchStream(StreamId(id)),
+            None => Moved::Void,
         };
-        (command(|out| command::encode_reclaim_stream(out, StreamId(id), max)), outcome)
+        (MoveTarget::Reclaimed { stream: StreamId(id), max }, moved)
     }
 
     /// Keys collide often, and one of them is empty.
@@ -367,10 +364,10 @@ impl Model {
     }
 
     pub fn model_append(&mut self, id: u32, batch: &RecordBatch) {
-        let (time, entry) = (self.time, self.entry);
+        let time = self.time;
         let Some(stream) = self.live(id).filter(|_| batch.count() > 0) else { return };
         let (first, count) = (stream.next, u64::from(batch.count()));
-        stream.batches.push_back(ModelBatch { first, count, time, bytes: batch.bytes().to_vec(), entry });
+        stream.batches.push_back(ModelBatch { first, count, time, bytes: batch.bytes().to_vec() });
         stream.next += count;
         stream.last_time = time;
     }
