@@ -40,6 +40,9 @@ fn fixed() -> Bench {
     commit.put(KeyspaceId(1), b"", b"empty key").unwrap().put(KeyspaceId(2), b"key", b"small").unwrap();
     let producer = Some(ProducerStamp { id: "p", epoch: 4, sequence: 0 });
     commit.append_with(StreamId(1), &AppendTerms { expected: Offset(2).into(), producer }, &batch).unwrap();
+    // One more than a stream's deletion forgets.
+    let mut many = CommitBuilder::new();
+    (0..65).for_each(|_| _ = many.append(StreamId(2), None, &batch).unwrap());
     bench.run(
         1_000_000,
         &[
@@ -48,7 +51,8 @@ fn fixed() -> Bench {
             command(|out| command::encode_create_stream(out, "events", &config).unwrap()),
             command(|out| command::encode_create_stream(out, "gone", &StreamConfig::default()).unwrap()),
             append(1),
-            append(2),
+            command(|out| many.encode(out)),
+            command(|out| command::encode_open_producer(out, StreamId(2), "q").unwrap()),
             command(|out| command::encode_delete_stream(out, StreamId(2))),
         ],
     );
