@@ -44,6 +44,8 @@ struct Value {
     bytes: Vec<u8>,
     deadline: Option<u64>,
     lease: bool,
+    /// Whether its command had deleted what was there before.
+    is_new: bool,
 }
 
 type Keys = BTreeMap<Vec<u8>, Value>;
@@ -126,7 +128,7 @@ impl Model {
             seen.push((keyspace, key.clone()));
             let id = KeyspaceId(keyspace);
             let keys = self.now.get_mut(&keyspace).unwrap();
-            let mut value = Value { revision, bytes: Self::value(rng), deadline: None, lease: false };
+            let mut value = Value { revision, bytes: Self::value(rng), deadline: None, lease: false, is_new: false };
             match rng.below(8) {
                 0..4 => _ = builder.put(id, &key, &value.bytes).unwrap(),
                 4 => {
@@ -169,7 +171,13 @@ impl Model {
                 let bytes = (number + 7_i64).to_string().into_bytes();
                 self.now.get_mut(&keyspace).unwrap().insert(
                     key,
-                    Value { revision, bytes, deadline: before.and_then(|value| value.deadline), lease: false },
+                    Value {
+                        revision,
+                        bytes,
+                        deadline: before.and_then(|value| value.deadline),
+                        lease: false,
+                        is_new: false,
+                    },
                 );
             }
             1 => {
@@ -181,13 +189,13 @@ impl Model {
                 if rng.below(2) == 0 {
                     let (key, bytes) = ([prefix.as_slice(), b"b"].concat(), Self::value(rng));
                     ops.put(id, &key, &bytes).unwrap();
-                    keys.insert(key, Value { revision, bytes, deadline: None, lease: false });
+                    keys.insert(key, Value { revision, bytes, deadline: None, lease: false, is_new: true });
                 }
             }
             _ => {
                 let (key, bytes) = (Self::key(rng), Self::value(rng));
                 ops.put(id, &key, &bytes).unwrap().get(id, &key).unwrap();
-                let value = Value { revision, bytes, deadline: None, lease: false };
+                let value = Value { revision, bytes, deadline: None, lease: false, is_new: false };
                 self.now.get_mut(&keyspace).unwrap().insert(key, value);
             }
         }
@@ -206,29 +214,34 @@ impl Model {
         for number in 0..80 {
             let (key, bytes) = ([prefix, &[number]].concat(), vec![number; [3, 30][rng.below(2) as usize]]);
             builder.put(KeyspaceId(keyspace), &key, &bytes).unwrap();
-            let value = Value { revision: self.revision + 1, bytes, deadline: None, lease: false };
+            let value = Value { revision: self.revision + 1, bytes, deadline: None, lease: false, is_new: false };
             self.now.get_mut(&keyspace).unwrap().insert(key, value);
         }
         self.used();
         command(|out| builder.encode(out))
     }
 
-    /// Commands of one entry. Those that look at what has ended come alone.
+    /// Commands of one entry.
     fn entry(&mut self, rng: &mut Rng) -> Vec<Vec<u8>> {
         // Now and then nothing happens for long.
         self.time += if rng.below(60) == 0 { GONE_AGE } else { rng.below(60) };
+        (0..rng.below(5)).map(|_| self.command(rng)).collect()
+    }
+
+    /// A command that may look at what has ended, or another one.
+    fn command(&mut self, rng: &mut Rng) -> Vec<u8> {
         let is_ended = |model: &Self, value: &Value| !model.is_live(value);
-        match rng.below(30) {
+        match rng.below(60) {
             0 if !self.lease => {
                 (self.lease, self.lease_ends) = (true, self.time + LEASE_TTL);
                 let ttl = Duration::from_micros(LEASE_TTL);
-                vec![command(|out| command::encode_grant_lease(out, Some(LeaseId(1)), ttl).unwrap())]
+                command(|out| command::encode_grant_lease(out, Some(LeaseId(1)), ttl).unwrap())
             }
             1 if self.lease && rng.below(3) == 0 => {
                 self.lease = false;
                 self.now.values_mut().for_each(|keys| keys.retain(|_, value| !value.lease));
                 self.used();
-                vec![command(|out| command::encode_revoke_lease(out, LeaseId(1)))]
+                command(|out| command::encode_revoke_lease(out, LeaseId(1)))
             }
             2 | 3 => {
                 let ended = self.now.values().flat_map(BTreeMap::values).any(|value| is_ended(self, value));
@@ -238,7 +251,7 @@ impl Model {
                     self.now = now;
                     self.used();
                 }
-                vec![command(|out| command::encode_expire(out, 5000))]
+                command(|out| command::encode_expire(out, 5000))
             }
             4 => {
                 let (keyspace, key) = (self.keyspace(rng), Self::key(rng));
@@ -251,13 +264,13 @@ impl Model {
                 builder.expect(KeyspaceId(keyspace), b"", command::Expect::Any).unwrap();
                 builder.touch(KeyspaceId(keyspace), &key, Deadline::After(Duration::from_micros(ttl))).unwrap();
                 self.used();
-                vec![command(|out| builder.encode(out))]
+                command(|out| builder.encode(out))
             }
-            _ => (0..rng.below(5)).map(|_| self.command(rng)).collect(),
+            _ => self.write_or_prune(rng),
         }
     }
 
-    fn command(&mut self, rng: &mut Rng) -> Vec<u8> {
+    fn write_or_prune(&mut self, rng: &mut Rng) -> Vec<u8> {
         match rng.below(24) {
             0 | 1 => command(|out| command::encode_sweep(out, 1 + rng.below(50) as u32)),
             2..5 => command(|out| {
@@ -308,7 +321,7 @@ impl Model {
 /// Whether a value went, and was not just overwritten.
 fn is_gone(old: &Value, new: Option<&Value>, time: u64) -> bool {
     let ended = old.lease || old.deadline.is_some_and(|deadline| deadline <= time);
-    new.is_none_or(|new| new.revision != old.revision && ended)
+    new.is_none_or(|new| new.revision != old.revision && (ended || new.is_new))
 }
 
 fn resolve(bench: &Bench, value: StoredRef<'_>) -> Vec<u8> {
