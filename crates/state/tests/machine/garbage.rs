@@ -7,8 +7,9 @@ use thalweg_state::{
     keyspaces::ScanRange,
     machine::{Entry, Machine, MachineError, MachineOptions, StreamReadError},
 };
-use thalweg_types::{Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, SpaceTime, StreamId, Term,
-    command::{self, MoveTarget},
+use thalweg_types::{
+    Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
+    command::{self, HistoryFloor, MoveTarget},
 };
 
 use crate::{
@@ -90,19 +91,29 @@ fn flipped_bits_and_cuts_of_entries_are_harmless() {
         for _ in 0..10 {
             let (_, commands) = model.entry(&mut rng);
             let commands: Vec<_> = commands.into_iter().map(|(command, _)| command).collect();
-            let payload = frame(&commands);
-            for cut in 0..payload.len() {
-                apply_garbage(&bench.machine, &payload[..cut]);
-            }
-            for bit in 0..payload.len() * 8 {
-                let mut flipped = payload.clone();
-                flipped[bit / 8] ^= 1 << (bit % 8);
-                apply_garbage(&bench.machine, &flipped);
-            }
+            let stream = StreamId(1 + rng.below(4) as u32);
+            let floor = HistoryFloor { revision: Revision(rng.next()), index: Index(rng.next()) };
+            let payloads = [
+                frame(&commands),
+                MoveTarget::Reclaimed { stream, max: rng.next() as u32 }.encode_alone(),
+                MoveTarget::HistoryFloor { floor, max: rng.next() as u32 }.encode_alone(),
+            ];
+            payloads.iter().for_each(|payload| flip_and_cut(&bench.machine, payload));
         }
         read_all(&bench.machine).unwrap();
         Machine::open(bench.backend.copy(), bench.options).unwrap();
     });
+}
+
+fn flip_and_cut(machine: &Machine, payload: &[u8]) {
+    for cut in 0..payload.len() {
+        apply_garbage(machine, &payload[..cut]);
+    }
+    for bit in 0..payload.len() * 8 {
+        let mut flipped = payload.to_vec();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        apply_garbage(machine, &flipped);
+    }
 }
 
 /// Opens a damaged map and does everything with it that reads or writes.

@@ -7,7 +7,8 @@ use thalweg_state::{
 use thalweg_types::{
     Index, KeyspaceId, Lsn, Revision,
     command::{
-        self, Command, CommitBuilder, Expect, HistoryFloor, KeyspaceConfig, MoveTarget, OperationResult, Outcome, Transacted, Write,
+        self, Command, CommitBuilder, Expect, HistoryFloor, KeyspaceConfig, MoveTarget, OperationResult, Outcome,
+        Transacted, Write,
     },
 };
 

@@ -1,7 +1,7 @@
 //! The same log gives the same map, from wherever replay begins.
 
 use thalweg_state::backend::Backend;
-use thalweg_state::machine::MachineOptions;
+use thalweg_state::machine::{MachineOptions, Moved};
 
 use crate::{
     support::{Bench, LogRecord, MapBackend, apply, frame},
@@ -64,10 +64,32 @@ fn outcomes_do_not_depend_on_options_or_freed_segments() {
                 if inline_value_bytes == 0 {
                     machine.liveness().iter().for_each(|(generation, _)| machine.forget_segment(*generation));
                 }
-                apply(&machine, record).0
+                apply(&machine, record)
             };
             bench.log.records.iter().map(outcomes).collect::<Vec<_>>()
         });
         assert_eq!(one, other);
+    });
+}
+
+#[test]
+fn outcomes_do_not_depend_on_records_of_the_nodes_own_log() {
+    for_seeds(8, |seed| {
+        let (bench, _) = workload(seed, MachineOptions::default());
+        let [with, without] = [(); 2].map(|()| {
+            let backend = MapBackend::of(Default::default(), None);
+            bench.log.machine(backend, bench.options)
+        });
+        let mut forgotten = 0;
+        for record in &bench.log.records {
+            let (outcomes, moved) = apply(&with, record);
+            match moved {
+                Some(Moved::Forgot { rows, .. }) => forgotten += rows,
+                Some(_) => {}
+                None => assert_eq!(apply(&without, record).0, outcomes),
+            }
+        }
+        assert_eq!(with.streams(), without.streams());
+        assert!(forgotten > 0, "one has forgotten index entries that the other still has");
     });
 }
