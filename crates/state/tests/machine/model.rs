@@ -36,7 +36,7 @@ fn every_read_is_what_plain_collections_say() {
             }
         }
         check_everything(&bench, &model, &mut rng);
-        assert!(model.revision > 100 && !model.streams.is_empty(), "the workload does something");
+        assert!(model.revision > 100 && model.stream_count() > 5, "the workload does something");
     });
 }
 

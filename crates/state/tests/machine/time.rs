@@ -227,8 +227,8 @@ fn expiry_is_done_in_bounded_steps() {
     let puts: Vec<_> = (0..10u8).map(|key| put_until(&[key], b"1", after(50), None)).collect();
     bench.run(1000, &puts);
     assert_eq!(bench.run(2000, &[expire(4)]), [expired(4, 4, true)]);
-    assert_eq!(bench.run(2000, &[expire(4), expire(4)]), [expired(4, 4, true), expired(0, 0, true)]);
-    assert_eq!(bench.run(2000, &[expire(4)]), [expired(2, 2, false)]);
+    assert_eq!(bench.run(2000, &[expire(4), expire(4)]), [expired(4, 4, true), expired(2, 2, false)]);
+    assert_eq!(bench.run(2000, &[expire(4)]), [expired(0, 0, false)]);
     assert_eq!(rows(&bench), [0, 0, 0]);
 }
 
@@ -237,11 +237,10 @@ fn expiry_does_not_touch_what_the_same_entry_has_written() {
     let (mut bench, _) = bench();
     bench.run(1000, &[put_until(b"a", b"old", after(50), None), put_until(b"b", b"old", after(50), None)]);
     let delete = commit(|commit| _ = commit.delete(KS, b"b").unwrap());
-    bench.run(2000, &[put(b"a", b"new"), delete, expire(10), present(b"a"), present(b"b")]);
+    let outcomes = bench.run(2000, &[put(b"a", b"new"), delete, expire(10), present(b"a"), present(b"b")]);
+    assert_eq!(outcomes[2..], [expired(0, 2, false), committed(5), gone(0)], "only rows that say nothing true");
     assert!(bench.machine.get(KS, b"a").unwrap().is_some());
     assert!(bench.machine.get(KS, b"b").unwrap().is_none());
-    bench.run(2000, &[expire(10)]);
-    assert!(bench.machine.get(KS, b"a").unwrap().is_some());
     assert_eq!(rows(&bench), [0, 0, 0]);
 }
 
@@ -375,7 +374,7 @@ fn a_lease_ends_unless_it_is_kept_alive_and_its_keys_with_it() {
     let attach = put_until(b"c", b"1", Deadline::Never, Some(7));
     assert_eq!(bench.run(end, &[keep(7), revoke(7), attach]), [refused.clone(), refused.clone(), refused]);
     assert_eq!(bench.run(end, &[grant(7)]), [Outcome::LeaseExists(LeaseId(7))], "its keys are not removed yet");
-    assert_eq!(bench.run(end, &[expire(100)]), [expired(2, 4, false)], "b is named by two rows");
+    assert_eq!(bench.run(end, &[expire(100)]), [expired(2, 3, false)], "b's second row goes with it");
     assert_eq!(rows(&bench), [0, 0, 0]);
     assert_eq!(bench.run(end, &[grant(7)]), [granted(7, end + TTL)]);
     assert_eq!(pairs(&bench.machine.snapshot(), KS), Vec::<String>::new(), "and does not bring them back");
@@ -415,10 +414,10 @@ fn a_lease_can_be_granted_used_and_revoked_in_one_entry() {
     let refused = Outcome::NoSuchLease(LeaseId(7));
     assert_eq!(outcomes[1..], [committed(1), committed(2), committed(3), gone(0), refused]);
     assert!(bench.machine.get(KS, b"a").unwrap().is_none());
-    assert_eq!(bench.run(1000, &[grant(7)]), [Outcome::LeaseExists(LeaseId(7))], "the key still hangs on it");
-    bench.run(1000, &[expire(10)]);
-    assert_eq!(rows(&bench), [0, 0, 0]);
     assert!(bench.machine.stored(KS, b"a").unwrap().is_none());
+    assert_eq!(rows(&bench), [0, 0, 0], "all that the entry has put is gone with it");
+    assert_eq!(bench.run(1000, &[grant(7), present(b"a"), attach(b"b")])[1..], [gone(0), committed(4)]);
+    assert_eq!(rows(&bench), [1, 1, 1]);
 }
 
 #[test]
@@ -446,19 +445,16 @@ fn a_lease_of_many_keys_ends_in_bounded_steps_and_all_are_hidden_at_once() {
 fn ids_that_the_machine_chooses_are_new() {
     let (mut bench, _) = bench();
     let any = command(|out| command::encode_grant_lease(out, None, MIN_LEASE_TTL).unwrap());
-    let mut ids = std::collections::BTreeSet::new();
     for time in 0..4 {
-        for outcome in bench.run(1000 + time, &[any.clone(), any.clone()]) {
-            let Outcome::Lease { id, .. } = outcome else { panic!("not granted: {outcome:?}") };
-            assert!(id != LeaseId::ZERO && ids.insert(id));
-        }
+        let expected = [1, 2].map(|nth| granted(2 * time + nth, 1000 + time + TTL));
+        assert_eq!(bench.run(1000 + time, &[any.clone(), any.clone()]), expected, "counted over all entries");
         bench.reopen();
     }
-    // The next entry's first id, taken by hand.
-    let taken = LeaseId((bench.machine.applied().index.0 + 1) << 12);
-    let by_hand = command(|out| command::encode_grant_lease(out, Some(taken), MIN_LEASE_TTL).unwrap());
-    let outcomes = bench.run(1005, &[by_hand, any]);
-    assert!(matches!(outcomes[1], Outcome::Lease { id, .. } if id.0 == taken.0 + 1), "{outcomes:?}");
+    let end = 1005 + TTL;
+    let outcomes = bench.run(1005, &[grant(9), grant(11), any.clone(), any.clone(), revoke(12), any.clone()]);
+    assert_eq!(outcomes[2..4], [granted(10, end), granted(12, end)], "past those taken by hand");
+    assert_eq!(outcomes[5], granted(13, end), "and none is given out twice");
+    assert_eq!(bench.run(1006, &[revoke(13), any]), [committed(2), granted(14, end + 1)]);
 }
 
 #[test]

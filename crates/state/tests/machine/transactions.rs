@@ -10,8 +10,9 @@ use thalweg_state::{
 use thalweg_types::{
     KeyspaceId, Offset, Revision, StreamId,
     command::{
-        self, AppendedAt, CommitBuilder, Expect, FailedCondition, Got, KeyspaceConfig, OperationError, OperationResult,
-        Operations, Outcome, ScanOperation, ScanPage, ScannedItem, StreamConfig, Transacted, TransactionBuilder,
+        self, AppendedAt, CommitBuilder, Expect, FailedCondition, Got, KeyspaceConfig, KeyspaceHistory, OperationError,
+        OperationResult, Operations, Outcome, ScanOperation, ScanPage, ScannedItem, StreamConfig, Transacted,
+        TransactionBuilder,
     },
     limits::{
         MAX_EAGER_PREFIX_ROWS, MAX_PENDING_CLEARS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_SCAN_ITEMS,
@@ -391,6 +392,29 @@ fn exact_counts_follow_every_write() {
     );
     assert!(matches!(outcomes[..], [Outcome::Done, Outcome::CannotConfigure { .. }]), "{outcomes:?}");
     assert_eq!((bench.machine.keyspace_counts(EXACT), rows(&bench, 0x07)), (None, 0));
+}
+
+#[test]
+fn a_keyspace_counts_exactly_until_its_deleted_prefixes_are_swept() {
+    let mut bench = bench();
+    fill(&mut bench, EXACT, "p", MANY);
+    let configure = |exact_counts, history| {
+        let config = KeyspaceConfig { exact_counts, history, ..KeyspaceConfig::default() };
+        command(|out| command::encode_configure_keyspace(out, EXACT, &config).unwrap())
+    };
+    let none = KeyspaceHistory::default();
+    let history = KeyspaceHistory { revisions: Some(3), ..none };
+    let clear = then(|list| _ = list.delete_prefix(EXACT, b"p").unwrap());
+    let outcomes = bench.run(2, &[clear, configure(false, none), configure(true, history), configure(true, none)]);
+    let refused = |outcome: &Outcome| matches!(outcome, Outcome::CannotConfigure { .. });
+    assert!(refused(&outcomes[1]) && refused(&outcomes[2]), "rows that wait may hold collections: {outcomes:?}");
+    assert_eq!(outcomes[3], Outcome::Done, "which changes neither");
+    bench.reopen();
+    assert!(refused(&bench.run(3, &[configure(false, none)])[0]));
+    let sweep = command(|out| command::encode_sweep(out, 1000));
+    assert_eq!(bench.run(4, &[sweep, configure(true, history)])[1], Outcome::Done, "the same entry has swept them");
+    assert_eq!(bench.run(5, &[configure(false, none)]), [Outcome::Done]);
+    assert_eq!(bench.machine.keyspace_counts(EXACT), None);
 }
 
 #[test]

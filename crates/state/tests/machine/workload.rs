@@ -182,6 +182,11 @@ impl Model {
         self.streams.keys().nth(nth).copied().unwrap_or(stray)
     }
 
+    /// So many were made.
+    pub fn stream_count(&self) -> u32 {
+        self.next_stream
+    }
+
     pub fn live(&mut self, id: u32) -> Option<&mut ModelStream> {
         self.streams.get_mut(&id).filter(|stream| stream.live)
     }
