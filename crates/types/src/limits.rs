@@ -119,8 +119,8 @@ pub const MAX_LEASE_KEYS: u32 = 1_000_000;
 pub const MAX_CONTENDERS: usize = 10_000;
 /// Longest name of a lock, an election or a semaphore. Longer: typed error.
 pub const MAX_RECIPE_NAME_BYTES: usize = 512;
-/// Rows that one entry may remove for being past their deadline, over all its commands: bounds the batch
-/// and the time that the next entry waits. What is left over is hidden and goes with a later entry.
+/// Rows that one command may remove for being past their deadline: bounds the batch and the time that the next entry
+/// waits. What is left over is hidden and goes with a later command.
 pub const MAX_EXPIRED_ROWS: u32 = 10_000;
 /// Most revisions of a key that a keyspace with history may be asked to keep, the newest included: a write
 /// there looks at as many rows. More, or fewer than two: typed error.
@@ -130,8 +130,8 @@ pub const MAX_HISTORY_AGE: Duration = MAX_TTL;
 /// In a keyspace with history that has no age, what a key was before it was deleted or had ended is kept for so long:
 /// else keys that come and go would leave their versions for good.
 pub const DELETED_HISTORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Rows of versions that one entry may look at to forget those past their keyspace's bounds, over all its
-/// commands. What is left over goes with a later entry.
+/// Rows of versions that one command may look at to forget those past their keyspace's bounds. What is left over goes
+/// with a later command.
 pub const MAX_PRUNED_VERSIONS: u32 = 10_000;
 /// Versions in one page of the list of a key's versions. More: the page says where to go on.
 pub const MAX_VERSIONS_PAGE: usize = 1000;
