@@ -133,6 +133,7 @@ fn head() -> Head {
         producers: 10,
         cleaned: Offset(3),
         saved_bytes: -1,
+        content: 11,
         ..Head::new("events".into(), StreamConfig::default())
     }
 }
@@ -148,8 +149,9 @@ fn form_of_head(head: &Head) -> Option<Vec<u8>> {
 fn a_stream_head_counts_without_what_is_local() {
     let mut config = Vec::new();
     StreamConfig::default().encode(&mut config);
-    let fields = b"\x05\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x0a\0\0\0events";
-    let expected = [b"\0", &config[..], fields].concat();
+    let offsets = b"\x05\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0";
+    let others = b"\x02\x01\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x0a\0\0\0\x0b\0\0\0\0\0\0\0events";
+    let expected = [b"\0", &config[..], offsets, others].concat();
     assert_eq!(form_of_head(&head()).unwrap(), expected);
     let compacted = Head {
         first_indexed: Offset(2),
