@@ -5,7 +5,8 @@
 //! sweep (`clearing`), moves of bytes (`moves`),
 //! what the space's group must find again when the log has been freed (`group`), what readers of the log
 //! need to tell what its entries changed (`history`), versions of keys of keyspaces with history (`versions`,
-//! `prune`), Redis commands and the parts of hashes and streams (`redis`, `parts`), and reads of what is applied (`reads`). Does not own the
+//! `prune`), Redis commands and the parts of hashes and streams (`redis`, `parts`), the hash over all that
+//! entries have done (`running_hash`), and reads of what is applied (`reads`). Does not own the
 //! log, the order of entries, time, or the bytes of streams and large values.
 //!
 //! Time: what ends (`timed`, `leases`, `expire`) does so by the time of entries; reads hide it by a time of their
@@ -42,6 +43,7 @@ mod producers;
 mod prune;
 mod reads;
 mod redis;
+mod running_hash;
 mod time;
 mod timed;
 mod transaction;

@@ -57,6 +57,7 @@ mod keyspace_config;
 mod moves;
 mod operations;
 mod outcome;
+mod outcome_bytes;
 mod redis;
 mod stream_config;
 mod time;

@@ -36,6 +36,7 @@ use crate::{
         producers::{self, PendingProducers},
         prune, read,
         redis::{self, RedisTotals},
+        running_hash::RunningHash,
         transaction,
         versions::PendingVersions,
         write,
@@ -96,6 +97,7 @@ pub(crate) struct Applier {
     pub(crate) histories: BTreeMap<KeyspaceId, HistoryRow>,
     /// Where in its segment the payload of the current entry begins.
     pub(crate) payload_at: u32,
+    running_hash: RunningHash,
     scratch: Vec<u8>,
 }
 
@@ -154,6 +156,7 @@ impl Applier {
             history_floor: HistoryFloor::default(),
             histories: BTreeMap::new(),
             payload_at: 0,
+            running_hash: RunningHash::default(),
             scratch: Vec::new(),
         }
     }
@@ -186,6 +189,9 @@ impl<'m> Applying<'m> {
             applied.term = term;
             applied.index = index;
             applied.time = applied.time.max(time);
+            applier.running_hash.begin_entry(&applied);
+        } else {
+            applier.running_hash.begin_local();
         }
         applier.batch.clear();
         applier.pending.reclaimed = 0;
@@ -251,8 +257,19 @@ impl<'m> Applying<'m> {
     /// Hands everything to the backend as one batch, then shows it to readers. Deleted prefixes are shown
     /// before it: a reader goes by them once its view has the revision.
     pub(crate) fn finish(mut self) -> Result<(), MachineError> {
-        let Applier { batch, pending, liveness, meta, meta_is_stored, applied, scratch, clears, counts, .. } =
-            self.applier;
+        let Applier {
+            batch,
+            pending,
+            liveness,
+            meta,
+            meta_is_stored,
+            applied,
+            scratch,
+            clears,
+            counts,
+            running_hash,
+            ..
+        } = self.applier;
         if !*meta_is_stored
             || !pending.keyspaces.is_empty()
             || !pending.stream_names.is_empty()
@@ -280,6 +297,7 @@ impl<'m> Applying<'m> {
         if !pending.clears.is_empty() {
             published.show_clears(Arc::new(clears.changed(&pending.clears, false)));
         }
+        self.applied.running_hash = running_hash.finish(self.applied.running_hash, &pending.heads, batch)?;
         self.machine.backend.apply(batch, self.applied)?;
         *meta_is_stored = true;
         *applied = self.applied;
@@ -329,6 +347,7 @@ pub(crate) fn apply_commands(
     let mut overlay = Overlay::for_entry(entry.payload);
     applying.applier.verdict.clear();
     applying.applier.payload_at = entry.at.offset;
+    let before = outcomes.len();
     for (number, framed) in Commands::new(entry.payload).enumerate() {
         let outcome = match framed {
             Ok((command_at, bytes)) => {
@@ -347,6 +366,7 @@ pub(crate) fn apply_commands(
         };
         outcomes.push(outcome);
     }
+    applying.applier.running_hash.add_outcomes(&outcomes[before..]);
     history::write_rows(applying, entry);
     Ok(())
 }

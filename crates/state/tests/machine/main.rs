@@ -20,6 +20,7 @@ mod ranges;
 mod redis;
 mod redis_model;
 mod replay;
+mod running_hash;
 mod support;
 mod time;
 mod time_model;
