@@ -26,6 +26,7 @@ mod time;
 mod time_model;
 mod time_transactions;
 mod transactions;
+mod upgrade;
 mod versions;
 mod workload;
 mod workload_kv;

@@ -112,6 +112,12 @@ impl Outcome {
             Self::Malformed(_) => {
                 sink.u8(24);
             }
+            Self::Version { in_force } => {
+                sink.u8(25).u32(u32::from(*in_force));
+            }
+            Self::VersionNotInForce { needed, in_force } => {
+                sink.u8(26).u32(u32::from(*needed)).u32(u32::from(*in_force));
+            }
         }
     }
 }

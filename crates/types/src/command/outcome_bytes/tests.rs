@@ -68,6 +68,8 @@ fn plain() -> Vec<(Outcome, String)> {
         (Outcome::TooMany { what: "streams", limit: 6 }, format!("14 {NUMBER}")),
         (Outcome::CannotConfigure { what: "because" }, "15".to_owned()),
         (Outcome::Malformed(Malformed { at: 7, expected: "less" }), "18".to_owned()),
+        (Outcome::Version { in_force: 5 }, format!("19 {ID}")),
+        (Outcome::VersionNotInForce { needed: 5, in_force: 5 }, format!("1a {ID} {ID}")),
     ]
 }
 
@@ -171,7 +173,7 @@ fn the_bytes_of_every_outcome_are_pinned() {
         }
         seen.insert(bytes[0]);
     }
-    assert_eq!(seen, (0..=24).collect(), "every variant has an example");
+    assert_eq!(seen, (0..=26).collect(), "every variant has an example");
 }
 
 #[test]
