@@ -17,12 +17,13 @@ mod tests;
 
 use std::{fmt, ops::Bound, ops::ControlFlow};
 
+use thalweg_types::BlobRef;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     backend::{Applied, View},
     keys,
-    keyspaces::{FORM_INLINE, StoredRef, decode_value},
+    keyspaces::{FORM_BLOB, FORM_INLINE, StoredRef, decode_value},
     machine::MachineError,
     row_kinds::{self, RowKind},
     streams::Head,
@@ -82,19 +83,28 @@ pub fn replicated_row(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<Stand
     Ok(Standing::Replicated)
 }
 
-/// The form of a row whose value is inline and does not end; `None` for all other rows. The same bytes as from
-/// [`replicated_row`], without an allocation: most rows that entries write are these.
+/// What the form of a value that does not end says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LastingValue {
+    pub(crate) revision: u64,
+    pub(crate) len: u32,
+    pub(crate) crc: u32,
+}
+
+/// What the form of a row says whose value does not end; `None` for all other rows. Says the same as [`replicated_row`]
+/// without an allocation: most rows that entries write are these.
 #[inline]
-pub(crate) fn inline_form(key: &[u8], row: &[u8]) -> Option<[u8; 17]> {
-    let (head, value) = row.split_first_chunk::<9>()?;
-    if head[0] != FORM_INLINE || key.first() != Some(&keys::TAG_DATA) {
+pub(crate) fn lasting_value(key: &[u8], row: &[u8]) -> Option<LastingValue> {
+    if key.first() != Some(&keys::TAG_DATA) {
         return None;
     }
-    let mut out = [0; 17];
-    out[..9].copy_from_slice(head);
-    out[9..13].copy_from_slice(&(value.len() as u32).to_le_bytes());
-    out[13..].copy_from_slice(&crc_fast::crc32_iscsi(value).to_le_bytes());
-    Some(out)
+    let ([form, revision @ ..], value) = row.split_first_chunk::<9>()?;
+    let (len, crc) = match *form {
+        FORM_INLINE => (value.len() as u32, crc_fast::crc32_iscsi(value)),
+        FORM_BLOB => BlobRef::decode(value).map(|blob| (blob.len, blob.crc))?,
+        _ => return None,
+    };
+    Some(LastingValue { revision: u64::from_le_bytes(*revision), len, crc })
 }
 
 /// The row of an inline value with its length and checksum in place of its bytes. Collections count as they are.

@@ -4,16 +4,20 @@
 //! outcomes (`thalweg_types`).
 //!
 //! ```text
-//! hash    := (rotate_left(hash, 29) ^ (XXH3-64(piece) + kind)) * 0x9e3779b185ebca87      for each piece, modulo 2^64
-//! pieces  := entry | outcome* | head* | write*
-//! entry   := term u64 | index u64 | time u64    kind 1; `time` is the space's time at the entry
-//! outcome := bytes of the outcome               kind 2
-//! head    := key, form                          kinds 3 and 4: two pieces for each stream head, by id
-//! write   := key, form                          kinds 3 and 4: a put; `form` is the row's replicated form
-//!          | key                                kind 5: a delete
+//! hash := (rotate_left(hash, 29) ^ (word + kind)) * 0x9e3779b185ebca87      for each word, modulo 2^64
+//!
+//! kind 1: term, index and time of the entry, three words; the time is the space's time at the entry
+//!      2: an outcome that says no more than *committed*: its revision
+//!      3: any other outcome: XXH3-64 of its bytes
+//!      4: a row that is put: XXH3-64 of its key
+//!      5: its form, if it is a value that does not end: the revision, and length + 2^32 * CRC-32C, two words
+//!      6: any other form: XXH3-64 of the form
+//!      7: a row that is deleted: XXH3-64 of its key
 //! ```
-//! The hash is 0 before the first entry. A step is a bijection of the hash before it, so two replicas that differ in one
-//! piece differ from there on.
+//! The order is: the entry, the outcomes, the heads of streams by id (as put), and the writes of the batch.
+//!
+//! The hash is 0 before the first entry. A step is a bijection of the hash and of the word, so two replicas that differ in
+//! one word differ from there on.
 //!
 //! Writes are in the order in which the machine made them. Left out are node-local rows; the meta row and the membership,
 //! which follow from outcomes and are first written when this node begins; and deletes of stream heads, which happen when
@@ -29,7 +33,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     backend::{Applied, Change, WriteBatch},
-    digest::{Standing, inline_form, replicated_row},
+    digest::{LastingValue, Standing, lasting_value, replicated_row},
     keys,
     machine::MachineError,
     row_kinds::RowKind,
@@ -37,10 +41,12 @@ use crate::{
 };
 
 const ENTRY: u64 = 1;
-const OUTCOME: u64 = 2;
-const KEY: u64 = 3;
-const FORM: u64 = 4;
-const DELETED: u64 = 5;
+const COMMITTED: u64 = 2;
+const OUTCOME: u64 = 3;
+const KEY: u64 = 4;
+const LASTING: u64 = 5;
+const FORM: u64 = 6;
+const DELETED: u64 = 7;
 
 /// The first prime of the XXH family: odd, so that multiplying by it loses nothing.
 const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
@@ -50,8 +56,8 @@ const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
 pub(crate) struct RunningHash {
     hash: u64,
     is_entry: bool,
-    /// Room for pieces that have to be put together.
-    piece: Vec<u8>,
+    /// For bytes that have to be put together.
+    room: Vec<u8>,
 }
 
 impl RunningHash {
@@ -64,21 +70,19 @@ impl RunningHash {
     /// Begins an entry. `applied` has the entry's term, index and time, and the hash before it.
     #[inline]
     pub(crate) fn begin_entry(&mut self, applied: &Applied) {
-        let mut entry = [0; 24];
-        for (place, field) in entry.chunks_exact_mut(8).zip([applied.term.0, applied.index.0, applied.time.0]) {
-            place.copy_from_slice(&field.to_le_bytes());
-        }
         (self.is_entry, self.hash) = (true, applied.running_hash);
-        self.add(ENTRY, &entry);
+        for word in [applied.term.0, applied.index.0, applied.time.0] {
+            self.step(ENTRY, word);
+        }
     }
 
     /// Adds what came of the entry's commands, in order.
     #[inline]
     pub(crate) fn add_outcomes(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
-            match outcome.committed_bytes() {
-                Some(bytes) => self.add(OUTCOME, &bytes),
-                None => self.add_made(OUTCOME, |piece| outcome.encode_stable(piece)),
+            match outcome {
+                Outcome::Committed { revision, appends } if appends.is_empty() => self.step(COMMITTED, revision.0),
+                _ => self.add_made(OUTCOME, |bytes| outcome.encode_stable(bytes)),
             }
         }
     }
@@ -97,7 +101,7 @@ impl RunningHash {
         for (&id, head) in heads {
             if let Some(head) = head.as_ref().filter(|head| !head.is_leftover()) {
                 self.add(KEY, &keys::stream_head(id));
-                self.add_made(FORM, |piece| head.encode_replicated(piece));
+                self.add_made(FORM, |form| head.encode_replicated(form));
             }
         }
         for change in batch.changes() {
@@ -116,11 +120,14 @@ impl RunningHash {
             return Ok(());
         }
         self.add(KEY, key);
-        match inline_form(key, row) {
-            Some(form) => self.add(FORM, &form),
+        match lasting_value(key, row) {
+            Some(LastingValue { revision, len, crc }) => {
+                self.step(LASTING, revision);
+                self.step(LASTING, u64::from(len) | u64::from(crc) << 32);
+            }
             None => {
                 let mut standing = Ok(Standing::Replicated);
-                self.add_made(FORM, |piece| standing = replicated_row(key, row, piece));
+                self.add_made(FORM, |form| standing = replicated_row(key, row, form));
                 debug_assert!(!matches!(standing, Ok(Standing::NodeLocal)));
                 standing?;
             }
@@ -129,21 +136,26 @@ impl RunningHash {
     }
 
     #[inline]
-    fn add(&mut self, kind: u64, piece: &[u8]) {
-        self.hash = (self.hash.rotate_left(29) ^ xxh3_64(piece).wrapping_add(kind)).wrapping_mul(PRIME);
+    fn step(&mut self, kind: u64, word: u64) {
+        self.hash = (self.hash.rotate_left(29) ^ word.wrapping_add(kind)).wrapping_mul(PRIME);
+    }
+
+    #[inline]
+    fn add(&mut self, kind: u64, bytes: &[u8]) {
+        self.step(kind, xxh3_64(bytes));
     }
 
     fn add_made(&mut self, kind: u64, make: impl FnOnce(&mut Vec<u8>)) {
-        let mut piece = std::mem::take(&mut self.piece);
-        make(&mut piece);
-        self.add(kind, &piece);
-        piece.clear();
-        piece.shrink_to(MAX_KEPT_BYTES);
-        self.piece = piece;
+        let mut room = std::mem::take(&mut self.room);
+        make(&mut room);
+        self.add(kind, &room);
+        room.clear();
+        room.shrink_to(MAX_KEPT_BYTES);
+        self.room = room;
     }
 }
 
-/// A piece that was larger gives its room back.
+/// Room that was larger is given back.
 const MAX_KEPT_BYTES: usize = 64 * 1024;
 
 /// True for rows whose puts and deletes count. Of a stream's head the fields in memory count instead, see

@@ -7,8 +7,8 @@ use thalweg_state::{
     machine::{LogId, MachineOptions, Moved},
 };
 use thalweg_types::{
-    Index, KeyspaceId, SpaceTime, StreamId, Term,
-    command::{self, KeyspaceConfig, MoveTarget, StreamConfig},
+    Index, KeyspaceId, Offset, SpaceTime, StreamId, Term,
+    command::{self, Deadline, KeyspaceConfig, MoveTarget, StreamConfig},
     record::RecordBatch,
 };
 use xxhash_rust::xxh3::xxh3_64;
@@ -37,29 +37,51 @@ fn hash(bench: &Bench) -> u64 {
     bench.machine.applied().running_hash
 }
 
-/// One step, as the description of the format has it.
-fn step(hash: u64, kind: u64, piece: &[u8]) -> u64 {
-    (hash.rotate_left(29) ^ xxh3_64(piece).wrapping_add(kind)).wrapping_mul(0x9e37_79b1_85eb_ca87)
+/// The steps, as the description of the format has them.
+fn steps(hash: u64, words: &[(u64, u64)]) -> u64 {
+    let step = |hash: u64, &(kind, word): &(u64, u64)| {
+        (hash.rotate_left(29) ^ word.wrapping_add(kind)).wrapping_mul(0x9e37_79b1_85eb_ca87)
+    };
+    words.iter().fold(hash, step)
 }
 
 #[test]
 fn the_hash_of_a_put_is_what_the_description_says() {
+    let key = xxh3_64(b"\x10\0\0\0\x01key");
     for inline_value_bytes in [0, 100] {
         let mut bench = bench(inline_value_bytes);
         let before = hash(&bench);
         bench.run(7, &[put(b"value")]);
-        let entry = b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0";
-        let outcome = b"\0\x01\0\0\0\0\0\0\0\0\0\0\0";
-        let form = b"\0\x01\0\0\0\0\0\0\0\x05\0\0\0\x63\x03\xe0\xe1";
-        let pieces: [(u64, &[u8]); 4] = [(1, entry), (2, outcome), (3, b"\x10\0\0\0\x01key"), (4, form)];
-        let expected = pieces.iter().fold(before, |hash, (kind, piece)| step(hash, *kind, piece));
-        assert_eq!(hash(&bench), expected);
+        let (len, crc) = (5, 0xe1e0_0363 << 32);
+        let after = steps(before, &[(1, 1), (1, 2), (1, 7), (2, 1), (4, key), (5, 1), (5, len | crc)]);
+        assert_eq!(hash(&bench), after);
         bench.run(8, &[command(|out| command::encode_delete(out, KEYSPACE, b"key").unwrap())]);
-        let entry = b"\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0";
-        let outcome = b"\0\x02\0\0\0\0\0\0\0\0\0\0\0";
-        let pieces: [(u64, &[u8]); 3] = [(1, entry), (2, outcome), (5, b"\x10\0\0\0\x01key")];
-        assert_eq!(hash(&bench), pieces.iter().fold(expected, |hash, (kind, piece)| step(hash, *kind, piece)));
+        assert_eq!(hash(&bench), steps(after, &[(1, 1), (1, 3), (1, 8), (2, 2), (7, key)]));
     }
+}
+
+#[test]
+fn the_hash_of_other_outcomes_and_rows_is_what_the_description_says() {
+    let mut bench = bench(100);
+    let before = hash(&bench);
+    bench.run(
+        7,
+        &[
+            command(|out| command::encode_trim_stream(out, StreamId(9), Offset(1))),
+            command(|out| {
+                let deadline = Deadline::At(SpaceTime(99));
+                command::encode_put_until(out, KEYSPACE, b"key", b"value", deadline, None).unwrap();
+            }),
+        ],
+    );
+    let refused = xxh3_64(b"\x13\x09\0\0\0");
+    let ends_at = b"\x08\0\0\0\0\0\0\0\x63\0\0\0\x01key";
+    let form = b"\x02\x01\0\0\0\0\0\0\0\x63\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0\x63\x03\xe0\xe1";
+    let value = [(4, xxh3_64(b"\x10\0\0\0\x01key")), (6, xxh3_64(form))];
+    let row = [(4, xxh3_64(ends_at)), (6, xxh3_64(b""))];
+    let head = [(1, 1), (1, 2), (1, 7), (3, refused), (2, 1)];
+    let either = [[head.as_slice(), &value, &row].concat(), [head.as_slice(), &row, &value].concat()];
+    assert!(either.map(|words| steps(before, &words)).contains(&hash(&bench)));
 }
 
 #[test]

@@ -18,19 +18,6 @@ use super::{
 use crate::{ids::Revision, reply::Reply};
 
 impl Outcome {
-    /// The stable bytes of a commit without appends, which most outcomes are; `None` for all others.
-    #[inline]
-    #[must_use]
-    pub fn committed_bytes(&self) -> Option<[u8; 13]> {
-        let Self::Committed { revision, appends } = self else { return None };
-        if !appends.is_empty() {
-            return None;
-        }
-        let mut bytes = [0; 13];
-        bytes[1..9].copy_from_slice(&revision.0.to_le_bytes());
-        Some(bytes)
-    }
-
     /// Appends bytes that are the same wherever the outcome is the same, whatever version computed it.
     pub fn encode_stable(&self, out: &mut Vec<u8>) {
         self.encode_to(&mut Sink(out));
