@@ -50,6 +50,12 @@ impl Machine {
         lock(&self.digest_view).take_if(|kept| kept.id == id).map(|kept| kept.view)
     }
 
+    /// The id of the view that is kept, if there is one.
+    #[must_use]
+    pub fn kept_digest_view(&self) -> Option<u64> {
+        lock(&self.digest_view).as_ref().map(|kept| kept.id)
+    }
+
     /// Drops the view that is kept, if there is one: nobody on this node has asked for it, as after a replay.
     pub fn drop_digest_view(&self) {
         let kept = lock(&self.digest_view).take();
