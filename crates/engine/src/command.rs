@@ -2,7 +2,8 @@
 //!
 //! Owns: proposing such bytes, and handles by id, which is how such commands name things. Does not own the check: a
 //! command that does not decode is refused by the state machine when it is applied, so nothing breaks, but it has
-//! used an entry by then.
+//! used an entry by then. Only the version of the state machine is checked here: a command in the log that needs an
+//! unknown one stops the node, so none gets there from outside.
 //!
 //! What is copied of a command: once into its frame, because it outlives the caller's buffer. The log takes it from
 //! there, or, if others join it in one entry, from the entry that is put together.
@@ -17,13 +18,13 @@ use thalweg_log::Purpose;
 use thalweg_replica::{Committed, Proposal, Wake};
 use thalweg_types::{
     Durability, GroupId, KeyspaceId, StreamId,
-    command::{CommandError, Framed, Outcome},
+    command::{CommandError, Framed, Outcome, version_needed},
     limits::MAX_COMMAND_BYTES,
 };
 
 use crate::{
     async_database::AsyncDatabase,
-    database::Database,
+    database::{Database, Inner},
     error::{ReadError, WriteError, refusal},
     group::Group,
     keyspace::Keyspace,
@@ -61,9 +62,14 @@ fn carried(committed: Committed) -> Result<Carried, WriteError> {
     Ok((committed.durability, committed.outcome.map(refusal).transpose()?))
 }
 
-fn frame(out: &mut Vec<u8>, command: &[u8]) -> Result<(), CommandError> {
+/// Frames a command, unless it is too large or needs a version that is not in force.
+fn frame(inner: &Inner, out: &mut Vec<u8>, command: &[u8]) -> Result<(), WriteError> {
     if command.len() > MAX_COMMAND_BYTES {
-        return Err(CommandError::CommitTooLarge);
+        return Err(CommandError::CommitTooLarge.into());
+    }
+    let (needed, in_force) = (version_needed(command), inner.open.machine.version_in_force());
+    if needed > in_force {
+        return Err(WriteError::VersionNotInForce { needed, in_force });
     }
     out.extend_from_slice(command);
     Ok(())
@@ -79,8 +85,7 @@ impl AsyncDatabase {
         // One that is too large is refused before it is copied.
         let mut framed = Framed::with_capacity(command.len().min(MAX_COMMAND_BYTES));
         let proposed = framed
-            .encode(|out| frame(out, command))
-            .map_err(WriteError::from)
+            .encode(|out| frame(&self.blocking().inner, out, command))
             .and_then(|()| Ok(self.blocking().inner.open.solo.propose_async_waking(framed, level, purpose, wake)?));
         CommandUnderWay(Some(proposed))
     }
@@ -100,7 +105,7 @@ impl AsyncDatabase {
 impl Database {
     /// As [`AsyncDatabase::propose_command`], and blocks until the level is reached.
     pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability) -> Result<Carried, WriteError> {
-        carried(self.inner.propose(level, purpose, |out| frame(out, command))?)
+        carried(self.inner.propose(level, purpose, |out| frame(&self.inner, out, command))?)
     }
 
     /// The keyspace with that id, if it exists.

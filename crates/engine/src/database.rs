@@ -36,6 +36,7 @@ use crate::{
     open::{self, OpenReport, Opened},
     options::Options,
     snapshot::{Counters, Pins},
+    state_digest::Digests,
     stats::Stats,
     stream::{Stream, StreamInfo},
 };
@@ -108,6 +109,7 @@ pub(crate) struct Inner {
     pub(crate) redis_views: AtomicU64,
     /// Why the last round of maintenance failed, if it did.
     complaint: Mutex<Option<String>>,
+    pub(crate) digests: Digests,
     closed: AtomicBool,
 }
 
@@ -128,6 +130,9 @@ impl Database {
     fn start(open: Opened, options: Options) -> Self {
         let level = options.durability;
         let interval = options.maintenance_interval;
+        // One that a replayed command has left: nobody here has asked for it.
+        open.machine.drop_digest_view();
+        let digests = Digests::new(open.machine.applied().lsn);
         let inner = Arc::new(Inner {
             open,
             options,
@@ -137,6 +142,7 @@ impl Database {
             snapshot_counters: Arc::default(),
             redis_views: AtomicU64::new(0),
             complaint: Mutex::default(),
+            digests,
             closed: AtomicBool::new(false),
         });
         let background = Arc::new(Background::start(Arc::downgrade(&inner), interval));

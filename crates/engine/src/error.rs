@@ -242,6 +242,27 @@ pub enum WriteError {
     /// The command did not decode.
     #[error("malformed command: {0}")]
     Malformed(Malformed),
+    /// The command needs a version of the state machine above the one in force. Nothing happened.
+    #[error(
+        "the command needs version {needed} of the state machine, and version {in_force} is in force: raise it once every \
+         node knows that version (`thalweg state raise-version`)"
+    )]
+    VersionNotInForce {
+        /// The version that the command needs.
+        needed: u16,
+        /// The version in force.
+        in_force: u16,
+    },
+    /// The version that was to come into force is not known to this node. Nothing happened.
+    #[error(
+        "this node knows versions of the state machine up to {known}, and {to} was asked for: upgrade the node first"
+    )]
+    VersionUnknown {
+        /// The version asked for.
+        to: u16,
+        /// The highest version that this node knows.
+        known: u16,
+    },
     /// Too much waits for the disk. Nothing happened.
     #[error("{queued_bytes} bytes wait for the disk: retry later")]
     Overloaded {
@@ -324,6 +345,8 @@ impl Classified for WriteError {
             Self::CannotConfigure { .. } => "cannot_configure",
             Self::OutcomeUnknown => "outcome_unknown",
             Self::Malformed(_) => "malformed",
+            Self::VersionNotInForce { .. } => "version_not_in_force",
+            Self::VersionUnknown { .. } => "version_unknown",
             Self::Overloaded { .. } => "overloaded",
             Self::DiskFull { .. } => "disk_full",
             Self::NoSegment { .. } => "no_segment",
@@ -417,6 +440,7 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         }
         Outcome::Group(GroupOutcome::BadConfig { what }) => Err(WriteError::BadGroup { what }),
         Outcome::Malformed(malformed) => Err(WriteError::Malformed(malformed)),
+        Outcome::VersionNotInForce { needed, in_force } => Err(WriteError::VersionNotInForce { needed, in_force }),
         Outcome::OperationFailed { operation, error } => Err(WriteError::OperationFailed { operation, error }),
         Outcome::Committed { .. }
         | Outcome::Duplicate { .. }
@@ -427,6 +451,7 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
         | Outcome::Keyspace { .. }
         | Outcome::Stream { .. }
         | Outcome::Done
+        | Outcome::Version { .. }
         | Outcome::Group(_)
         | Outcome::Lease { .. }
         | Outcome::Expired { .. }

@@ -60,6 +60,9 @@ const PRUNED_PER_COMMAND: u32 = 1000;
 /// Such commands per round: together they forget 100,000 versions a second at most.
 const PRUNES_PER_ROUND: u32 = 100;
 
+/// A view for a digest that is still there after this many rounds is dropped.
+const DIGEST_VIEW_ROUNDS: u32 = 10;
+
 /// What maintenance did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Maintenance {
@@ -113,6 +116,8 @@ pub(crate) struct Rounds {
     pruned: Option<KeyspaceId>,
     /// Where the search for stale rows goes on.
     stale: StaleCursor,
+    /// The view for a digest that the rounds before have found, and how many of them.
+    digest: Option<(u64, u32)>,
 }
 
 impl Inner {
@@ -123,6 +128,7 @@ impl Inner {
         done.trimmed_streams = self.enforce_retention(&mut rounds.swept)?;
         done.reclaimed_entries = self.reclaim(&mut rounds.reclaimed)?;
         self.forget_producers()?;
+        self.drop_old_digest_view(&mut rounds.digest);
         done.swept_rows = self.sweep()?;
         done.pruned_versions = self.prune_versions(&mut rounds.pruned)?;
         done.dead_letters = self.bury_dead()?;
@@ -268,6 +274,18 @@ impl Inner {
             self.open.solo.relocate(&raise.encode_alone())?;
         }
         Ok(())
+    }
+
+    /// Drops a view for a digest that nobody has taken for some rounds: whoever asked for it has gone.
+    fn drop_old_digest_view(&self, found: &mut Option<(u64, u32)>) {
+        let machine = &self.open.machine;
+        *found = machine.kept_digest_view().map(|id| match *found {
+            Some((before, rounds)) if before == id => (id, rounds + 1),
+            _ => (id, 1),
+        });
+        if found.is_some_and(|(_, rounds)| rounds > DIGEST_VIEW_ROUNDS) {
+            machine.drop_digest_view();
+        }
     }
 
     fn sweep(&self) -> Result<u64, WriteError> {

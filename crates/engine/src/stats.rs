@@ -21,6 +21,8 @@ pub struct Stats {
     pub applied_index: Index,
     /// Revision of the last applied command.
     pub applied_revision: Revision,
+    /// The running hash after the last applied entry: equal on all replicas that have applied it.
+    pub running_hash: u64,
     /// Exclusive bound of what readers see.
     pub applied_lsn: Lsn,
     /// Exclusive bound of what is on disk.
@@ -60,6 +62,7 @@ impl Inner {
             replay_bytes: self.replay_bytes(),
             applied_index: applied.index,
             applied_revision: applied.revision,
+            running_hash: applied.running_hash,
             applied_lsn: applied.lsn,
             durable_lsn: open.log.durable(),
             queue_bytes: solo.queue_bytes,

@@ -42,7 +42,7 @@ use crate::{
     scan,
     snapshot::{self, Snapshots},
     solitude::Solitude,
-    status, streams, subjects, transaction, ttl,
+    state, status, streams, subjects, transaction, ttl,
     views::Views,
     watch as watch_keys,
 };
@@ -78,6 +78,8 @@ pub struct App {
     pub views: Views,
     /// Those that may have to go on.
     pub snapshots: Snapshots,
+    /// One digest of the state is computed at a time.
+    pub digests: Arc<Semaphore>,
     /// When the server was bound.
     pub started: Instant,
     id_seed: u64,
@@ -131,6 +133,7 @@ impl App {
             stopping,
             views: Views::new(&config),
             snapshots: Snapshots::default(),
+            digests: Arc::new(Semaphore::new(1)),
             started: Instant::now(),
             // Random per process, so that ids of two runs differ; nothing depends on it.
             id_seed: RandomState::new().build_hasher().finish(),
@@ -206,6 +209,10 @@ impl App {
 
     async fn dispatch_rest(self: &Arc<Self>, operation: Operation, call: &mut Call) -> Answer {
         match operation {
+            Operation::StateDigest => state::digest(self, call).await,
+            Operation::StateDigestLast => state::last_digest(self, call),
+            Operation::StateVersion => state::version(self, call),
+            Operation::StateVersionRaise => state::raise_version(self, call).await,
             Operation::Snapshot => snapshot::get(self, call).await,
             Operation::KvHead => kv::head(self, call),
             Operation::KvScan => scan::keyspace(self, call).await,

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use thalweg_broker::{
     BatchError, CacheError, CreateCacheError, SubjectError, SubscribeError, TooManyLinks, WouldBlock,
 };
-use thalweg_engine::{GroupError, ReadError, WatchError, WriteError};
+use thalweg_engine::{DigestError, GroupError, ReadError, WatchError, WriteError};
 use thalweg_types::{
     Action, Classified, Durability,
     command::{CommandError, OperationError, ProducerRefusal},
@@ -168,6 +168,8 @@ impl From<WriteError> for ApiError {
             WriteError::OffsetConflict { .. }
             | WriteError::ProducerRefused { .. }
             | WriteError::TooMany { .. }
+            | WriteError::VersionNotInForce { .. }
+            | WriteError::VersionUnknown { .. }
             | WriteError::CannotConfigure { .. }
             | WriteError::BadGroup { .. }
             | WriteError::AttemptLapsed { .. }
@@ -231,6 +233,16 @@ impl From<GroupError> for ApiError {
             GroupError::Read(error) => error.into(),
             GroupError::NoSuchGroup(_) => Self::classified(StatusCode::NOT_FOUND, &error),
             GroupError::TooManyWaiting => Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error),
+        }
+    }
+}
+
+impl From<DigestError> for ApiError {
+    fn from(error: DigestError) -> Self {
+        match error {
+            DigestError::Write(error) => error.into(),
+            DigestError::Read(error) => error.into(),
+            DigestError::Superseded => Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error),
         }
     }
 }

@@ -43,6 +43,7 @@ mod server;
 mod snapshot;
 mod solitude;
 mod spare;
+mod state;
 mod status;
 mod streams;
 mod subjects;
@@ -60,6 +61,7 @@ pub use keyspaces::{info_json, stats_json};
 pub use leases::{lease_json, lease_json_with_keys};
 pub use past::{cursor_of, cursor_text, versions_json};
 pub use server::{Server, ServerError};
+pub use state::{digest_json, version_json};
 pub use status::{OPENAPI, node_status};
 pub use transaction::transact_json;
 

@@ -185,6 +185,14 @@ operations! {
     CacheAdd = "cache_add", POST "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/";
     /// Change until when an entry of a cache lives.
     CacheTouch = "cache_touch", PATCH "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/";
+    /// Compute a digest of the state.
+    StateDigest = "state_digest", POST "/v1/state/digest";
+    /// The digest that was computed last.
+    StateDigestLast = "state_digest_last", GET "/v1/state/digest";
+    /// The version of the state machine.
+    StateVersion = "state_version", GET "/v1/state/version";
+    /// Raise the version of the state machine.
+    StateVersionRaise = "state_version_raise", POST "/v1/state/version";
     /// The state, or what was written since an LSN, as a backup.
     Snapshot = "snapshot", GET "/v1/snapshot";
     /// Store an entity.

@@ -115,6 +115,8 @@ pub fn node_status(db: &Database) -> Value {
         "streams": stats.streams,
         "applied_index": stats.applied_index.0,
         "applied_revision": stats.applied_revision.0,
+        "running_hash": format!("{:016x}", stats.running_hash),
+        "state_machine": { "version_in_force": db.version_in_force(), "known_version": db.known_version() },
         "queue": { "commands": stats.queue_commands, "bytes": stats.queue_bytes },
         "log": {
             "segments": stats.log.segments,

@@ -1,6 +1,6 @@
 //! What `Machine::apply` costs without a backend: nanoseconds a command, for entries of several shapes.
 //!
-//! `cargo run --release -p thalweg-state --example machine_cost`
+//! `cargo run --release -p thalweg-state --example machine_cost [WORDS]`: only shapes with these words in their names.
 
 #![allow(clippy::print_stdout)]
 
@@ -78,6 +78,10 @@ fn entry_of(commands: usize, encode: impl Fn(usize, &mut Vec<u8>)) -> Vec<u8> {
 
 fn measure(machine: &Machine, what: &str, commands: usize, encode: impl Fn(usize, &mut Vec<u8>)) {
     const COMMANDS: usize = 2_000_000;
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    if !what.contains(&wanted) && !what.starts_with("create") {
+        return;
+    }
     let payload = entry_of(commands, encode);
     let entries = (COMMANDS / commands).min(200_000);
     let mut outcomes = Vec::new();

@@ -21,36 +21,55 @@ pub struct Applied {
     pub revision: Revision,
     /// Space time of the last applied entry.
     pub time: SpaceTime,
+    /// A hash over the outcomes and the replicated writes of all entries so far: equal on all replicas at the same
+    /// index (see `docs/formats/state.md`).
+    pub running_hash: u64,
 }
 
 impl Applied {
-    const VERSION: u8 = 1;
+    /// The version of the encoding. Version 1 had no running hash.
+    pub(crate) const VERSION: u8 = 2;
+    const FIELDS: usize = 6;
     /// Bytes of the encoding.
-    pub(crate) const ENCODED_BYTES: usize = 1 + 5 * 8;
+    pub(crate) const ENCODED_BYTES: usize = 1 + Self::FIELDS * 8;
 
-    /// The bytes that backends keep with their data: a version, and five little-endian numbers.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(Self::ENCODED_BYTES);
-        bytes.push(Self::VERSION);
-        for field in [self.lsn.0, self.term.0, self.index.0, self.revision.0, self.time.0] {
-            bytes.extend_from_slice(&field.to_le_bytes());
-        }
-        bytes
+    /// The fields in the order in which they are stored.
+    pub(crate) fn fields(&self) -> [u64; Self::FIELDS] {
+        [self.lsn.0, self.term.0, self.index.0, self.revision.0, self.time.0, self.running_hash]
     }
 
-    /// Reads them.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (version, fields) = bytes.split_first()?;
-        let (fields, rest) = fields.as_chunks::<8>();
-        let [lsn, term, index, revision, time] =
-            fields.try_into().ok().map(|all: [_; 5]| all.map(u64::from_le_bytes))?;
-        (*version == Self::VERSION && rest.is_empty()).then_some(Self {
+    pub(crate) fn of_fields([lsn, term, index, revision, time, running_hash]: [u64; Self::FIELDS]) -> Self {
+        Self {
             lsn: Lsn(lsn),
             term: Term(term),
             index: Index(index),
             revision: Revision(revision),
             time: SpaceTime(time),
-        })
+            running_hash,
+        }
+    }
+
+    /// The bytes that backends keep with their data: a version, and six little-endian numbers.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Self::ENCODED_BYTES);
+        bytes.push(Self::VERSION);
+        for field in self.fields() {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads them. Bytes of another version are refused as another format, all others with the error of `corrupt`.
+    pub(crate) fn decode(bytes: &[u8], corrupt: impl FnOnce() -> BackendError) -> Result<Self, BackendError> {
+        let Some((&version, fields)) = bytes.split_first() else { return Err(corrupt()) };
+        if version != Self::VERSION {
+            return Err(BackendError::Format { found: version, supported: Self::VERSION });
+        }
+        let (fields, rest) = fields.as_chunks::<8>();
+        match <[_; Self::FIELDS]>::try_from(fields) {
+            Ok(fields) if rest.is_empty() => Ok(Self::of_fields(fields.map(u64::from_le_bytes))),
+            _ => Err(corrupt()),
+        }
     }
 }
 
@@ -355,6 +374,16 @@ pub enum BackendError {
         /// What was found.
         message: String,
     },
+    /// The files were written by a version that says otherwise what a state has applied.
+    #[error(
+        "state stores what it has applied in format {found}, this version reads {supported}: use the version that wrote it"
+    )]
+    Format {
+        /// As stored.
+        found: u8,
+        /// What this version reads.
+        supported: u8,
+    },
     /// The log barrier failed, so nothing may be persisted.
     #[error(transparent)]
     Barrier(#[from] BarrierFailed),
@@ -371,6 +400,7 @@ impl Classified for BackendError {
         match self {
             Self::Io { .. } => "state_io",
             Self::Corrupt { .. } => "state_corrupt",
+            Self::Format { .. } => "state_format",
             Self::Barrier(_) => "log_failed",
             Self::BadBatch(_) => "state_bad_batch",
             Self::Failed(_) => "state_failed",
@@ -381,6 +411,47 @@ impl Classified for BackendError {
         match self {
             Self::BadBatch(_) => Action::Fix,
             _ => Action::Stop,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn corrupt() -> BackendError {
+        BackendError::Corrupt { what: "test".to_owned(), message: String::new() }
+    }
+
+    #[test]
+    fn what_is_applied_has_a_pinned_layout() {
+        let applied = Applied {
+            lsn: Lsn(1),
+            term: Term(2),
+            index: Index(3),
+            revision: Revision(4),
+            time: SpaceTime(5),
+            running_hash: 0x0706,
+        };
+        let bytes = b"\x02\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\
+            \x05\0\0\0\0\0\0\0\x06\x07\0\0\0\0\0\0";
+        assert_eq!(applied.encode(), bytes);
+        assert_eq!(bytes.len(), Applied::ENCODED_BYTES);
+        assert_eq!(Applied::decode(bytes, corrupt).unwrap(), applied);
+    }
+
+    #[test]
+    fn another_version_is_another_format_and_all_else_is_corrupt() {
+        let bytes = Applied::default().encode();
+        for version in [0, 1, 3] {
+            let other = [&[version], &bytes[1..41]].concat();
+            let error = Applied::decode(&other, corrupt).unwrap_err();
+            assert!(matches!(error, BackendError::Format { found, supported: 2 } if found == version), "{error}");
+            assert_eq!((error.code(), error.action()), ("state_format", Action::Stop));
+        }
+        for broken in [&bytes[..0], &bytes[..1], &bytes[..41], &bytes[..48], &[&bytes[..], b"\0"].concat()] {
+            let error = Applied::decode(broken, corrupt).unwrap_err();
+            assert!(matches!(error, BackendError::Corrupt { .. }), "{broken:?}: {error}");
         }
     }
 }

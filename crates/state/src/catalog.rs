@@ -33,7 +33,7 @@ use crate::{
 pub const STATE_FORMAT: u32 = 2;
 
 /// The first version of the state machine: the one in force until a command raises it.
-pub const FIRST_VERSION: u32 = 1;
+pub const FIRST_VERSION: u32 = thalweg_types::command::FIRST_VERSION as u32;
 
 const META_LEN: usize = 40;
 

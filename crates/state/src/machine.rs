@@ -5,7 +5,8 @@
 //! `savepoint`), transactions (`transaction`), deletes by prefix and their sweep (`clearing`), moves of bytes (`moves`),
 //! what the space's group must find again when the log has been freed (`group`), what readers of the log
 //! need to tell what its entries changed (`history`), versions of keys of keyspaces with history (`versions`,
-//! `prune`), Redis commands and the parts of hashes and streams (`redis`, `parts`), and reads of what is applied (`reads`). Does not own the
+//! `prune`), Redis commands and the parts of hashes and streams (`redis`, `parts`), the hash over all that
+//! entries have done (`running_hash`), versions of the state machine itself (`upgrade`), views for digests (`digest_view`), and reads of what is applied (`reads`). Does not own the
 //! log, the order of entries, time, or the bytes of streams and large values.
 //!
 //! Time: what ends (`timed`, `leases`, `expire`) does so by the time of entries; reads hide it by a time of their
@@ -29,6 +30,7 @@ mod clearing;
 mod commit;
 mod compaction;
 mod consumers;
+mod digest_view;
 mod entry;
 mod error;
 mod expire;
@@ -43,12 +45,14 @@ mod producers;
 mod prune;
 mod reads;
 mod redis;
+mod running_hash;
 mod savepoint;
 mod staged;
 mod time;
 mod timed;
 mod transaction;
 mod transaction_scan;
+mod upgrade;
 mod versions;
 
 use std::{
@@ -56,7 +60,7 @@ use std::{
     ops::ControlFlow,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -73,6 +77,7 @@ pub use history::Verdicts;
 pub(crate) use parts::{name_of as name_of_part, parts_range as range_of_parts};
 pub(crate) use staged::Changes;
 pub use time::{AttachedKey, LeaseInfo, ReadTime};
+pub use upgrade::KNOWN_VERSION;
 
 use crate::{
     backend::{Applied, Backend, Direction, View},
@@ -84,6 +89,7 @@ use crate::{
     keys::KeyRange,
     liveness::{Liveness, LivenessTable},
     machine::{
+        digest_view::DigestView,
         entry::{Applier, Applying, Position},
         time::TimeOfReads,
     },
@@ -158,6 +164,10 @@ pub struct Machine {
     groups_woken: AtomicBool,
     /// How many wait for settlements: readers of this node, so it decides nothing but who is woken.
     settlement_waiters: AtomicUsize,
+    /// The highest version of the state machine that it carries out.
+    known_version: u16,
+    /// Asked for by the last digest command, and not taken yet.
+    digest_view: Mutex<Option<DigestView>>,
 }
 
 /// What readers see beside the backend, as of the last applied entry. Held for short copies only.
@@ -176,6 +186,8 @@ pub(crate) struct Published {
     counts: RwLock<BTreeMap<KeyspaceId, Counts>>,
     /// Whether parts of collections may wait to be removed.
     has_trash: AtomicBool,
+    /// The version of the state machine in force.
+    version: AtomicU16,
 }
 
 impl Published {
@@ -189,10 +201,18 @@ impl Machine {
     /// Loads the catalog, the stream heads and the segments' liveness: memory is bounded by the limits
     /// on keyspaces and streams and by the number of segments, not by what they hold.
     pub fn open(backend: Arc<dyn Backend>, options: MachineOptions) -> Result<Self, MachineError> {
+        Self::open_knowing(backend, options, KNOWN_VERSION)
+    }
+
+    /// As [`open`](Self::open), as a binary does that knows versions of the state machine up to `known`: for tests of
+    /// what nodes of different versions do.
+    #[doc(hidden)]
+    pub fn open_knowing(backend: Arc<dyn Backend>, options: MachineOptions, known: u16) -> Result<Self, MachineError> {
         let view = backend.view();
         let stored = Meta::load(&*view)?;
         let meta = stored.unwrap_or_default();
         let applied = backend.applied().unwrap_or_default();
+        upgrade::check_state(meta.version, known, applied.index)?;
         let streams = StreamTable::load(&*view, &meta)?;
         let clears = Arc::new(ClearTable::load(&*view)?);
         let counts = crate::counts::load(&*view)?;
@@ -207,6 +227,7 @@ impl Machine {
             clears: RwLock::new(clears.clone()),
             counts: RwLock::new(counts.clone()),
             has_trash: AtomicBool::new(parts::has_trash(&*view)?),
+            version: AtomicU16::default(),
         };
         if stored.is_none() && (backend.applied().is_some() || read(&published.streams).len() > 0) {
             return Err(MachineError::corrupt("meta row", &crate::keys::META, "missing"));
@@ -218,7 +239,7 @@ impl Machine {
         (applier.clears, applier.counts) = (clears, counts);
         applier.history_floor = history::load_floor(&*view)?;
         applier.histories = versions::load(&*view)?;
-        Ok(Self {
+        let machine = Self {
             backend,
             blobs: Arc::new(NoBlobs),
             options,
@@ -230,7 +251,11 @@ impl Machine {
             groups: Mutex::new(groups),
             groups_woken: AtomicBool::new(false),
             settlement_waiters: AtomicUsize::new(0),
-        })
+            known_version: known,
+            digest_view: Mutex::default(),
+        };
+        machine.show_version(meta.version);
+        Ok(machine)
     }
 
     /// Gives the machine the log that its pointers point into. Without one an entry that must look at a

@@ -213,6 +213,24 @@ impl Head {
         batch.put(&[&keys::stream_head(id)], &[scratch, self.name.as_bytes()]);
     }
 
+    /// True for a deleted stream of which nothing replicated is left: the head only waits until this node has reclaimed
+    /// its index entries.
+    pub(crate) fn is_leftover(&self) -> bool {
+        !self.is_live() && self.producers == 0
+    }
+
+    /// Appends the replicated form of the head: the fields that are functions of the committed entries.
+    pub(crate) fn encode_replicated(&self, out: &mut Vec<u8>) {
+        out.push(if self.is_live() { 0 } else { FLAG_DELETED });
+        self.config.get().encode(out);
+        for field in [self.start.0, self.next.0, self.end_bytes, self.last_time.0] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&self.producers.to_le_bytes());
+        out.extend_from_slice(&self.content.to_le_bytes());
+        out.extend_from_slice(self.name.as_bytes());
+    }
+
     pub(crate) fn decode(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
         let corrupt = |message| MachineError::corrupt("stream head", key, message);
         let head = Self::decode_fields(row).map_err(|malformed| corrupt(malformed.expected))?;

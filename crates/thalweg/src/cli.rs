@@ -112,6 +112,9 @@ pub enum Command {
     Import(Import),
     /// Write a stream or a keyspace to stdout or a file
     Export(Export),
+    /// Compare the state with that of another node, or look after its version
+    #[command(subcommand)]
+    State(crate::commands::state::State),
     /// Look into the log of a stopped node
     #[command(subcommand)]
     Log(LogCommand),
@@ -169,6 +172,7 @@ impl Command {
             Self::Export(args) => args.place.json,
             Self::Log(LogCommand::Verify(args) | LogCommand::Stats(args)) => args.json,
             Self::Log(LogCommand::Dump(args)) => args.log.json,
+            Self::State(args) => args.wants_json(),
             Self::Migrate(args) => args.json,
             Self::Backup(args) => args.wants_json(),
             Self::Restore(args) => args.json,

@@ -17,10 +17,13 @@
 //!            | 10 | keyspace u32                                            drop keyspace
 //!            | 11 | max u32                                                 sweep rows of deleted prefixes
 //!            | 25 | max u32                                                forget versions of keys
+//!            | 26 | id u64                                                  keep a view for a digest, see `versions.rs`
+//!            | 27 | to u16                                                  raise the version in force
 //!            | 32 | stream u32 | producer id                                open a producer
 //!            | 48 to 63                                                     consumer groups, see `groups`
 //!            | 16 to 20 | ...                                               about time, see `time.rs`
 //!            | 64 | ...                                                     Redis commands, see `redis.rs`
+//!            | 254 | version u16 | command                                  a command that needs this version
 //! condition := keyspace u32 | key_len u32 | key | 0                         key is absent
 //!            | keyspace u32 | key_len u32 | key | 1                         key is present
 //!            | keyspace u32 | key_len u32 | key | 2 | revision u64          key is at the revision
@@ -58,10 +61,12 @@ mod keyspace_config;
 mod moves;
 mod operations;
 mod outcome;
+mod outcome_bytes;
 mod redis;
 mod stream_config;
 mod time;
 mod transaction;
+mod versions;
 
 use std::time::Duration;
 
@@ -86,6 +91,9 @@ pub use transaction::{
     FailedCondition, Got, OperationError, OperationResult, ScanPage, ScannedItem, Transacted, Transaction,
     TransactionBuilder,
 };
+pub use versions::{
+    FIRST_VERSION, Unwrapped, encode_digest, encode_raise_version, encode_versioned, unwrap, version_needed,
+};
 
 use crate::{
     ids::{KeyspaceId, Offset, StreamId},
@@ -108,8 +116,12 @@ const CONFIGURE_KEYSPACE: u8 = 9;
 const DROP_KEYSPACE: u8 = 10;
 const SWEEP: u8 = 11;
 const PRUNE_VERSIONS: u8 = 25;
+const DIGEST: u8 = 26;
+const RAISE_VERSION: u8 = 27;
 const OPEN_PRODUCER: u8 = 32;
 const REDIS: u8 = 64;
+/// A command that needs a version above the first: the version, and the command.
+const WRAPPED: u8 = 0xfe;
 
 /// A command that breaks a limit; nothing was proposed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -385,6 +397,16 @@ pub enum Command<'a> {
         /// Look at so many rows at most.
         max: u32,
     },
+    /// Keep a view of the state as of the end of this entry, for its digest.
+    Digest {
+        /// What the view is asked for by.
+        id: u64,
+    },
+    /// Raise the version of the state machine in force.
+    RaiseVersion {
+        /// The new version; a lower one than that in force counts as that.
+        to: u16,
+    },
     /// Give a producer a new epoch.
     OpenProducer {
         /// Of which stream.
@@ -448,6 +470,8 @@ impl<'a> Command<'a> {
                 let max = reader.u32("row count")?;
                 Ok(Self::PruneVersions { max, from: KeyspaceId(reader.u32("keyspace id")?) })
             }
+            DIGEST => Ok(Self::Digest { id: reader.u64("digest id")? }),
+            RAISE_VERSION => Ok(Self::RaiseVersion { to: reader.u16("version")? }),
             OPEN_PRODUCER => Ok(Self::OpenProducer {
                 stream: StreamId(reader.u32("stream id")?),
                 id: append::decode_producer_id(reader)?,
@@ -498,18 +522,27 @@ fn decode_name<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
 }
 
 /// Iterates over the commands of an entry's payload: each with the byte offset at which its own bytes
-/// begin, so that `payload offset + command offset + value_at` is a position in the segment.
+/// begin, so that `payload offset + command offset + value_at` is a position in the segment. Of a command that needs a
+/// version above the first they are those of the inner command.
 #[derive(Clone, Debug)]
 pub struct Commands<'a> {
     reader: Reader<'a>,
     failed: bool,
+    version: u16,
 }
 
 impl<'a> Commands<'a> {
     /// Over an entry's payload.
     #[must_use]
     pub fn new(payload: &'a [u8]) -> Self {
-        Self { reader: Reader::at(payload, 0), failed: false }
+        Self { reader: Reader::at(payload, 0), failed: false, version: FIRST_VERSION }
+    }
+
+    /// The version of the state machine that the command given last is wrapped for.
+    #[inline]
+    #[must_use]
+    pub fn version(&self) -> u16 {
+        self.version
     }
 }
 
@@ -522,7 +555,10 @@ impl<'a> Iterator for Commands<'a> {
         }
         let command = self.reader.u32("command length").and_then(|len| {
             let at = self.reader.position();
-            Ok((at, self.reader.take(len as usize, "command")?))
+            let framed = self.reader.take(len as usize, "command")?;
+            let Unwrapped { version, bytes } = unwrap(framed);
+            self.version = version;
+            Ok((at + framed.len() - bytes.len(), bytes))
         });
         self.failed = command.is_err();
         Some(command)

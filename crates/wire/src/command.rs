@@ -5,7 +5,7 @@
 
 use thalweg_types::{
     Action, Classified, Durability,
-    command::{BlindPut, Command, Commit, Expect, GroupCommand, TimeCommand, Write},
+    command::{BlindPut, Command, Commit, Expect, GroupCommand, TimeCommand, Write, unwrap},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_RECORD_BYTES, MAX_VALUE_BYTES},
     record::Malformed,
 };
@@ -100,12 +100,14 @@ impl<'a> ClientCommand<'a> {
         if bytes.len() > MAX_COMMAND_BYTES {
             return Err(CommandRefused::TooLarge);
         }
-        if let Some(BlindPut { key, value, .. }) = BlindPut::decode(bytes) {
+        // The version that it needs is checked by whoever proposes it: only the node knows the one in force.
+        let inner = unwrap(bytes).bytes;
+        if let Some(BlindPut { key, value, .. }) = BlindPut::decode(inner) {
             check_key(key)?;
             check_value(value)?;
             return Ok(Self { bytes, at_none: AtNone::Allowed, brings_data: true });
         }
-        let (at_none, brings_data) = match &Command::decode(bytes)? {
+        let (at_none, brings_data) = match &Command::decode(inner)? {
             Command::Commit(commit) => check_commit(commit)?,
             Command::Transaction(transaction) => {
                 let mut conditions = 0;
@@ -142,10 +144,12 @@ impl<'a> ClientCommand<'a> {
             Command::Sweep { .. }
             | Command::ForgetProducers { .. }
             | Command::PruneVersions { .. }
+            | Command::Digest { .. }
+            | Command::RaiseVersion { .. }
             | Command::Redis(_)
             | Command::Time(TimeCommand::Expire { .. } | TimeCommand::Forget { .. })
             | Command::Group(GroupCommand::Fetch(_)) => {
-                return Err(CommandRefused::NotForClients { kind: bytes.first().copied().unwrap_or_default() });
+                return Err(CommandRefused::NotForClients { kind: inner.first().copied().unwrap_or_default() });
             }
         };
         Ok(Self { bytes, at_none, brings_data })
@@ -154,7 +158,7 @@ impl<'a> ClientCommand<'a> {
     /// The command, decoded.
     #[must_use]
     pub fn command(&self) -> Command<'a> {
-        Command::decode(self.bytes).expect("checked when it was taken")
+        Command::decode(unwrap(self.bytes).bytes).expect("checked when it was taken")
     }
 
     /// The level at which to propose it if `wanted` is asked for.
@@ -270,8 +274,9 @@ mod tests {
         command::{
             AppendTerms, CommandError, CommitBuilder, Deadline, KeyspaceConfig, ProducerStamp, StreamConfig,
             TransactionBuilder, encode_append, encode_append_with, encode_create_keyspace, encode_create_stream,
-            encode_delete, encode_expire, encode_forget_producers, encode_grant_lease, encode_open_producer, encode_put,
-            encode_put_until, encode_sweep, encode_trim_stream,
+            encode_delete, encode_digest, encode_expire, encode_forget_producers, encode_grant_lease,
+            encode_open_producer, encode_put, encode_put_until, encode_raise_version, encode_sweep, encode_trim_stream,
+            encode_versioned,
             groups::{Settlement, encode_ack, encode_fetch, encode_seek},
         },
         record::RecordBatch,
@@ -296,6 +301,31 @@ mod tests {
         let mut batch = RecordBatch::new();
         payloads.iter().for_each(|payload| batch.push_payload(payload).unwrap());
         batch
+    }
+
+    #[test]
+    fn a_wrapped_command_is_checked_like_the_one_in_it_and_goes_on_with_its_wrapper() {
+        let wrap = |inner: &[u8]| infallible(|out| encode_versioned(out, 2, |out| out.extend_from_slice(inner)));
+        let put = wrap(&encoded(|out| encode_put(out, KS, b"key", b"value")));
+        assert_eq!(checked(&put), (AtNone::Allowed, true));
+        assert!(matches!(ClientCommand::check(&put).unwrap().command(), Command::Commit(_)));
+        let refused = |command: &[u8]| ClientCommand::check(command).unwrap_err();
+        let long = wrap(&infallible(|out| {
+            out.extend_from_slice(&[1, 0, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0, 0, 0]);
+            out.extend_from_slice(&(MAX_KEY_BYTES as u32 + 1).to_le_bytes());
+            out.resize(out.len() + MAX_KEY_BYTES + 1, b'k');
+        }));
+        assert_eq!(refused(&long), CommandRefused::KeyTooLong { got: MAX_KEY_BYTES + 1 });
+        assert!(matches!(refused(b"\xfe\x01\0\x05\x01\0\0\0"), CommandRefused::Malformed(_)));
+        for (kind, own) in [
+            (26, infallible(|out| encode_digest(out, 1))),
+            (27, infallible(|out| encode_raise_version(out, 1))),
+            (11, infallible(|out| encode_sweep(out, 1))),
+        ] {
+            for command in [wrap(&own), own] {
+                assert_eq!(refused(&command), CommandRefused::NotForClients { kind });
+            }
+        }
     }
 
     fn checked(bytes: &[u8]) -> (AtNone, bool) {

@@ -54,6 +54,8 @@ pub fn put_outcome(
             | Outcome::TooMany { .. }
             | Outcome::CannotConfigure { .. }
             | Outcome::Malformed(_)
+            | Outcome::VersionNotInForce { .. }
+            | Outcome::Version { .. }
             | Outcome::Redis(_)
             | Outcome::Reclaimed { .. }
             | Outcome::Expired { .. },

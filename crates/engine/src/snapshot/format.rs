@@ -6,7 +6,7 @@
 //! chunk  := magic "TWSN" | version u8 | kind u8 | compression u8 | 0 u8 | number u64
 //!         | stored u32 | plain u32 | chain u32 | crc u32 | so many stored bytes         32 bytes and those
 //! begin  := part u8 | node u64 | since u64 | applied | before
-//! applied := lsn u64 | term u64 | index u64 | revision u64 | time u64
+//! applied := lsn u64 | term u64 | index u64 | revision u64 | time u64 | running_hash u64
 //! before := term u64 | index u64 | time u64
 //! row    := 0 | key_len u16 | value_len u32 | key | value
 //!         | 1 | key_len u16 | value_len u32 | bytes_len u32 | key | value | bytes
@@ -23,12 +23,12 @@ use thalweg_types::{
 };
 
 pub(crate) const MAGIC: [u8; 4] = *b"TWSN";
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 pub(crate) const HEADER_BYTES: usize = 32;
-pub(crate) const BEGIN_BYTES: usize = 1 + 8 + 8 + 40 + 24;
+pub(crate) const BEGIN_BYTES: usize = 1 + 8 + 8 + 48 + 24;
 pub(crate) const END_BYTES: usize = 40;
 
-const _: () = assert!(BEGIN_BYTES == 81);
+const _: () = assert!(BEGIN_BYTES == 89);
 
 /// How the chunks of a snapshot are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -104,7 +104,7 @@ pub struct SnapshotInfo {
 
 impl SnapshotInfo {
     pub(crate) fn encode(&self) -> [u8; BEGIN_BYTES] {
-        let Applied { lsn, term, index, revision, time } = self.applied;
+        let Applied { lsn, term, index, revision, time, running_hash } = self.applied;
         let numbers = [
             self.node.0,
             self.since.0,
@@ -113,6 +113,7 @@ impl SnapshotInfo {
             index.0,
             revision.0,
             time.0,
+            running_hash,
             self.before.term.0,
             self.before.index.0,
             self.before.time.0,
@@ -143,6 +144,7 @@ impl SnapshotInfo {
             index: Index(next()?),
             revision: Revision(next()?),
             time: SpaceTime(next()?),
+            running_hash: next()?,
         };
         let before = EntryId { term: Term(next()?), index: Index(next()?), time: SpaceTime(next()?) };
         let in_order = since <= applied.lsn && applied.lsn.0 < thalweg_log::format::MAX_NUMBER;
@@ -372,7 +374,7 @@ mod tests {
             chain: 6,
             crc: 7,
         };
-        let bytes = b"TWSN\x01\x02\x02\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x05\0\0\0\x06\0\0\0\x07\0\0\0";
+        let bytes = b"TWSN\x02\x02\x02\0\x03\0\0\0\0\0\0\0\x04\0\0\0\x05\0\0\0\x06\0\0\0\x07\0\0\0";
         assert_eq!(header.encode(), *bytes);
         assert_eq!(ChunkHeader::decode(bytes), Some(header));
         let mut out = Vec::new();
@@ -391,8 +393,14 @@ mod tests {
     #[test]
     fn what_is_encoded_comes_back_and_anything_shorter_does_not() {
         let id = EntryId { term: Term(2), index: Index(3), time: SpaceTime(4) };
-        let applied =
-            Applied { lsn: Lsn(9), term: Term(1), index: Index(2), revision: Revision(3), time: SpaceTime(4) };
+        let applied = Applied {
+            lsn: Lsn(9),
+            term: Term(1),
+            index: Index(2),
+            revision: Revision(3),
+            time: SpaceTime(4),
+            running_hash: 5,
+        };
         let info = SnapshotInfo { kind: PartKind::Increment, node: NodeId(7), since: Lsn(5), applied, before: id };
         assert_eq!(SnapshotInfo::decode(&info.encode()), Some(info));
         assert_eq!(SnapshotInfo::decode(&info.encode()[1..]), None);

@@ -456,6 +456,13 @@ impl Replay<'_> {
             );
             return Err(does_not_follow(part, what));
         }
+        if applied.running_hash != info.applied.running_hash {
+            let what = format!(
+                "its entries led to a running hash of {:016x} there, and of {:016x} here",
+                info.applied.running_hash, applied.running_hash
+            );
+            return Err(does_not_follow(part, what));
+        }
         // What lies between the last entry and its end is the old node's own.
         self.lsn = match self.to {
             RestoreTo::Lsn(lsn) => info.applied.lsn.min(lsn),

@@ -18,4 +18,5 @@ mod redis_oracle;
 mod repair;
 mod snapshot;
 mod space;
+mod state_digest;
 mod watch_bounds;

@@ -316,11 +316,11 @@ fn the_format_is_pinned() {
     let full = take(&db, Compression::None, None);
     let since = survey(&full[..]).unwrap().info.applied.lsn;
     fill(&db, 4);
-    golden("snapshot-full-v1.tws", &full);
-    golden("snapshot-increment-v1.tws", &take(&db, Compression::None, Some(since)));
+    golden("snapshot-full-v2.tws", &full);
+    golden("snapshot-increment-v2.tws", &take(&db, Compression::None, Some(since)));
     // Compressed bytes may differ from one version of a library to the next, but must stay readable.
     for compression in [Compression::Lz4, Compression::Zstd] {
-        let path = format!("tests/golden/snapshot-{}-v1.tws", compression.name());
+        let path = format!("tests/golden/snapshot-{}-v2.tws", compression.name());
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
         if std::env::var_os("THALWEG_BLESS").is_some() {
             fs::write(&path, take(&db, compression, None)).unwrap();
@@ -329,6 +329,14 @@ fn the_format_is_pinned() {
         let verified = verify(&stored[..]).unwrap();
         assert_eq!(verified.totals, verify(&take(&db, Compression::None, None)[..]).unwrap().totals);
     }
+}
+
+/// Format 1 had no running hash.
+#[test]
+fn a_snapshot_of_format_1_is_refused_as_such() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/snapshot-full-v1.tws");
+    let error = verify(&fs::read(path).unwrap()[..]).unwrap_err();
+    assert!(matches!(error, SnapshotReadError::Version { found: 1, supported: 2 }), "{error}");
 }
 
 fn golden(name: &str, bytes: &[u8]) {

@@ -13,6 +13,7 @@ mod past;
 mod push;
 mod simple;
 mod snapshots;
+mod state;
 mod streams;
 mod subjects;
 mod transactions;

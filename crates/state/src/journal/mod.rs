@@ -80,10 +80,7 @@ impl<B: Backend> Journaled<B> {
         let backend = open(Arc::new(InJournal))?;
         let mut batch = WriteBatch::new();
         let file = JournalFile::open(disk, &options.dir, &mut |payload| {
-            let applied = decode(payload, &mut batch).ok_or_else(|| BackendError::Corrupt {
-                what: "the journal".to_owned(),
-                message: "a record with a valid checksum does not decode".to_owned(),
-            })?;
+            let applied = decode(payload, &mut batch)?;
             let is_new = backend.applied().is_none_or(|known| known.lsn < applied.lsn);
             if is_new { backend.apply(&batch, applied) } else { Ok(()) }
         })?;
@@ -166,7 +163,7 @@ impl<B: Backend> Backend for Journaled<B> {
     }
 }
 
-/// `applied` (41 bytes), then per change: key length, value length or `u32::MAX` for a delete, key, value.
+/// `applied` (49 bytes), then per change: key length, value length or `u32::MAX` for a delete, key, value.
 fn encode(batch: &WriteBatch, applied: Applied, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&applied.encode());
@@ -182,9 +179,19 @@ fn encode(batch: &WriteBatch, applied: Applied, out: &mut Vec<u8>) {
     }
 }
 
-fn decode(payload: &[u8], batch: &mut WriteBatch) -> Option<Applied> {
+fn decode(payload: &[u8], batch: &mut WriteBatch) -> Result<Applied, BackendError> {
+    let corrupt = || BackendError::Corrupt {
+        what: "the journal".to_owned(),
+        message: "a record with a valid checksum does not decode".to_owned(),
+    };
+    let (applied, changes) = payload.split_at_checked(Applied::ENCODED_BYTES).unwrap_or((payload, b""));
+    let applied = Applied::decode(applied, corrupt)?;
+    decode_changes(changes, batch).ok_or_else(corrupt)?;
+    Ok(applied)
+}
+
+fn decode_changes(mut rest: &[u8], batch: &mut WriteBatch) -> Option<()> {
     batch.clear();
-    let (applied, mut rest) = payload.split_at_checked(Applied::ENCODED_BYTES)?;
     while !rest.is_empty() {
         let (key_len, value_len);
         (key_len, rest) = take_u32(rest)?;
@@ -198,7 +205,7 @@ fn decode(payload: &[u8], batch: &mut WriteBatch) -> Option<Applied> {
             batch.put(&[key], &[value]);
         }
     }
-    Applied::decode(applied)
+    Some(())
 }
 
 fn take_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {

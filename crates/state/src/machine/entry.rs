@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_types::{
     BlobRef, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
-    command::{Command, Commands, HistoryFloor, Outcome, TimeCommand},
+    command::{Command, Commands, FIRST_VERSION, HistoryFloor, Outcome, TimeCommand},
     record::Malformed,
 };
 
@@ -29,12 +29,13 @@ use crate::{
     machine::{
         Entry, Machine, MachineError, admin, clearing, commit,
         consumers::{self, Claims},
-        expire, history, keyspace_admin, leases, lock,
+        digest_view, expire, history, keyspace_admin, leases, lock,
         producers::{self, CheckedProducers},
         prune, read, redis,
+        running_hash::RunningHash,
         savepoint::UndoList,
         staged::Staged,
-        transaction, write,
+        transaction, upgrade, write,
     },
     streams::Head,
     versions::HistoryRow,
@@ -96,6 +97,9 @@ pub(crate) struct Applier {
     pub(crate) histories: BTreeMap<KeyspaceId, HistoryRow>,
     /// Where in its segment the payload of the current entry begins.
     pub(crate) payload_at: u32,
+    running_hash: RunningHash,
+    /// By the current record.
+    pub(crate) digest_wanted: Option<u64>,
     scratch: Vec<u8>,
 }
 
@@ -146,6 +150,8 @@ impl Applier {
             history_floor: HistoryFloor::default(),
             histories: BTreeMap::new(),
             payload_at: 0,
+            running_hash: RunningHash::default(),
+            digest_wanted: None,
             scratch: Vec::new(),
         }
     }
@@ -185,6 +191,9 @@ impl<'m> Applying<'m> {
             applied.term = term;
             applied.index = index;
             applied.time = applied.time.max(time);
+            applier.running_hash.begin_entry(&applied);
+        } else {
+            applier.running_hash.begin_local();
         }
         applier.staged.clear();
         for generation in machine.take_forgotten() {
@@ -261,8 +270,20 @@ impl<'m> Applying<'m> {
     /// Hands everything to the backend as one batch, then shows it to readers. Deleted prefixes are shown
     /// before it: a reader goes by them once its view has the revision.
     pub(crate) fn finish(mut self) -> Result<(), MachineError> {
-        let Applier { staged, pending, liveness, meta, stored_meta, applied, scratch, clears, counts, .. } =
-            self.applier;
+        let Applier {
+            staged,
+            pending,
+            liveness,
+            meta,
+            stored_meta,
+            applied,
+            scratch,
+            clears,
+            counts,
+            running_hash,
+            digest_wanted,
+            ..
+        } = self.applier;
         let batch = staged.batch();
         if *stored_meta != Some(*meta) {
             meta.write(batch);
@@ -288,7 +309,14 @@ impl<'m> Applying<'m> {
             let before = read(&published.clears).clone();
             published.show_clears(Arc::new(before.with_added(&pending.clears)));
         }
+        self.applied.running_hash = running_hash.finish(self.applied.running_hash, &pending.heads, batch)?;
         self.machine.backend.apply(batch, self.applied)?;
+        if stored_meta.is_none_or(|stored| stored.version != meta.version) {
+            self.machine.show_version(meta.version);
+        }
+        if let Some(id) = digest_wanted.take() {
+            self.machine.keep_digest_view(id);
+        }
         *stored_meta = Some(*meta);
         *applied = self.applied;
         if !pending.clears.is_empty() {
@@ -332,9 +360,19 @@ pub(crate) fn apply_commands(
 ) -> Result<(), MachineError> {
     applying.applier.verdict.clear();
     applying.applier.payload_at = entry.at.offset;
-    for (number, framed) in Commands::new(entry.payload).enumerate() {
+    let before = outcomes.len();
+    let mut commands = Commands::new(entry.payload);
+    for number in 0.. {
+        let Some(framed) = commands.next() else { break };
         let outcome = match framed {
             Ok((command_at, bytes)) => {
+                if commands.version() > FIRST_VERSION
+                    && let Some(refusal) = upgrade::gate(applying, commands.version())?
+                {
+                    applying.judge(number, bytes, applying.applied.revision);
+                    outcomes.push(refusal);
+                    continue;
+                }
                 let at = LogPosition { offset: entry.at.offset + command_at as u32, ..entry.at };
                 if let Some(revision) = commit::apply_blind_put(applying, bytes, at) {
                     outcomes.push(Outcome::Committed { revision, appends: Vec::new() });
@@ -349,6 +387,7 @@ pub(crate) fn apply_commands(
         };
         outcomes.push(outcome);
     }
+    applying.applier.running_hash.add_outcomes(&outcomes[before..]);
     history::write_rows(applying, entry);
     Ok(())
 }
@@ -369,6 +408,8 @@ fn run(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Result<Out
         Ok(Command::TrimStream { stream, before }) => admin::trim_stream(applying, stream, before),
         Ok(Command::ForgetProducers { stream, max }) => admin::forget_producers(applying, stream, max),
         Ok(Command::PruneVersions { from, max }) => prune::prune(applying, from, max),
+        Ok(Command::Digest { id }) => Ok(digest_view::ask(applying, id)),
+        Ok(Command::RaiseVersion { to }) => upgrade::raise(applying, to).map_err(Refused::Failed),
         Ok(Command::OpenProducer { stream, id }) => producers::open(applying, stream, id),
         Ok(Command::Group(command)) => consumers::apply(applying, command),
         Ok(Command::Redis(commands)) => redis::apply(applying, commands, at),

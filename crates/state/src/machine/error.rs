@@ -1,6 +1,6 @@
 //! What can go wrong in the state machine. Outcomes of commands are not errors and not in here.
 
-use thalweg_types::{Action, Classified, Lsn, Offset, StreamId};
+use thalweg_types::{Action, Classified, Index, Lsn, Offset, StreamId};
 
 use crate::{backend::BackendError, blobs::BlobUnreadable};
 
@@ -28,6 +28,32 @@ pub enum MachineError {
         found: u32,
         /// What this version reads.
         supported: u32,
+    },
+    /// An entry needs a version of the state machine that this binary does not know.
+    #[error(
+        "entry {entry} needs version {needed} of the state machine, and this binary knows versions up to {known}: upgrade \
+         this node; nothing of the entry was applied"
+    )]
+    EntryNeedsUpgrade {
+        /// The entry.
+        entry: Index,
+        /// The version that it needs.
+        needed: u16,
+        /// The highest version that this binary knows.
+        known: u16,
+    },
+    /// The state is of a version of the state machine that this binary does not know.
+    #[error(
+        "version {in_force} of the state machine is in force since entry {entry} or before, and this binary knows versions \
+         up to {known}: upgrade this node"
+    )]
+    StateNeedsUpgrade {
+        /// The last entry that is applied.
+        entry: Index,
+        /// The version in force.
+        in_force: u32,
+        /// The highest version that this binary knows.
+        known: u16,
     },
     /// A record was given that the state has applied already.
     #[error("record below LSN {next_lsn} was applied before: the state is at LSN {applied}")]
@@ -69,6 +95,7 @@ impl Classified for MachineError {
             Self::Backend(error) => error.code(),
             Self::Corrupt { .. } => "state_corrupt",
             Self::Format { .. } => "state_format",
+            Self::EntryNeedsUpgrade { .. } | Self::StateNeedsUpgrade { .. } => "needs_upgrade",
             Self::AlreadyApplied { .. } => "already_applied",
             Self::Unaddressable { .. } => "unaddressable",
             Self::Blob(_) => "log_read",

@@ -157,10 +157,14 @@ impl Staged {
     }
 
     /// Puts a value in the place of the last change of its key, if that is a put of as many bytes: commands that add
-    /// to one stream change its row again and again. Returns the number of the change and the value before.
+    /// to one stream change its row again and again. Both rows have the same form, so it does not depend on where the
+    /// value of the key is stored. Returns the number of the change and the value before.
     pub(crate) fn put_in_place(&mut self, key: &[u8], value: &[u8]) -> Option<(u32, Box<[u8]>)> {
         let number = self.index()?.find(&self.batch, key)?;
         let Some(Change::Put(_, before)) = self.batch.change(number) else { return None };
+        if before.first() != value.first() {
+            return None;
+        }
         let before = before.into();
         self.batch.put_again(number, value).then_some((number, before))
     }

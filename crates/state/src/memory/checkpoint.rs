@@ -5,13 +5,14 @@
 //!
 //! ```text
 //! checkpoint := header frame* end
-//! header     := "THWGMEM1" | lsn u64 | term u64 | index u64 | revision u64 | time u64 | 0 u32 | crc u32
+//! header     := "THWGMEM2" | lsn u64 | term u64 | index u64 | revision u64 | time u64 | running_hash u64
+//!             | 0 u32 | crc u32
 //! frame      := len u32 | number u32 | crc u32 | len bytes          1 <= len <= FRAME_PAYLOAD_BYTES
 //! end        := u32::MAX | number u32 | crc u32 | pairs u64 | payload_bytes u64
 //! payload    := all frames' bytes in order := pair*                  a pair may span frames
 //! pair       := key_len u32 | value_len u32 | key | value            ascending keys, no duplicates
 //! ```
-//! Little-endian. The header's crc covers the 52 bytes before it; a frame's covers `len`, `number` and
+//! Little-endian. The header's crc covers the 60 bytes before it; a frame's covers `len`, `number` and
 //! what follows the crc. Frames are numbered from 0, the end included. Nothing follows the end.
 //!
 //! A checkpoint is written to `checkpoint.tmp`, synced, renamed to `checkpoint`, and the directory is
@@ -24,14 +25,17 @@ use std::io;
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
 use thalweg_disk::{Disk, File};
-use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
 
 use crate::backend::{Applied, BackendError};
 
 const FILE: &str = "checkpoint";
 const TMP_FILE: &str = "checkpoint.tmp";
-const MAGIC: [u8; 8] = *b"THWGMEM1";
-const HEADER_BYTES: usize = 56;
+const MAGIC: [u8; 8] = *b"THWGMEM2";
+/// Of checkpoints without a running hash.
+const MAGIC_V1: [u8; 8] = *b"THWGMEM1";
+const HEADER_BYTES: usize = 64;
+/// What the header's checksum covers.
+const CHECKED_BYTES: usize = 60;
 const FRAME_HEADER_BYTES: usize = 12;
 /// A frame with its header is one write of 64 KiB.
 const FRAME_PAYLOAD_BYTES: usize = 64 * 1024 - FRAME_HEADER_BYTES;
@@ -39,7 +43,7 @@ const PAIR_HEADER_BYTES: usize = 8;
 const END_MARK: u32 = u32::MAX;
 const END_PAYLOAD_BYTES: usize = 16;
 
-const _: () = assert!(MAGIC.len() + 5 * 8 + 4 + 4 == HEADER_BYTES);
+const _: () = assert!(MAGIC.len() + 6 * 8 + 4 == CHECKED_BYTES && CHECKED_BYTES + 4 == HEADER_BYTES);
 const _: () = assert!((FRAME_PAYLOAD_BYTES as u32) < END_MARK);
 
 /// What a checkpoint holds besides its pairs.
@@ -123,12 +127,11 @@ impl<'a> FrameWriter<'a> {
     fn header(&mut self, applied: Applied) -> io::Result<()> {
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&MAGIC);
-        let fields = [applied.lsn.0, applied.term.0, applied.index.0, applied.revision.0, applied.time.0];
-        for (slot, field) in header[8..48].chunks_exact_mut(8).zip(fields) {
+        for (slot, field) in header[MAGIC.len()..].chunks_exact_mut(8).zip(applied.fields()) {
             slot.copy_from_slice(&field.to_le_bytes());
         }
-        let crc = crc32c(&[&header[..52]]);
-        header[52..].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c(&[&header[..CHECKED_BYTES]]);
+        header[CHECKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         self.file.write_all_at(&header, 0)?;
         self.at = HEADER_BYTES as u64;
         Ok(())
@@ -200,18 +203,14 @@ struct FrameReader<'a> {
 impl FrameReader<'_> {
     fn header(&mut self) -> Result<Applied, BackendError> {
         let header: [u8; HEADER_BYTES] = self.read()?;
+        if header[..8] == MAGIC_V1 {
+            return Err(BackendError::Format { found: 1, supported: Applied::VERSION });
+        }
         if header[..8] != MAGIC {
             return Err(self.corrupt(format!("not a checkpoint of this version: begins with {:02x?}", &header[..8])));
         }
-        self.check(u32_at(&header, 52), crc32c(&[&header[..52]]))?;
-        let field = |number: usize| u64_at(&header, 8 + 8 * number);
-        Ok(Applied {
-            lsn: Lsn(field(0)),
-            term: Term(field(1)),
-            index: Index(field(2)),
-            revision: Revision(field(3)),
-            time: SpaceTime(field(4)),
-        })
+        self.check(u32_at(&header, CHECKED_BYTES), crc32c(&[&header[..CHECKED_BYTES]]))?;
+        Ok(Applied::of_fields(std::array::from_fn(|number| u64_at(&header, 8 + 8 * number))))
     }
 
     fn frame(&mut self, payload: &mut Vec<u8>) -> Result<Frame, BackendError> {

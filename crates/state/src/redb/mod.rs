@@ -138,8 +138,7 @@ impl Store for RedbStore {
 
     fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let bytes = guard("reading how far the state is", || self.meta(APPLIED))?;
-        let decode = |bytes: Vec<u8>| Applied::decode(&bytes).ok_or_else(|| corrupt("`applied` does not decode"));
-        bytes.map(decode).transpose()
+        bytes.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
     }
 
     fn persist(&self, changes: &mut dyn Iterator<Item = Change<'_>>, applied: Applied) -> Result<u64, BackendError> {

@@ -164,7 +164,7 @@ impl Store for SqliteStore {
         let row = |row: &rusqlite::Row<'_>| row.get::<_, Vec<u8>>(0);
         let found = writer.query_row("SELECT value FROM meta WHERE name = 'applied'", [], row);
         let found = found.optional().map_err(failed("read"))?;
-        found.map(|bytes| Applied::decode(&bytes).ok_or_else(|| corrupt("`applied` does not decode"))).transpose()
+        found.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
     }
 
     fn persist(&self, changes: &mut dyn Iterator<Item = Change<'_>>, applied: Applied) -> Result<u64, BackendError> {

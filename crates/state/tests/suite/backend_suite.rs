@@ -25,6 +25,7 @@ fn applied(number: u64) -> Applied {
         index: Index(number),
         revision: Revision(number * 2),
         time: SpaceTime(number * 1000),
+        running_hash: number * 7,
     }
 }
 

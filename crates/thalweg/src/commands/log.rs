@@ -265,6 +265,8 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
             }
             Command::Time(command) => others.push(about_time(&command)),
             Command::DropKeyspace { keyspace } => others.push(format!("drop keyspace {keyspace}")),
+            Command::Digest { id } => others.push(format!("digest {id}")),
+            Command::RaiseVersion { to } => others.push(format!("raise the version in force to {to}")),
             Command::Sweep { max } => others.push(format!("sweep {max} rows")),
             Command::CreateKeyspace { name, .. } => others.push(format!("create keyspace {name}")),
             Command::ConfigureKeyspace { keyspace, .. } => others.push(format!("configure keyspace {keyspace}")),

@@ -14,6 +14,7 @@ pub mod migrate;
 mod node;
 pub mod past;
 pub mod serve;
+pub mod state;
 mod stream;
 pub mod subjects;
 pub mod time;
@@ -64,6 +65,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Status(args) => node::status(&args.place),
         Command::Import(args) => import::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::State(args) => state::run(&args),
         Command::Log(args) => log::run(&args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Backup(args) => backup::run(&args),

@@ -10,7 +10,9 @@ use thalweg_engine::{
     Create, DEFAULT_STATS_KEYS, Database, Keyspace, Options, Order, ProducerInfo, ReadError, ScanRange, Stream,
     StreamInfo, Values, WriteError,
 };
-use thalweg_server::{GroupCall, commit_json, group_json, info_json, node_status, stats_json, transact_json};
+use thalweg_server::{
+    GroupCall, commit_json, digest_json, group_json, info_json, node_status, stats_json, transact_json, version_json,
+};
 use thalweg_types::{
     Durability, Offset, SpaceTime,
     command::{AppendTerms, CommandError, CommitBuilder, Expect, KeyspaceConfig, StreamConfig},
@@ -267,6 +269,24 @@ impl Target for Local {
 
     fn snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
         self.take_snapshot(ask, out)
+    }
+
+    fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
+        let report = self.database.state_view().digest(progress).map_err(|error| of_api(error.into()))?;
+        Ok(digest_json(&report))
+    }
+
+    fn last_state_digest(&self) -> Result<Value, Failure> {
+        Err(Failure::usage("--last needs a server: nobody else computes digests of a directory that is open here"))
+    }
+
+    fn state_version(&self) -> Result<Value, Failure> {
+        Ok(version_json(&self.database))
+    }
+
+    fn raise_version(&self, to: u16) -> Result<Value, Failure> {
+        self.database.raise_version(to).map_err(of_write)?;
+        self.state_version()
     }
 
     fn status(&self) -> Result<Value, Failure> {

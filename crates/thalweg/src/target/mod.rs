@@ -276,6 +276,18 @@ pub trait Target: time::TimeTarget + past::PastTarget {
     /// Takes a snapshot into a file.
     fn snapshot(&self, ask: &mut snapshot::SnapshotAsk<'_>, out: &mut snapshot::PartialFile) -> Result<(), Failure>;
 
+    /// The digest of the state; `progress` is told how many rows have been read, if that is known here.
+    fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure>;
+
+    /// The digest that was computed last.
+    fn last_state_digest(&self) -> Result<Value, Failure>;
+
+    /// The version of the state machine in force, and the highest one that the node knows.
+    fn state_version(&self) -> Result<Value, Failure>;
+
+    /// Raises the version of the state machine in force.
+    fn raise_version(&self, to: u16) -> Result<Value, Failure>;
+
     fn status(&self) -> Result<Value, Failure>;
     /// Ends cleanly; a directory is flushed, so that the next open is fast.
     fn close(self: Box<Self>) -> Result<(), Failure>;

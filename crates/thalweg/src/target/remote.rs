@@ -476,6 +476,26 @@ impl Target for Remote {
         self.take_snapshot(ask, out)
     }
 
+    fn state_digest(&self, _: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
+        let reply = self.write(Ask::send(Method::POST, "/v1/state/digest".to_owned(), b""), None)?;
+        serde_json::from_slice(&reply.body).map_err(|error| self.http.not_ours(&error.to_string()))
+    }
+
+    fn last_state_digest(&self) -> Result<Value, Failure> {
+        self.http.json(Ask::get("/v1/state/digest"))
+    }
+
+    fn state_version(&self) -> Result<Value, Failure> {
+        self.http.json(Ask::get("/v1/state/version"))
+    }
+
+    fn raise_version(&self, to: u16) -> Result<Value, Failure> {
+        let body = json!({ "to": to }).to_string();
+        let ask = Ask::send(Method::POST, "/v1/state/version".to_owned(), body.as_bytes());
+        let reply = self.write(ask.header("content-type", "application/json"), None)?;
+        serde_json::from_slice(&reply.body).map_err(|error| self.http.not_ours(&error.to_string()))
+    }
+
     fn status(&self) -> Result<Value, Failure> {
         self.http.json(Ask::get("/v1/status"))
     }

@@ -94,6 +94,47 @@ fn a_damaged_log_is_called_corrupt_with_file_and_place() {
     thalweg(&["log", "verify", "--data", data.to_str().unwrap()]).ok();
 }
 
+#[test]
+fn a_state_is_compared_by_its_digest_served_or_not() {
+    let root = tempfile::tempdir().unwrap();
+    let data = root.path().join("data");
+    let node = Node::start(&data);
+    node.cli(&["put", "users", "ada", "1815"]).ok();
+    assert!(node.cli(&["state", "digest", "--last"]).fails(3).contains("POST asks for one"));
+    let served = json(&node.cli(&["state", "digest", "--json"]).ok());
+    assert_eq!(json(&node.cli(&["state", "digest", "--last", "--json"]).ok()), served);
+    let words = node.cli(&["state", "digest"]).ok();
+    for part in ["running hash", "values", served["digest"].as_str().unwrap()] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    assert!(thalweg(&["state", "digest", "--data", data.to_str().unwrap()]).fails(5).contains("in use"));
+    node.stop();
+    let data = data.to_str().unwrap();
+    let stopped = json(&thalweg(&["state", "digest", "--data", data, "--json"]).ok());
+    assert_eq!((&stopped["digest"], &stopped["kinds"]), (&served["digest"], &served["kinds"]));
+    assert!(thalweg(&["state", "digest", "--data", data, "--last"]).fails(2).contains("needs a server"));
+    thalweg(&["state", "digest", "--data", root.path().to_str().unwrap()]).fails(3);
+}
+
+#[test]
+fn the_version_of_the_state_machine_is_shown_and_raised_no_further_than_the_node_knows() {
+    let root = tempfile::tempdir().unwrap();
+    let data = root.path().join("data");
+    let check = |place: &dyn Fn(&[&str]) -> Run| {
+        let version = json(&place(&["state", "version", "--json"]).ok());
+        assert_eq!(version["in_force"], 1);
+        let known = version["known"].as_u64().unwrap();
+        assert_eq!(json(&place(&["state", "raise-version", "1", "--json"]).ok()), version);
+        let unknown = (known + 1).to_string();
+        assert!(place(&["state", "raise-version", &unknown]).fails(2).contains("upgrade the node first"));
+        assert!(place(&["state", "version"]).ok().contains("in force"));
+    };
+    let node = Node::start(&data);
+    check(&|args| node.cli(args));
+    node.stop();
+    check(&|args| thalweg(&[args, &["--data", data.to_str().unwrap()]].concat()));
+}
+
 fn byte(path: &Path, at: u64) -> u8 {
     let mut byte = [0];
     std::fs::File::open(path).unwrap().read_exact_at(&mut byte, at).unwrap();

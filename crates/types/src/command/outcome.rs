@@ -94,6 +94,18 @@ pub enum Outcome {
     },
     /// Configured, trimmed or deleted.
     Done,
+    /// This version of the state machine is in force now.
+    Version {
+        /// The version.
+        in_force: u16,
+    },
+    /// The command needs a version of the state machine above the one in force. Nothing happened.
+    VersionNotInForce {
+        /// The version that the command needs.
+        needed: u16,
+        /// The version in force.
+        in_force: u16,
+    },
     /// Index entries or rows forgotten; `more` says whether some are left.
     Reclaimed {
         /// How many were forgotten, or looked at.

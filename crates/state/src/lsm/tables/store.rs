@@ -129,10 +129,10 @@ impl TableStore {
     pub fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let set = self.newest();
         match set.get(APPLIED_KEY)? {
-            Some(Found::Value(bytes)) => match Applied::decode(&bytes) {
-                Some(applied) => Ok(Some(applied)),
-                None => Err(corrupt(&self.tree.config.path, "the record of what was applied can't be read")),
-            },
+            Some(Found::Value(bytes)) => {
+                let corrupt = || corrupt(&self.tree.config.path, "the record of what was applied can't be read");
+                Applied::decode(&bytes, corrupt).map(Some)
+            }
             _ if set.is_empty() => Ok(None),
             _ => Err(corrupt(&self.tree.config.path, "no table says what was applied")),
         }

@@ -1,0 +1,134 @@
+//! Digests and versions of the state, through the engine.
+
+use std::sync::Arc;
+
+use thalweg_disk::SimDisk;
+use thalweg_engine::{
+    BackendKind, Database, DigestReport, Options, WriteError,
+    snapshot::{Compression, Part, RestoreTo, SnapshotOptions, restore_on, survey},
+    types::{
+        Classified, Durability, KeyspaceId,
+        command::{encode_put, encode_raise_version, encode_versioned},
+    },
+};
+use thalweg_log::Purpose;
+
+use crate::common::{batch, block_on, clock, simulated, small};
+
+/// Values inline and in the log, records, a trim.
+fn fill(db: &Database, from: u8) {
+    let (keyspace, stream) = (db.keyspace("k").unwrap(), db.stream("s").unwrap());
+    for number in from..from + 8 {
+        let value = vec![number; if number % 3 == 0 { 400 } else { 20 }];
+        keyspace.put(&[number % 5], &value).unwrap();
+        stream.append(&batch(&[value])).unwrap();
+    }
+    stream.trim(stream.info().unwrap().start.next()).unwrap();
+}
+
+fn opened(options: Options) -> (SimDisk, Database) {
+    let disk = SimDisk::new(1);
+    let db = Database::open_on(Arc::new(disk.clone()), clock(), 7, options).unwrap();
+    (disk, db)
+}
+
+/// What replicas compare: not where they are in their own logs, nor under which id they were asked.
+fn compared(report: &DigestReport) -> impl PartialEq + std::fmt::Debug {
+    let state = &report.state;
+    (state.applied.index, state.applied.revision, state.applied.running_hash, state.digest, state.kinds.clone())
+}
+
+#[test]
+fn options_maintenance_and_restarts_do_not_show() {
+    let base = small(BackendKind::Memory);
+    let run = |inline_value_bytes, restarts: bool| {
+        let options = Options { inline_value_bytes, ..base.clone() };
+        let (disk, mut db) = opened(options.clone());
+        for from in [0, 8, 16] {
+            fill(&db, from);
+            if restarts {
+                // Without closing, so that no entry is written for it.
+                drop(db);
+                db = Database::open_on(Arc::new(disk.clone()), clock(), 7, options.clone()).unwrap();
+            }
+        }
+        db.state_digest().unwrap()
+    };
+    let expected = run(256, false);
+    assert!(expected.state.rows > 8, "{expected:?}");
+    assert_eq!(compared(&run(0, false)), compared(&expected));
+    assert_eq!(compared(&run(1 << 20, false)), compared(&expected));
+    let restarted = [run(0, true), run(1 << 20, true)];
+    assert_eq!(compared(&restarted[0]), compared(&restarted[1]));
+}
+
+#[test]
+fn a_digest_is_of_its_entry_and_the_last_one_is_kept() {
+    let (_disk, db) = opened(small(BackendKind::Memory));
+    assert_eq!(db.last_state_digest(), None);
+    fill(&db, 0);
+    let first = db.state_digest().unwrap();
+    let before = db.stats();
+    assert_eq!(first.state.applied.index, before.applied_index, "the entry of the command is the last one");
+    assert_eq!(first.state.applied.running_hash, before.running_hash);
+    assert_eq!(db.last_state_digest(), Some(first.clone()));
+    let again = db.state_view().digest(&mut |_| {}).unwrap();
+    assert_eq!((again.state.digest, again.id), (first.state.digest, None));
+    let under_way = block_on(db.to_async().state_view(Durability::Disk)).unwrap();
+    let at = db.stats().applied_index;
+    fill(&db, 8);
+    let second = under_way.digest(&mut |_| {}).unwrap();
+    assert_eq!((second.state.applied.index, second.state.digest), (at, first.state.digest), "writes go on meanwhile");
+    assert!(second.id > first.id);
+    assert_eq!(db.last_state_digest(), Some(second));
+    assert_ne!(db.state_digest().unwrap().state.digest, first.state.digest);
+}
+
+#[test]
+fn a_restored_node_goes_on_with_the_running_hash() {
+    let db = simulated(&SimDisk::new(1), 5);
+    fill(&db, 0);
+    let take = |since| {
+        let options = SnapshotOptions { since, compression: Compression::None, ..SnapshotOptions::default() };
+        db.snapshot(&options).unwrap().into_bytes().unwrap()
+    };
+    let full = take(None);
+    let since = survey(&full[..]).unwrap().info.applied.lsn;
+    fill(&db, 8);
+    let increment = take(Some(since));
+    let parts = [Part::bytes("full", full), Part::bytes("increment", increment)];
+    let disk: Arc<dyn thalweg_disk::Disk> = Arc::new(SimDisk::new(2));
+    let clock: Arc<dyn thalweg_engine::types::Clock> = clock();
+    restore_on(&disk, &clock, 9, &parts, RestoreTo::End, &small(BackendKind::Memory), &mut |_| {}).unwrap();
+    let restored = Database::open_on(disk, clock, 3, small(BackendKind::Memory)).unwrap();
+    let [here, there] = [&restored, &db].map(|db| db.state_view().digest(&mut |_| {}).unwrap());
+    // The membership is that of the new node alone.
+    let kinds = |report: &DigestReport| -> Vec<_> {
+        report.state.kinds.iter().filter(|kind| kind.name != "membership").copied().collect()
+    };
+    assert_eq!(kinds(&here), kinds(&there));
+}
+
+#[test]
+fn a_version_that_the_node_does_not_know_is_refused_before_it_is_proposed() {
+    let (_disk, db) = opened(small(BackendKind::Memory));
+    fill(&db, 0);
+    let (known, before) = (db.known_version(), db.stats().applied_index);
+    assert_eq!(db.version_in_force(), 1);
+    let unknown = known + 1;
+    let error = db.raise_version(unknown).unwrap_err();
+    assert_eq!(error, WriteError::VersionUnknown { to: unknown, known });
+    assert_eq!(block_on(db.to_async().raise_version(unknown, Durability::Disk)).unwrap_err(), error);
+    let mut wrapped = Vec::new();
+    encode_versioned(&mut wrapped, unknown, |out| encode_put(out, KeyspaceId(1), b"k", b"v").unwrap());
+    let mut raise = Vec::new();
+    encode_raise_version(&mut raise, unknown);
+    for command in [wrapped, raise] {
+        let error = db.propose_command(&command, Purpose::Data, Durability::Os).unwrap_err();
+        assert_eq!(error, WriteError::VersionNotInForce { needed: unknown, in_force: 1 });
+        assert_eq!(error.code(), "version_not_in_force");
+    }
+    assert_eq!(db.stats().applied_index, before, "nothing was written");
+    assert_eq!(db.raise_version(1).unwrap(), 1);
+    assert_eq!(db.stats().applied_index.0, before.0 + 1);
+}

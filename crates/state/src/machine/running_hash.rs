@@ -1,0 +1,193 @@
+//! The running hash: over the outcomes and the replicated writes of every entry since the space began.
+//!
+//! Owns: which bytes of an entry go into the hash, and how. Does not own the forms of rows (`digest`), nor the bytes of
+//! outcomes (`thalweg_types`).
+//!
+//! ```text
+//! hash := (rotate_left(hash, 29) ^ (word + kind)) * 0x9e3779b185ebca87      for each word, modulo 2^64
+//!
+//! kind 1: term, index and time of the entry, three words; the time is the space's time at the entry
+//!      2: an outcome that says no more than *committed*: its revision
+//!      3: any other outcome: XXH3-64 of its bytes
+//!      4: a row that is put: XXH3-64 of its key
+//!      5: its form, if it is a value that does not end: the revision, and length + 2^32 * CRC-32C, two words
+//!      6: any other form: XXH3-64 of the form
+//!      7: a row that is deleted: XXH3-64 of its key
+//! ```
+//! The order is: the entry, the outcomes, the heads of streams by id (as put), and the writes of the batch.
+//!
+//! The hash is 0 before the first entry. A step is a bijection of the hash and of the word, so two replicas that differ in
+//! one word differ from there on.
+//!
+//! Writes are in the order in which the machine made them. Left out are node-local rows; the meta row and the membership,
+//! which follow from outcomes and are first written when this node begins; and deletes of stream heads, which happen when
+//! this node has reclaimed the last index entry.
+//!
+//! Invariants: computing it reads nothing, so it costs a put a few nanoseconds. Node-local records leave it as it is.
+//! Positions in the log are not part of it.
+
+use std::collections::BTreeMap;
+
+use thalweg_types::{StreamId, command::Outcome};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{
+    backend::{Applied, Change, WriteBatch},
+    digest::{LastingValue, Standing, lasting_value, replicated_row},
+    keys,
+    machine::MachineError,
+    row_kinds::RowKind,
+    streams::Head,
+};
+
+const ENTRY: u64 = 1;
+const COMMITTED: u64 = 2;
+const OUTCOME: u64 = 3;
+const KEY: u64 = 4;
+const LASTING: u64 = 5;
+const FORM: u64 = 6;
+const DELETED: u64 = 7;
+
+/// The first prime of the XXH family: odd, so that multiplying by it loses nothing.
+const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
+
+/// The running hash while a record is being applied.
+#[derive(Debug, Default)]
+pub(crate) struct RunningHash {
+    hash: u64,
+    is_entry: bool,
+    /// For bytes that have to be put together.
+    room: Vec<u8>,
+}
+
+impl RunningHash {
+    /// Begins a node-local record.
+    #[inline]
+    pub(crate) fn begin_local(&mut self) {
+        self.is_entry = false;
+    }
+
+    /// Begins an entry. `applied` has the entry's term, index and time, and the hash before it.
+    #[inline]
+    pub(crate) fn begin_entry(&mut self, applied: &Applied) {
+        (self.is_entry, self.hash) = (true, applied.running_hash);
+        for word in [applied.term.0, applied.index.0, applied.time.0] {
+            self.step(ENTRY, word);
+        }
+    }
+
+    /// Adds what came of the entry's commands, in order.
+    #[inline]
+    pub(crate) fn add_outcomes(&mut self, outcomes: &[Outcome]) {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Committed { revision, appends } if appends.is_empty() => self.step(COMMITTED, revision.0),
+                _ => self.add_made(OUTCOME, |bytes| outcome.encode_stable(bytes)),
+            }
+        }
+    }
+
+    /// Adds the stream heads and the batch of the record. Returns the running hash after it.
+    #[inline]
+    pub(crate) fn finish(
+        &mut self,
+        before: u64,
+        heads: &BTreeMap<StreamId, Option<Head>>,
+        batch: &WriteBatch,
+    ) -> Result<u64, MachineError> {
+        if !self.is_entry {
+            return Ok(before);
+        }
+        for (&id, head) in heads {
+            if let Some(head) = head.as_ref().filter(|head| !head.is_leftover()) {
+                self.add(KEY, &keys::stream_head(id));
+                self.add_made(FORM, |form| head.encode_replicated(form));
+            }
+        }
+        for change in batch.changes() {
+            match change {
+                Change::Put(key, row) => self.add_put(key, row)?,
+                Change::Delete(key) if is_hashed(RowKind::of(key)?) => self.add(DELETED, key),
+                Change::Delete(_) => {}
+            }
+        }
+        Ok(self.hash)
+    }
+
+    #[inline]
+    fn add_put(&mut self, key: &[u8], row: &[u8]) -> Result<(), MachineError> {
+        if !is_hashed(RowKind::of(key)?) {
+            return Ok(());
+        }
+        self.add(KEY, key);
+        match lasting_value(key, row) {
+            Some(LastingValue { revision, len, crc }) => {
+                self.step(LASTING, revision);
+                self.step(LASTING, u64::from(len) | u64::from(crc) << 32);
+            }
+            None => {
+                let mut standing = Ok(Standing::Replicated);
+                self.add_made(FORM, |form| standing = replicated_row(key, row, form));
+                debug_assert!(!matches!(standing, Ok(Standing::NodeLocal)));
+                standing?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn step(&mut self, kind: u64, word: u64) {
+        self.hash = (self.hash.rotate_left(29) ^ word.wrapping_add(kind)).wrapping_mul(PRIME);
+    }
+
+    #[inline]
+    fn add(&mut self, kind: u64, bytes: &[u8]) {
+        self.step(kind, xxh3_64(bytes));
+    }
+
+    fn add_made(&mut self, kind: u64, make: impl FnOnce(&mut Vec<u8>)) {
+        let mut room = std::mem::take(&mut self.room);
+        make(&mut room);
+        self.add(kind, &room);
+        room.clear();
+        room.shrink_to(MAX_KEPT_BYTES);
+        self.room = room;
+    }
+}
+
+/// Room that was larger is given back.
+const MAX_KEPT_BYTES: usize = 64 * 1024;
+
+/// True for rows whose puts and deletes count. Of a stream's head the fields in memory count instead, see
+/// [`RunningHash::finish`].
+#[inline]
+fn is_hashed(kind: RowKind) -> bool {
+    match kind {
+        RowKind::Value
+        | RowKind::Keyspace
+        | RowKind::Clear
+        | RowKind::Counts
+        | RowKind::Deadline
+        | RowKind::Lease
+        | RowKind::Attached
+        | RowKind::Producer
+        | RowKind::Consumers
+        | RowKind::Member
+        | RowKind::History
+        | RowKind::Version
+        | RowKind::VersionTime
+        | RowKind::Part
+        | RowKind::Parcel
+        | RowKind::Trash => true,
+        RowKind::Meta
+        | RowKind::Membership
+        | RowKind::StreamHead
+        | RowKind::Liveness
+        | RowKind::Vote
+        | RowKind::Purged
+        | RowKind::HistoryFloor
+        | RowKind::Verdict
+        | RowKind::Mark
+        | RowKind::IndexEntry => false,
+    }
+}
