@@ -21,7 +21,7 @@ pub struct Stats {
     pub applied_index: Index,
     /// Revision of the last applied command.
     pub applied_revision: Revision,
-    /// Exclusive bound of what readers see.
+    /// Exclusive bound of what is wholly applied.
     pub applied_lsn: Lsn,
     /// Exclusive bound of what is on disk.
     pub durable_lsn: Lsn,

@@ -277,6 +277,8 @@ impl<'m> Applying<'m> {
         }
         liveness.write(batch);
         let published = &self.machine.published;
+        // Before anything of the record can be seen: a reader that has seen some of it finds the bound raised.
+        published.visible.store(self.applied.lsn.0, Ordering::Release);
         if !pending.clears.is_empty() {
             published.show_clears(Arc::new(clears.changed(&pending.clears, false)));
         }

@@ -25,5 +25,6 @@ mod time_model;
 mod time_transactions;
 mod transactions;
 mod versions;
+mod visible;
 mod workload;
 mod workload_kv;
