@@ -18,4 +18,5 @@ mod redis_oracle;
 mod repair;
 mod snapshot;
 mod space;
+mod undercount;
 mod watch_bounds;
