@@ -10,9 +10,10 @@
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
+use thalweg_replica::Valid;
 use thalweg_state::{keyspaces::Snapshot, streams::BatchRef};
 use thalweg_types::{
-    BlobRef, Generation, Index, KeyspaceId, LogPosition, Offset, SpaceTime, StreamId, Term,
+    BlobRef, Generation, Index, KeyspaceId, LogPosition, Offset, SpaceId, SpaceTime, StreamId, Term,
     command::{Command, Commands, Compacted, Move, MoveTarget, Write},
     limits::MIN_INLINE_VALUE_BYTES,
 };
@@ -30,7 +31,7 @@ pub(super) struct Walked {
     /// Everything live in the segment; `None` if copies of it would take more bytes than the caller allows: then the
     /// walk has ended there.
     pub(super) live: Option<Vec<Live>>,
-    /// The last entry in it.
+    /// The last entry in it that counts.
     pub(super) last_entry: Option<(Term, Index)>,
     /// Whether it holds values that a state may have pointed at.
     pub(super) has_long_values: bool,
@@ -64,6 +65,7 @@ pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Wa
         last_entry: None,
         has_long_values: false,
         lookups: 0,
+        valid: Valid::of(&inner.open.log, SpaceId::ZERO),
     };
     let records = inner.open.log.segment_records(segment.generation).map_err(|error| failed(&error))?;
     for record in records {
@@ -96,6 +98,7 @@ struct Walk<'a> {
     last_entry: Option<(Term, Index)>,
     has_long_values: bool,
     lookups: u64,
+    valid: Valid,
 }
 
 impl Walk<'_> {
@@ -104,7 +107,8 @@ impl Walk<'_> {
             generation: record.payload_at.generation,
             offset: record.payload_at.offset.saturating_add(u32::try_from(offset).unwrap_or(u32::MAX)),
         };
-        if matches!(record.kind, RecordKind::Entry | RecordKind::Membership | RecordKind::Blank) {
+        // Void ones are looked up like the others, and not found: nothing is freed on the word of another table.
+        if self.valid.is_entry(record) {
             self.last_entry = Some((record.term, record.index));
         }
         match record.kind {
