@@ -18,5 +18,6 @@ mod redis_oracle;
 mod repair;
 mod snapshot;
 mod space;
+mod truncations;
 mod undercount;
 mod watch_bounds;

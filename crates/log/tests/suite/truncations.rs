@@ -105,7 +105,10 @@ fn a_damaged_segment_with_truncations_is_not_opened_as_if_it_had_none() {
     assert_eq!(*open_still(&disk, options()).unwrap().0.truncations(), all);
     damage(&segments[2].file);
     let refused = open_still(&disk, options()).err();
-    assert!(matches!(&refused, Some(OpenError::Corrupt(corruption)) if corruption.file == segments[2].file), "{refused:?}");
+    assert!(
+        matches!(&refused, Some(OpenError::Corrupt(corruption)) if corruption.file == segments[2].file),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -122,5 +125,8 @@ fn a_truncation_goes_with_its_segment() {
     assert_eq!(*log.truncations(), [all[1], covering]);
     drop(log);
     let log = open_still(&disk, options()).unwrap().0;
-    assert!(log.truncations().contains(&covering) && log.truncations().len() <= 3, "a freed segment may be there again");
+    assert!(
+        log.truncations().contains(&covering) && log.truncations().len() <= 3,
+        "a freed segment may be there again"
+    );
 }
