@@ -3,7 +3,7 @@
 //! A segment that the log calls freeable (released by the state, below the history floor; on a full disk also above
 //! it, as many of the oldest as it takes until new data is taken again) may still be pointed into by stream batches
 //! and large values. The state counts both, but a count only decides which segments are looked at first: a segment is
-//! freed after a walk over its records has found nothing live in it ([`walk`]). When little of a segment is live, those
+//! freed after a walk over its records has found nothing live in it (`walk.rs`). When little of a segment is live, those
 //! bytes are copied forward, and the segment is freed once the state has persisted past the copies. After a crash the
 //! same segments are walked again.
 //!

@@ -116,7 +116,8 @@ fn numbers_that_no_log_reaches_are_damage() {
         assert!(BatchHeader::decode(&bytes, SegmentId(7), DATA_START, MIN_SEGMENT_BYTES).is_err());
         let (first, next) = (Lsn(0), Lsn(number));
         let time = SpaceTime(0);
-        let footer = Footer { end: DATA_START, chain: 0, first, next, first_time: time, last_time: time, truncates: false };
+        let footer =
+            Footer { end: DATA_START, chain: 0, first, next, first_time: time, last_time: time, truncates: false };
         assert!(Footer::decode(&footer.encode(SegmentId(7), 9000), SegmentId(7), 9000).is_err());
     }
 }

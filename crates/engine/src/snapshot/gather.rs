@@ -52,9 +52,17 @@ impl Cursor {
 /// Where a snapshot's content comes from.
 #[derive(Clone)]
 pub(super) enum Source {
-    State { view: Arc<dyn View>, log: Log },
+    State {
+        view: Arc<dyn View>,
+        log: Log,
+    },
     /// The entries from `since` on, up to `end`, that no truncation has taken back.
-    Log { log: Log, valid: Valid, since: Lsn, end: Lsn },
+    Log {
+        log: Log,
+        valid: Valid,
+        since: Lsn,
+        end: Lsn,
+    },
 }
 
 impl Source {

@@ -94,7 +94,7 @@ fn term_of(index: u64) -> u64 {
 }
 
 fn value_of(term: u64, index: u64) -> Vec<u8> {
-    format!("term {term}").repeat(if index % 4 == 0 { 100 } else { 1 }).into_bytes()
+    format!("term {term}").repeat(if index.is_multiple_of(4) { 100 } else { 1 }).into_bytes()
 }
 
 /// Entries 2 to 40, of which some were taken back, once or twice.
