@@ -283,11 +283,12 @@ impl Database {
         self.inner.propose_for_ack(self.level, Purpose::Data, encode)
     }
 
-    /// What a read may show now: `Disk` if everything visible is on disk, `Os` if some of it may not be yet.
+    /// How durable the result of a read is that has ended by now: `Disk` if everything that it may have seen is on
+    /// disk, `Os` if some of it may not be yet. Ask after the read.
     #[must_use]
     pub fn visible_durability(&self) -> Durability {
         let open = &self.inner.open;
-        if open.machine.applied().lsn <= open.log.durable() { Durability::Disk } else { Durability::Os }
+        if open.machine.visible() <= open.log.durable() { Durability::Disk } else { Durability::Os }
     }
 
     /// fsyncs everything written so far.

@@ -6,7 +6,7 @@
 //! lie, index entries, how far back the log can be read) is a record of its own log.
 //!
 //! A segment is freed when nothing needs it: the state has persisted past it, it is below the history
-//! floor, and nothing in the state points into it (see [`crate::mover`]).
+//! floor, and a walk found that nothing in the state points into it (see [`crate::mover`]).
 
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
@@ -86,6 +86,9 @@ pub struct Maintenance {
     pub moved_bytes: u64,
     /// Segments freed.
     pub freed_segments: u64,
+    /// Segments in which something live was found although the state counted nothing: a fault of the count, which
+    /// costs nothing but the walk that found it.
+    pub undercounted_segments: u64,
 }
 
 impl Maintenance {
@@ -100,6 +103,7 @@ impl Maintenance {
         self.compacted_records += other.compacted_records;
         self.moved_bytes += other.moved_bytes;
         self.freed_segments += other.freed_segments;
+        self.undercounted_segments += other.undercounted_segments;
     }
 }
 

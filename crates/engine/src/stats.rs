@@ -23,7 +23,7 @@ pub struct Stats {
     pub applied_revision: Revision,
     /// The running hash after the last applied entry: equal on all replicas that have applied it.
     pub running_hash: u64,
-    /// Exclusive bound of what readers see.
+    /// Exclusive bound of what is wholly applied.
     pub applied_lsn: Lsn,
     /// Exclusive bound of what is on disk.
     pub durable_lsn: Lsn,

@@ -14,7 +14,7 @@ use crate::{
     format::{
         BATCH_ALIGN, BATCH_HEADER_BYTES, BatchHeader, Damage, RECORD_HEADER_BYTES, RecordHeader, body_crc, padded,
     },
-    record::LogRecord,
+    record::{LogRecord, RecordKind},
     segment::SegmentKey,
 };
 
@@ -118,6 +118,8 @@ pub(crate) struct Checked {
     pub header: BatchHeader,
     /// Time of the first record and highest time, if there are records.
     pub times: Option<(SpaceTime, SpaceTime)>,
+    /// Whether some of the records take entries back.
+    pub truncates: bool,
 }
 
 impl Checked {
@@ -164,13 +166,17 @@ pub(crate) fn read_batch(
     let body = window.view(body_at, total as usize)?;
     Ok(check_body(&header, body, sums)
         .map_err(|(within, damage)| BadAt { offset: if within == 0 { at } else { body_at + within as u32 }, damage })
-        .map(|times| Checked { header, times }))
+        .map(|Body { times, truncates }| Checked { header, times, truncates }))
 }
 
-type Times = Option<(SpaceTime, SpaceTime)>;
+/// What the records of a good batch say together.
+struct Body {
+    times: Option<(SpaceTime, SpaceTime)>,
+    truncates: bool,
+}
 
 /// Verifies the records in `body`, which ends with the padding; the error says where in it.
-fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<Times, (usize, Damage)> {
+fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<Body, (usize, Damage)> {
     let len = header.body_len as usize;
     if body.len() < len {
         return Err((0, Damage::new("batch within its segment", len as u64, body.len() as u64)));
@@ -178,11 +184,13 @@ fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<T
     sums.clear();
     sums.extend_from_slice(&[0; 4]);
     let mut at = 0;
-    let mut times: Times = None;
+    let mut times: Option<(SpaceTime, SpaceTime)> = None;
+    let mut truncates = false;
     for _ in 0..header.count {
         let record = RecordHeader::decode(&body[at..len]).map_err(|damage| (at, damage))?;
         sums.extend_from_slice(&record.crc.to_le_bytes());
         times = Some(times.map_or((record.time, record.time), |(first, last)| (first, last.max(record.time))));
+        truncates |= record.kind == RecordKind::Truncate;
         at += RECORD_HEADER_BYTES + record.payload_len as usize;
     }
     if at != len {
@@ -195,7 +203,7 @@ fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<T
     if crc != header.body_crc {
         return Err((0, Damage::new("batch body checksum", crc, header.body_crc)));
     }
-    Ok(times)
+    Ok(Body { times, truncates })
 }
 
 /// The records of a batch that [`read_batch`] has verified, one after the other.

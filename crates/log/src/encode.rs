@@ -11,7 +11,7 @@ use crate::{
     crc::{crc32c, crc32c_parts},
     errors::AppendError,
     format::{BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader, padded},
-    record::Draft,
+    record::{Draft, RecordKind},
 };
 
 /// Batches up to this size may go through the mapped segment. About where a system call becomes cheaper than
@@ -37,18 +37,22 @@ pub(crate) struct Measure {
     pub payload_len: u64,
     /// Earliest-given and highest time of a record.
     pub times: (SpaceTime, SpaceTime),
+    /// Whether some of them take entries back.
+    pub truncates: bool,
 }
 
 impl Measure {
     pub fn of(drafts: &[Draft<'_>]) -> Result<Self, AppendError> {
         let first = drafts.first().ok_or(AppendError::Empty)?;
         let mut times = (first.time, first.time);
-        let mut payload_len = 0;
+        let (mut payload_len, mut truncates) = (0, false);
         for draft in drafts {
             payload_len += draft.payload_len() as u64;
             times.1 = times.1.max(draft.time);
+            truncates |= draft.kind == RecordKind::Truncate;
         }
-        Ok(Self { body_len: payload_len + (drafts.len() * RECORD_HEADER_BYTES) as u64, payload_len, times })
+        let body_len = payload_len + (drafts.len() * RECORD_HEADER_BYTES) as u64;
+        Ok(Self { body_len, payload_len, times, truncates })
     }
 
     pub fn total(&self) -> u64 {

@@ -437,12 +437,18 @@ pub struct Footer {
     pub first_time: SpaceTime,
     /// Highest space time of a record.
     pub last_time: SpaceTime,
+    /// Whether records of kind truncate are among them: who must know of those reads the segment.
+    pub truncates: bool,
 }
+
+/// Bit of a footer's flags: the segment holds records of kind truncate.
+const HOLDS_TRUNCATIONS: u32 = 1;
 
 impl Footer {
     /// ```text
     /// 0 "FOOT" u32 | 4 crc32c of (id u64, position u64, bytes 8..64) u32 | 8 end u32 | 12 chain u32
-    /// | 16 first LSN u64 | 24 next LSN u64 | 32 first time u64 | 40 last time u64 | 48 zero [16]
+    /// | 16 first LSN u64 | 24 next LSN u64 | 32 first time u64 | 40 last time u64
+    /// | 48 flags u32 | 52 zero [12]
     /// ```
     #[must_use]
     pub fn encode(&self, id: SegmentId, position: u32) -> [u8; FOOTER_BYTES] {
@@ -454,6 +460,8 @@ impl Footer {
         out[24..32].copy_from_slice(&self.next.0.to_le_bytes());
         out[32..40].copy_from_slice(&self.first_time.0.to_le_bytes());
         out[40..48].copy_from_slice(&self.last_time.0.to_le_bytes());
+        let flags = if self.truncates { HOLDS_TRUNCATIONS } else { 0 };
+        out[48..52].copy_from_slice(&flags.to_le_bytes());
         let crc = id.seeded_crc(position, &out[8..]);
         out[4..8].copy_from_slice(&crc.to_le_bytes());
         out
@@ -475,6 +483,7 @@ impl Footer {
             next: Lsn(u64_at(bytes, 24)),
             first_time: SpaceTime(u64_at(bytes, 32)),
             last_time: SpaceTime(u64_at(bytes, 40)),
+            truncates: u32_at(bytes, 48) & HOLDS_TRUNCATIONS != 0,
         };
         let numbers = footer.first <= footer.next && footer.next.0 < MAX_NUMBER;
         if !(DATA_START..=position).contains(&footer.end) || !numbers {

@@ -28,7 +28,7 @@ fn what_is_encoded_decodes_and_every_flip_is_found() {
         kind: BatchKind::Records,
     };
     let (first_time, last_time) = (SpaceTime(3), SpaceTime(4));
-    let footer = Footer { end: 9000, chain: 7, first: Lsn(70), next: Lsn(99), first_time, last_time };
+    let footer = Footer { end: 9000, chain: 7, first: Lsn(70), next: Lsn(99), first_time, last_time, truncates: true };
     let (id, limit) = (segment.id, (1 << 20) - FOOTER_BYTES as u32);
     assert_eq!(SegmentHeader::decode(&segment.encode()), Ok(segment));
     assert_eq!(BatchHeader::decode(&batch.encode(id, 8192), id, 8192, limit), Ok(batch));
@@ -116,7 +116,8 @@ fn numbers_that_no_log_reaches_are_damage() {
         assert!(BatchHeader::decode(&bytes, SegmentId(7), DATA_START, MIN_SEGMENT_BYTES).is_err());
         let (first, next) = (Lsn(0), Lsn(number));
         let time = SpaceTime(0);
-        let footer = Footer { end: DATA_START, chain: 0, first, next, first_time: time, last_time: time };
+        let footer =
+            Footer { end: DATA_START, chain: 0, first, next, first_time: time, last_time: time, truncates: false };
         assert!(Footer::decode(&footer.encode(SegmentId(7), 9000), SegmentId(7), 9000).is_err());
     }
 }

@@ -25,6 +25,7 @@ mod segment;
 mod space;
 mod survey;
 mod syncer;
+mod truncations;
 mod writer;
 
 pub use crc::crc32c;
@@ -33,4 +34,4 @@ pub use format::RECORD_HEADER_BYTES;
 pub use log::Log;
 pub use options::{LogOptions, LogStats, Recovery, Repair, SegmentInfo};
 pub use reader::Records;
-pub use record::{Appended, Draft, LogRecord, Purpose, RecordKind};
+pub use record::{Appended, Draft, LogRecord, Purpose, RecordKind, Truncation};

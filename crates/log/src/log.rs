@@ -23,11 +23,12 @@ use crate::{
     options::{LogOptions, LogStats, Recovery, SegmentInfo},
     prepare::Spares,
     reader::Records,
-    record::{Appended, Draft, Purpose},
+    record::{Appended, Draft, Purpose, Truncation},
     recovery,
     segment::Table,
     space::History,
     syncer::Syncer,
+    truncations::Truncations,
     writer::Core,
 };
 
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub end: AtomicU64,
     pub durable: AtomicU64,
     pub released: AtomicU64,
+    /// Changed only under the core's lock; read without.
+    pub truncations: Truncations,
     pub failed: AtomicBool,
     pub failure: OnceLock<String>,
     closed: AtomicBool,
@@ -72,6 +75,7 @@ impl Shared {
             core: Mutex::new(core),
             durable: AtomicU64::new(durable.0),
             released: AtomicU64::new(0),
+            truncations: Truncations::default(),
             failed: AtomicBool::new(false),
             failure: OnceLock::new(),
             closed: AtomicBool::new(false),
@@ -267,6 +271,13 @@ impl Log {
     /// Iterates over the records of one segment that can be read.
     pub fn segment_records(&self, generation: Generation) -> Result<Records, ReadError> {
         self.shared().segment_records(generation)
+    }
+
+    /// The truncations that lie behind a record which can be read in order, rising by LSN, and among those of one space
+    /// by index: one that a later one covers is left out. It costs a few nanoseconds; there are rarely any.
+    #[must_use]
+    pub fn truncations(&self) -> Arc<Vec<Truncation>> {
+        self.shared().truncations.load()
     }
 
     /// Live segments, oldest first.

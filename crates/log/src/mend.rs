@@ -98,6 +98,7 @@ fn write_footer(kept: &Surveyed) -> Result<(), DiskFault> {
         next: kept.extent.next,
         first_time: kept.extent.first_time,
         last_time: kept.extent.last_time,
+        truncates: kept.extent.truncates,
     };
     let bytes = footer.encode(key.id, key.limit);
     kept.found.slot.file.write_all_at(&bytes, key.limit.into()).explain("write", kept.found.path())

@@ -69,6 +69,11 @@ impl Records {
         Self { ahead, place, batch: None, from, sums: Vec::new() }
     }
 
+    /// All records of a segment.
+    pub(crate) fn of_segment(segment: &Arc<Segment>) -> Self {
+        Self::new(std::slice::from_ref(segment), Lsn::ZERO)
+    }
+
     /// The next record, if the batch in hand has one.
     fn next_in_batch(&mut self) -> Option<LogRecord> {
         let from = self.from;
@@ -151,7 +156,7 @@ impl Shared {
     pub fn segment_records(&self, generation: Generation) -> Result<Records, ReadError> {
         let table = self.table.load_full();
         let segment = table.find(generation).ok_or(ReadError::Gone { generation })?;
-        Ok(Records::new(std::slice::from_ref(segment), Lsn::ZERO))
+        Ok(Records::of_segment(segment))
     }
 
     pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {

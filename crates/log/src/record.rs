@@ -47,6 +47,12 @@ impl RecordKind {
         })
     }
 
+    /// Whether it is an entry of its space: has an index of its own, and is void once a truncation takes that back.
+    #[must_use]
+    pub const fn has_index(self) -> bool {
+        matches!(self, Self::Entry | Self::Membership | Self::Blank)
+    }
+
     /// Its name, as `log dump` prints it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -85,6 +91,18 @@ impl Draft<'_> {
     pub fn payload_len(&self) -> usize {
         self.payload.iter().map(|part| part.len()).sum()
     }
+}
+
+/// A record of kind [`Truncate`](RecordKind::Truncate): the entries of its space that lie before it in the log, and have
+/// its index or a later one, are void.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncation {
+    /// The space.
+    pub space: SpaceId,
+    /// Where the record lies.
+    pub lsn: Lsn,
+    /// The first index that is void.
+    pub index: Index,
 }
 
 /// Why something is appended: decides what happens when the disk is nearly full.

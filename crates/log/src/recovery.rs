@@ -78,6 +78,7 @@ pub(crate) fn open(
     }
     let durable = core.next;
     let shared = Shared::new(options, clock, spares, ArcSwap::from_pointee(table), core, durable, guard);
+    shared.truncations.read(&shared.table.load())?;
     mark_opened(&shared)?;
     put_aside(&*disk, dir, &set_aside)?;
     shared.spares.look();

@@ -49,11 +49,13 @@ pub(crate) struct Extent {
     pub next: Lsn,
     pub first_time: SpaceTime,
     pub last_time: SpaceTime,
+    /// Whether records that take entries back are among them.
+    pub truncates: bool,
 }
 
 impl Extent {
     pub fn empty(first: Lsn) -> Self {
-        Self { written: DATA_START, next: first, first_time: SpaceTime(0), last_time: SpaceTime(0) }
+        Self { written: DATA_START, next: first, first_time: SpaceTime(0), last_time: SpaceTime(0), truncates: false }
     }
 }
 
@@ -73,6 +75,7 @@ pub(crate) struct Segment {
     next: AtomicU64,
     first_time: AtomicU64,
     last_time: AtomicU64,
+    truncates: AtomicBool,
     sealed: AtomicBool,
     freed: AtomicBool,
     /// Some batches' first LSN and position, rising.
@@ -94,6 +97,7 @@ impl Segment {
             next: AtomicU64::new(extent.next.0),
             first_time: AtomicU64::new(extent.first_time.0),
             last_time: AtomicU64::new(extent.last_time.0),
+            truncates: AtomicBool::new(extent.truncates),
             sealed: AtomicBool::new(false),
             freed: AtomicBool::new(false),
             index: Mutex::new(Vec::new()),
@@ -120,7 +124,17 @@ impl Segment {
             next: self.next(),
             first_time: SpaceTime(self.first_time.load(Ordering::Relaxed)),
             last_time: SpaceTime(self.last_time.load(Ordering::Relaxed)),
+            truncates: self.holds_truncations(),
         }
+    }
+
+    /// A batch that was put holds records that take entries back. Only the holder of the writer role calls this.
+    pub fn note_truncations(&self) {
+        self.truncates.store(true, Ordering::Relaxed);
+    }
+
+    pub fn holds_truncations(&self) -> bool {
+        self.truncates.load(Ordering::Relaxed)
     }
 
     /// The writer has put a batch from `at` to `end`. Only the holder of the writer role calls this.

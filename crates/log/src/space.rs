@@ -65,6 +65,7 @@ impl Shared {
         let table = self.table.load_full();
         let segment = table.find(generation).ok_or(AppendError::NoSuchSegment { generation })?;
         self.table.store(table.without(generation).into());
+        self.truncations.forget(segment.first, segment.next());
         segment.give_up();
         Ok(())
     }

@@ -165,6 +165,7 @@ fn settled(found: &Found) -> Result<Result<Surveyed, (Surveyed, BadAt)>, DiskFau
             next: footer.next,
             first_time: footer.first_time,
             last_time: footer.last_time,
+            truncates: footer.truncates,
         };
         return Ok(Ok(Surveyed { found: found.clone(), extent, chain: footer.chain, index: Vec::new() }));
     }
@@ -209,6 +210,7 @@ fn walk(found: &Found) -> Result<Walk, DiskFault> {
             times = Some(times.map_or((first, last), |(began, until)| (began, until.max(last))));
         }
         expected = batch.expects();
+        extent.truncates |= batch.truncates;
         attested = attested.max(batch.header.attested);
         last_kind = Some(batch.header.kind);
         extent.written = at + batch.header.total_bytes();

@@ -231,6 +231,7 @@ impl Core {
             next: self.next,
             first_time: extent.first_time,
             last_time: extent.last_time,
+            truncates: extent.truncates,
         };
         let limit = old.key.limit;
         self.mapping.write(&footer.encode(old.key.id, limit), limit.into());
@@ -288,6 +289,10 @@ impl Shared {
             let mut batch = scratch.encode(drafts, &measure);
             self.place(&mut batch, &mut appended, purpose, through)
         })?;
+        if measure.truncates {
+            core.active.note_truncations();
+            self.truncations.add_appended(drafts, appended.first);
+        }
         match level {
             Durability::None | Durability::Os => Ok(appended),
             Durability::Interval => {

@@ -76,11 +76,18 @@ pub enum OpenError {
         /// Everybody who votes.
         voters: Vec<NodeId>,
     },
-    /// A record that takes entries back, which the only voter of a space never writes.
-    #[error("record at LSN {lsn} takes entries back, but this node has been the only voter: run `thalweg log verify`")]
+    /// A truncation takes back an entry that the state has applied. What is applied was agreed on, so log and state
+    /// are not of one node.
+    #[error(
+        "the record at LSN {lsn} takes back entries from {index} on, but the state has applied them up to {applied}: the log is not the state's; restore both from one backup"
+    )]
     Truncated {
         /// Where.
         lsn: Lsn,
+        /// The first index that it takes back.
+        index: Index,
+        /// The last index that the state has applied.
+        applied: Index,
     },
 }
 

@@ -17,7 +17,7 @@
 //! | `Membership` | of the entry | a membership |
 //! | `Vote` | the vote's term, 0 | a vote |
 //! | `Blank` | of the entry | nothing: a leader's first entry of its term |
-//! | `Truncate` | 0, the first void index | nothing: earlier records of entries from there on are void |
+//! | `Truncate` | 0, the first void index | nothing: earlier records of entries from there on are void (`valid.rs`) |
 //! | `Purged` | of the last entry that need not be there | nothing |
 //!
 //! Memberships and blanks carry the space time of the entry before them, so that all nodes agree on it.

@@ -5,7 +5,8 @@
 //!
 //! Invariants: terms never go back; two different entries never have the same term and index where
 //! another node can have seen one of them. That is why a node that others learn from begins a new term:
-//! an entry may have reached a learner and not have survived here.
+//! an entry may have reached a learner and not have survived here. So does one in whose log entries were taken back:
+//! others may hold those, under the indexes that are given again.
 
 use std::io::IoSlice;
 
@@ -17,6 +18,7 @@ use crate::{
     error::OpenError,
     group::{Membership, Vote},
     solo::SoloOptions,
+    valid::Valid,
 };
 
 /// The term of the first leader of a space.
@@ -42,7 +44,8 @@ pub(crate) fn take_lead(
     let vote = machine.vote()?.ok_or(OpenError::NoGroup { what: "vote" })?;
     let vote = Vote::decode(&vote).ok_or_else(|| malformed("vote"))?;
     let leads = vote.node == options.node && vote.committed && vote.term >= applied.term;
-    if leads && membership.members().len() == 1 {
+    let is_only_holder = membership.members().len() == 1 && !Valid::of(log, options.space).has_truncations();
+    if leads && is_only_holder {
         return Ok(vote.term);
     }
     let term = vote.term.max(applied.term).next();

@@ -7,6 +7,7 @@ use thalweg_types::{Index, Lsn, SpaceId, command::Outcome};
 use crate::{
     error::OpenError,
     group::{Membership, Vote},
+    valid::Valid,
 };
 
 /// What replay did.
@@ -23,6 +24,9 @@ pub struct Replayed {
 ///
 /// Everything in the log of a sole voter is agreed on. Where others vote it need not be, so replay stops
 /// with an error before it applies anything that they had a say in.
+///
+/// Entries that a truncation has taken back are passed over. The log knows its truncations before it is read
+/// ([`Log::truncations`]), so nothing is read twice or held back.
 pub fn replay(
     log: &Log,
     machine: &Machine,
@@ -41,6 +45,7 @@ pub fn replay(
         let lsn = from;
         alone(&membership.payload, lsn)?;
     }
+    let valid = Valid::of(log, space);
     let mut replayed = Replayed::default();
     let mut outcomes = Vec::new();
     if from == end {
@@ -48,7 +53,8 @@ pub fn replay(
     }
     for record in log.records_from(from)? {
         let record = record?;
-        if record.space != space {
+        // What is void is not passed for the state: that comes with the truncation behind it.
+        if record.space != space || valid.is_void(&record) {
             continue;
         }
         replayed.records += 1;
@@ -95,7 +101,10 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
             machine.apply_vote(&record.payload, next_lsn)?;
         }
         RecordKind::Purged => machine.apply_purged(LogId { term: record.term, index: record.index }, next_lsn)?,
-        RecordKind::Truncate => return Err(OpenError::Truncated { lsn: record.lsn }),
+        RecordKind::Truncate => {
+            takes_back_nothing_applied(machine, record)?;
+            machine.skip(next_lsn, None)?;
+        }
     }
     Ok(())
 }
@@ -108,6 +117,17 @@ fn follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     }
     if record.term < applied.term {
         return Err(OpenError::TermWentBack { last: applied.term, found: record.term });
+    }
+    Ok(())
+}
+
+/// Checks that a truncation takes back only what the state has not applied.
+fn takes_back_nothing_applied(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
+    let (applied, index) = (machine.applied().index, record.index);
+    // Index 0 is that of the first membership, if there is one.
+    let has_entries = applied > Index::ZERO || machine.membership()?.is_some();
+    if has_entries && index <= applied {
+        return Err(OpenError::Truncated { lsn: record.lsn, index, applied });
     }
     Ok(())
 }

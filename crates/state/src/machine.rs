@@ -177,6 +177,8 @@ pub(crate) struct Published {
     streams: RwLock<StreamTable>,
     liveness: RwLock<LivenessTable>,
     applied: RwLock<Applied>,
+    /// `applied.lsn <= visible`: raised before a record's changes are shown, and `applied` after them.
+    visible: AtomicU64,
     /// Entries above this index have no verdict: the last that got one, and at open all that were applied.
     judged: AtomicU64,
     /// Replaced whole: a reader takes it together with its view.
@@ -221,6 +223,7 @@ impl Machine {
             keyspaces: RwLock::new(KeyspaceTable::load(&*view, &meta)?),
             liveness: RwLock::new(LivenessTable::load(&*view)?),
             applied: RwLock::new(applied),
+            visible: AtomicU64::new(applied.lsn.0),
             judged: AtomicU64::new(applied.index.0),
             streams: RwLock::new(streams),
             has_clears: AtomicBool::new(!clears.is_empty()),
@@ -265,10 +268,20 @@ impl Machine {
         Self { blobs, ..self }
     }
 
-    /// What readers see now.
+    /// What is wholly applied: readers see all of it, and while a record is being applied perhaps that one, too
+    /// (see [`visible`](Self::visible)).
     #[must_use]
     pub fn applied(&self) -> Applied {
         *read(&self.published.applied)
+    }
+
+    /// Exclusive bound of the records that a read which has ended by now may have seen. Above
+    /// [`applied`](Self::applied) while a record is being applied: the backend shows its changes a moment before
+    /// the machine counts it as applied. A caller that says how durable a read's result is asks after the read, and
+    /// compares with this.
+    #[must_use]
+    pub fn visible(&self) -> Lsn {
+        Lsn(self.published.visible.load(Ordering::Acquire))
     }
 
     /// The backend beneath.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use thalweg_log::{Log, ReadError, RecordKind, Records};
+use thalweg_replica::Valid;
 use thalweg_state::{
     backend::View,
     portable::{self, Row},
@@ -51,8 +52,17 @@ impl Cursor {
 /// Where a snapshot's content comes from.
 #[derive(Clone)]
 pub(super) enum Source {
-    State { view: Arc<dyn View>, log: Log },
-    Log { log: Log, since: Lsn, end: Lsn },
+    State {
+        view: Arc<dyn View>,
+        log: Log,
+    },
+    /// The entries from `since` on, up to `end`, that no truncation has taken back.
+    Log {
+        log: Log,
+        valid: Valid,
+        since: Lsn,
+        end: Lsn,
+    },
 }
 
 impl Source {
@@ -75,9 +85,10 @@ impl Source {
             return Err(SnapshotError::PastEnd { since, applied: applied.lsn });
         }
         let log = inner.open.log.clone();
-        let before = last_entry_before(&log, since)?;
+        let valid = Valid::of(&log, SpaceId::ZERO);
+        let before = last_entry_before(&log, &valid, since)?;
         let info = SnapshotInfo { kind: PartKind::Increment, node: inner.open.report.node, since, applied, before };
-        Ok((Self::Log { log, since, end: applied.lsn }, info))
+        Ok((Self::Log { log, valid, since, end: applied.lsn }, info))
     }
 
     pub(super) fn first(&self) -> Cursor {
@@ -97,7 +108,7 @@ fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
 }
 
 /// The entry that an increment continues; nothing if the log no longer has it.
-fn last_entry_before(log: &Log, since: Lsn) -> Result<EntryId, SnapshotError> {
+fn last_entry_before(log: &Log, valid: &Valid, since: Lsn) -> Result<EntryId, SnapshotError> {
     let from = Lsn(since.0.saturating_sub(LOOK_BACK)).max(log.start()).min(since);
     let mut last = EntryId::default();
     for record in log.records_from(from).map_err(|error| log_error(since, &error))? {
@@ -105,15 +116,11 @@ fn last_entry_before(log: &Log, since: Lsn) -> Result<EntryId, SnapshotError> {
         if record.lsn >= since {
             break;
         }
-        if record.space == SpaceId::ZERO && has_index(record.kind) {
+        if valid.is_entry(&record) {
             last = EntryId { term: record.term, index: record.index, time: record.time };
         }
     }
     Ok(last)
-}
-
-fn has_index(kind: RecordKind) -> bool {
-    matches!(kind, RecordKind::Entry | RecordKind::Membership | RecordKind::Blank)
 }
 
 /// The bytes of a chunk, and what comes after them.
@@ -165,9 +172,9 @@ impl Gatherer {
                 self.next = rows(&**view, log, after.as_deref(), *totals, self.chunk_bytes, plain)?;
                 Ok(ChunkKind::Rows)
             }
-            (Source::Log { since, end, .. }, Cursor::Entries(from, totals)) => {
+            (Source::Log { valid, since, end, .. }, Cursor::Entries(from, totals)) => {
                 let records = self.records.as_mut().ok_or_else(stopped)?;
-                self.next = entries(records, *from, *end, *totals, self.chunk_bytes, plain)
+                self.next = entries(records, valid, *from, *end, *totals, self.chunk_bytes, plain)
                     .map_err(|error| log_error(*since, &error))?;
                 Ok(ChunkKind::Entries)
             }
@@ -225,9 +232,10 @@ fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut To
     Ok(())
 }
 
-/// Takes entries from an LSN on until enough are together, or there are none below `end`.
+/// Takes entries that count from an LSN on until enough are together, or there are none below `end`.
 fn entries(
     records: &mut Records,
+    valid: &Valid,
     from: Lsn,
     end: Lsn,
     mut totals: Totals,
@@ -242,7 +250,7 @@ fn entries(
             return Ok(Cursor::End(totals));
         }
         next = record.lsn.next();
-        if record.space != SpaceId::ZERO || !has_index(record.kind) {
+        if !valid.is_entry(&record) {
             continue;
         }
         let (kind, payload) = match record.kind {

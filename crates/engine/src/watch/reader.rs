@@ -2,12 +2,13 @@
 //!
 //! Owns: finding the place, pairing entries with their verdicts, counting revisions. Bound: the log's reading
 //! buffer (about 1 MiB, or one entry) and [`VERDICT_BYTES`].
-//! Invariants: only what is applied is read; the revisions counted are those of the state, or it is corruption.
+//! Invariants: only what is applied is read, and no entry that a truncation has taken back; the revisions counted are those of the state, or it is corruption.
 
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_log::{Log, LogRecord, RecordKind, Records};
+use thalweg_replica::Valid;
 use thalweg_state::{
     history::{EntryCommit, EntryCommits},
     machine::Machine,
@@ -105,7 +106,9 @@ impl Reader {
         let applied = self.source.machine.applied();
         let extended = self.source.log.extend_records(&mut self.records);
         extended.map_err(|error| explain(&self.source, self.done, error))?;
-        while let Some((record, verdict)) = self.next_entry(applied.lsn)? {
+        // After what is applied: by then every truncation is known of what lies below.
+        let valid = Valid::of(&self.source.log, self.source.space);
+        while let Some((record, verdict)) = self.next_entry(applied.lsn, &valid)? {
             let mut commits = EntryCommits::new(&record.payload, verdict.as_deref(), self.counted);
             while let Some(commit) = commits.next_commit().map_err(|error| corrupt(&record, &error))? {
                 if commit.revision <= self.done {
@@ -129,8 +132,8 @@ impl Reader {
         Ok(Reached::End)
     }
 
-    /// The next entry below `end`, with its verdict if it has one.
-    fn next_entry(&mut self, end: Lsn) -> Result<Option<(LogRecord, Option<Bytes>)>, WatchError> {
+    /// The next entry below `end` that counts, with its verdict if it has one.
+    fn next_entry(&mut self, end: Lsn, valid: &Valid) -> Result<Option<(LogRecord, Option<Bytes>)>, WatchError> {
         if let Some(pending) = self.pending.take() {
             return Ok(Some(pending));
         }
@@ -146,7 +149,7 @@ impl Reader {
                 self.held = Some(record);
                 return Ok(None);
             }
-            if record.space == self.source.space && record.kind == RecordKind::Entry {
+            if record.kind == RecordKind::Entry && valid.is_entry(&record) {
                 let verdict = self.verdict_of(record.index)?;
                 return Ok(Some((record, verdict)));
             }

@@ -19,4 +19,6 @@ mod repair;
 mod snapshot;
 mod space;
 mod state_digest;
+mod truncations;
+mod undercount;
 mod watch_bounds;

@@ -12,7 +12,7 @@ use std::{
 
 use thalweg_disk::{Disk, SimDisk};
 use thalweg_log::{
-    Draft, LogOptions, Purpose, RecordKind,
+    Draft, Log, LogOptions, Purpose, RecordKind,
     format::{BATCH_HEADER_BYTES, BatchHeader, BatchKind, DATA_START, RECORD_HEADER_BYTES, RecordHeader, SegmentId},
     offline,
 };
@@ -68,20 +68,35 @@ fn a_log_is_written_byte_for_byte_as_before() {
     }
 }
 
+/// As written before footers had flags. No program wrote truncations then, other than this test.
+const WITHOUT_FLAGS: [(&str, &str); 2] = [("sealed-v1-without-flags.seg", FILES[0].1), FILES[1]];
+
 #[test]
 fn golden_files_can_be_read() {
-    let (_, payloads) = write();
+    let disk = disk_of(FILES);
+    let log = check(&disk);
+    assert_eq!(log.truncations().len(), 1, "the footer says that there is one, in the sealed segment");
+    check(&disk_of(WITHOUT_FLAGS));
+}
+
+fn disk_of(files: [(&str, &str); 2]) -> SimDisk {
     let disk = SimDisk::new(2);
     disk.create_dir("log").unwrap();
-    for (name, path) in FILES {
+    for (name, path) in files {
         disk.create(path).unwrap().write_all_at(&golden(name), 0).unwrap();
     }
-    let report = offline::verify(&disk, "log").unwrap();
+    disk
+}
+
+fn check(disk: &SimDisk) -> Log {
+    let (_, payloads) = write();
+    let report = offline::verify(disk, "log").unwrap();
     assert_eq!(report.verdict, offline::Verdict::Good, "{report:?}");
     assert!(report.clean);
-    let (log, recovery) = open_still(&(Arc::new(disk) as Arc<dyn Disk>), options()).unwrap();
+    let (log, recovery) = open_still(&(Arc::new(disk.clone()) as Arc<dyn Disk>), options()).unwrap();
     assert!(recovery.clean);
     assert_records(&read_all(&log), 0, &payloads);
+    log
 }
 
 fn hex(bytes: &[u8], from: u32) -> String {

@@ -11,3 +11,4 @@ mod golden;
 mod model;
 mod power_loss;
 mod space;
+mod truncations;

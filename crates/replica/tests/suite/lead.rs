@@ -127,8 +127,6 @@ fn a_space_in_which_another_votes_is_refused_and_left_as_it_is() {
 
 #[test]
 fn records_that_a_sole_voter_never_writes_are_refused() {
-    let truncated = try_open(&with_record(RecordKind::Truncate, id(0, 1), b"")).err();
-    assert!(matches!(truncated, Some(OpenError::Truncated { lsn: Lsn(3) })), "{truncated:?}");
     let gap = try_open(&with_record(RecordKind::Blank, id(2, 9), b"")).err();
     assert!(matches!(gap, Some(OpenError::Gap { last: Index(1), found: Index(9) })), "{gap:?}");
     let older = try_open(&with_record(RecordKind::Blank, id(0, 2), b"")).err();

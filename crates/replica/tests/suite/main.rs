@@ -5,3 +5,4 @@
 mod lead;
 mod solo;
 mod stress;
+mod truncations;

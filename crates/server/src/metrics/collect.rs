@@ -170,7 +170,9 @@ fn encode_engine(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Res
     counter(encoder, "reclaimed_entries", "Index entries of trimmed batches forgotten", done.reclaimed_entries)?;
     counter(encoder, "compacted_records", "Records dropped by compaction by key", done.compacted_records)?;
     counter(encoder, "moved_bytes", "Live bytes copied forward in the log", done.moved_bytes)?;
-    counter(encoder, "freed_segments", "Segments freed", done.freed_segments)
+    counter(encoder, "freed_segments", "Segments freed", done.freed_segments)?;
+    let what = "Segments in which something live was found although the state counted nothing: a fault, found in time";
+    counter(encoder, "undercounted_segments", what, done.undercounted_segments)
 }
 
 fn encode_snapshots(encoder: &mut DescriptorEncoder<'_>, stats: &SnapshotStats) -> fmt::Result {

@@ -305,6 +305,8 @@ impl<'m> Applying<'m> {
         }
         liveness.write(batch);
         let published = &self.machine.published;
+        // Before anything of the record can be seen: a reader that has seen some of it finds the bound raised.
+        published.visible.store(self.applied.lsn.0, Ordering::Release);
         if !pending.clears.is_empty() {
             let before = read(&published.clears).clone();
             published.show_clears(Arc::new(before.with_added(&pending.clears)));

@@ -28,5 +28,6 @@ mod time_transactions;
 mod transactions;
 mod upgrade;
 mod versions;
+mod visible;
 mod workload;
 mod workload_kv;

@@ -1,0 +1,264 @@
+//! A walk over the records of one segment: what of it the state still points at.
+//!
+//! Owns: finding out, record by record, whether the state's pointer for it is this place. Does not own: what is done
+//! about what is found (see [`super`]).
+//!
+//! Nothing is taken from the state's counts. A value or batch is live if the row that would point at it does.
+//!
+//! Memory: what is live, at most half a segment; the batches of streams that lie in it; [`MAX_KNOWN_KEYS`] keys.
+
+use std::collections::{BTreeMap, HashMap, hash_map::Entry};
+
+use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
+use thalweg_replica::Valid;
+use thalweg_state::{keyspaces::Snapshot, streams::BatchRef};
+use thalweg_types::{
+    BlobRef, Generation, Index, KeyspaceId, LogPosition, Offset, SpaceId, SpaceTime, StreamId, Term,
+    command::{Command, Commands, Compacted, Move, MoveTarget, Write},
+    limits::MIN_INLINE_VALUE_BYTES,
+};
+
+use super::{
+    COPY_BYTES,
+    window::{self, Window},
+};
+use crate::{database::Inner, error::WriteError};
+
+/// Keys of which a walk remembers where their versions lie.
+const MAX_KNOWN_KEYS: usize = 4096;
+/// What a walk found.
+pub(super) struct Walked {
+    /// Everything live in the segment; `None` if copies of it would take more bytes than the caller allows: then the
+    /// walk has ended there.
+    pub(super) live: Option<Vec<Live>>,
+    /// The last entry in it that counts.
+    pub(super) last_entry: Option<(Term, Index)>,
+    /// Whether it holds values that a state may have pointed at.
+    pub(super) has_long_values: bool,
+    /// Looks at the state.
+    pub(super) lookups: u64,
+}
+
+impl Walked {
+    pub(super) fn found_live(&self) -> bool {
+        self.live.as_ref().is_none_or(|live| !live.is_empty())
+    }
+}
+
+/// Bytes that something still points at, ready to be copied forward.
+pub(super) struct Live {
+    pub(super) bytes: u64,
+    pub(super) payload: Vec<u8>,
+}
+
+/// Walks a segment until its end, or until copies of what is live would take more than `most` bytes.
+pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Walked, WriteError> {
+    let mut walk = Walk {
+        inner,
+        generation: segment.generation,
+        snapshot: inner.open.machine.snapshot(),
+        histories: HashMap::new(),
+        versions: HashMap::new(),
+        windows: HashMap::new(),
+        live: Vec::new(),
+        total: 0,
+        last_entry: None,
+        has_long_values: false,
+        lookups: 0,
+        valid: Valid::of(&inner.open.log, SpaceId::ZERO),
+    };
+    let records = inner.open.log.segment_records(segment.generation).map_err(|error| failed(&error))?;
+    for record in records {
+        walk.record(&record.map_err(|error| failed(&error))?)?;
+        if walk.total > most {
+            break;
+        }
+    }
+    let Walk { live, total, last_entry, has_long_values, lookups, .. } = walk;
+    Ok(Walked { live: (total <= most).then_some(live), last_entry, has_long_values, lookups })
+}
+
+/// A walk over the records of one segment.
+struct Walk<'a> {
+    inner: &'a Inner,
+    generation: Generation,
+    /// All values are looked up in one view: one that was superseded while the walk went on is found where it was
+    /// then, or where it went.
+    snapshot: Snapshot,
+    /// Which keyspaces have versions of their keys.
+    histories: HashMap<KeyspaceId, bool>,
+    /// Of keys in keyspaces with history: where in the segment values of their versions lie. Forgotten when there
+    /// are too many.
+    versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
+    /// What of each stream lies in the segment, as far as it was looked for.
+    windows: HashMap<StreamId, Window>,
+    live: Vec<Live>,
+    /// Bytes that copies of it would take.
+    total: u64,
+    last_entry: Option<(Term, Index)>,
+    has_long_values: bool,
+    lookups: u64,
+    valid: Valid,
+}
+
+impl Walk<'_> {
+    fn record(&mut self, record: &LogRecord) -> Result<(), WriteError> {
+        let at = |offset: usize| LogPosition {
+            generation: record.payload_at.generation,
+            offset: record.payload_at.offset.saturating_add(u32::try_from(offset).unwrap_or(u32::MAX)),
+        };
+        // Void ones are looked up like the others, and not found: nothing is freed on the word of another table.
+        if self.valid.is_entry(record) {
+            self.last_entry = Some((record.term, record.index));
+        }
+        match record.kind {
+            RecordKind::Entry => {
+                for (command_at, bytes) in Commands::new(&record.payload).flatten() {
+                    let Ok(command) = Command::decode(bytes) else { continue };
+                    for write in command.writes() {
+                        match write {
+                            Write::Put { keyspace, key, value, value_at }
+                            | Write::PutUntil { keyspace, key, value, value_at, .. }
+                                if value.len() > MIN_INLINE_VALUE_BYTES =>
+                            {
+                                self.value(keyspace, key, value, at(command_at + value_at))?;
+                            }
+                            Write::Append { stream, batch, batch_at, .. } => {
+                                self.batch(stream, batch, record.time, at(command_at + batch_at))?;
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            RecordKind::Move => {
+                let Ok(moved) = Move::decode(&record.payload) else { return Ok(()) };
+                match moved.target {
+                    MoveTarget::Value { keyspace, key } => {
+                        self.value(keyspace, key, moved.bytes, at(moved.bytes_at))?;
+                    }
+                    MoveTarget::Batch { stream, first } | MoveTarget::Compacted(Compacted { stream, first, .. }) => {
+                        self.moved_batch(stream, first, moved.bytes, at(moved.bytes_at))?;
+                    }
+                    MoveTarget::Cleaned { .. } | MoveTarget::Reclaimed { .. } | MoveTarget::HistoryFloor { .. } => {}
+                }
+            }
+            RecordKind::Membership
+            | RecordKind::Vote
+            | RecordKind::Truncate
+            | RecordKind::Purged
+            | RecordKind::Blank => {}
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], at: LogPosition) -> Result<(), WriteError> {
+        self.has_long_values = true;
+        self.lookups += 1;
+        let own = self.snapshot.value_blob(keyspace, key).map_err(|error| failed(&error))?;
+        let found = match own.filter(|blob| lies_at(blob, at)) {
+            Some(own) => Some(own),
+            None => self.version(keyspace, key, at)?,
+        };
+        if let Some(blob) = found {
+            self.keep(&blob, &MoveTarget::Value { keyspace, key }, value);
+        }
+        Ok(())
+    }
+
+    /// The value of the version of a key that lies at a place of the segment.
+    fn version(&mut self, keyspace: KeyspaceId, key: &[u8], at: LogPosition) -> Result<Option<BlobRef>, WriteError> {
+        if !self.has_versions(keyspace)? {
+            return Ok(None);
+        }
+        let of = (keyspace, key.to_vec());
+        if let Some(known) = self.versions.get(&of) {
+            return Ok(known.get(&at.offset).copied());
+        }
+        if self.versions.len() >= MAX_KNOWN_KEYS {
+            self.versions.clear();
+        }
+        self.lookups += 1;
+        let blobs = self.snapshot.version_blobs(keyspace, key).map_err(|error| failed(&error))?;
+        let here = blobs.into_iter().filter(|blob| blob.generation == self.generation);
+        let known: BTreeMap<_, _> = here.map(|blob| (blob.offset, blob)).collect();
+        let found = known.get(&at.offset).copied();
+        self.versions.insert(of, known);
+        Ok(found)
+    }
+
+    fn has_versions(&mut self, keyspace: KeyspaceId) -> Result<bool, WriteError> {
+        if let Some(&known) = self.histories.get(&keyspace) {
+            return Ok(known);
+        }
+        let has = self.snapshot.has_versions(keyspace).map_err(|error| failed(&error))?;
+        self.histories.insert(keyspace, has);
+        Ok(has)
+    }
+
+    /// Keeps the batch of an append if it is live. The record does not say which offsets it got: its time leads to it.
+    fn batch(&mut self, stream: StreamId, batch: &[u8], time: SpaceTime, at: LogPosition) -> Result<(), WriteError> {
+        let (machine, generation) = (&self.inner.open.machine, self.generation);
+        let known = self.known_of(stream)?;
+        if !known.covers(time) {
+            *known = Window::from_time(machine, stream, generation, time)?;
+        }
+        let (found, looked) = (known.at(at), known.take_lookups());
+        self.lookups += looked;
+        self.keep_batch(stream, found, batch);
+        Ok(())
+    }
+
+    /// Keeps the batch that was moved here if it is live.
+    fn moved_batch(
+        &mut self,
+        stream: StreamId,
+        first: Offset,
+        batch: &[u8],
+        at: LogPosition,
+    ) -> Result<(), WriteError> {
+        let known = self.known_of(stream)?;
+        let found = if known.is_whole() {
+            known.at(at)
+        } else {
+            self.lookups += 1;
+            let found = window::batch_with(&self.inner.open.machine, stream, first)?;
+            found.filter(|found| lies_at(&found.blob, at))
+        };
+        self.keep_batch(stream, found, batch);
+        Ok(())
+    }
+
+    /// What is known of a stream: all if it has few batches.
+    fn known_of(&mut self, stream: StreamId) -> Result<&'_ mut Window, WriteError> {
+        match self.windows.entry(stream) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(unknown) => {
+                let few = Window::of_few(&self.inner.open.machine, stream, self.generation)?;
+                self.lookups += 1;
+                Ok(unknown.insert(few.unwrap_or_default()))
+            }
+        }
+    }
+
+    fn keep_batch(&mut self, stream: StreamId, found: Option<BatchRef>, batch: &[u8]) {
+        if let Some(found) = found {
+            self.keep(&found.blob, &MoveTarget::Batch { stream, first: found.first }, batch);
+        }
+    }
+
+    fn keep(&mut self, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
+        let mut payload = Vec::with_capacity(bytes.len() + 64);
+        Move::encode(&mut payload, from, target, bytes);
+        self.total += payload.len() as u64 + COPY_BYTES;
+        self.live.push(Live { bytes: u64::from(from.len), payload });
+    }
+}
+
+pub(super) fn lies_at(blob: &BlobRef, at: LogPosition) -> bool {
+    blob.generation == at.generation && blob.offset == at.offset
+}
+
+pub(super) fn failed(error: &dyn std::error::Error) -> WriteError {
+    WriteError::StateFailed { reason: format!("maintenance: {error}") }
+}

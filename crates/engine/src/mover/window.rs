@@ -1,0 +1,147 @@
+//! Which batches of a stream lie in a segment.
+//!
+//! An append in the log does not say which offsets it got, so a walk finds its batch by its time: a stream's batches are
+//! in the order of their times. A window is what one such search has told, for a stretch of time: a walk goes through the
+//! records in order, so a segment of dead batches, or of live ones, takes a search for many records and not one for each.
+//!
+//! Invariant: of the batches that were appended in a window's time, all that lay in the segment when it was made are in
+//! it. None can come later, because a segment that is walked is sealed and its entries are applied. One that goes later
+//! makes its copy void.
+
+use thalweg_state::{
+    machine::{Machine, StreamReadError},
+    streams::BatchRef,
+};
+use thalweg_types::{Generation, LogPosition, Offset, SpaceTime, StreamId};
+
+use super::walk::{failed, lies_at};
+use crate::error::WriteError;
+
+/// Batches up to which all of a stream are looked at at once: a segment of many small streams has few of each, and to
+/// search for them by time takes longer.
+const FEW_BATCHES: usize = 32;
+/// Batches that a search looks at together.
+const PAGE_BATCHES: usize = 256;
+/// Looks at the state that a search by time counts as, and a page of batches.
+const LOOKUPS_PER_SEARCH: u64 = 10;
+
+/// All of a stream's batches that lie in a segment and were appended between two times.
+#[derive(Debug)]
+pub(super) struct Window {
+    first_time: SpaceTime,
+    /// Included.
+    last_time: SpaceTime,
+    /// In the order of their places; perhaps also some of later times.
+    batches: Vec<BatchRef>,
+    /// What it took to find them.
+    lookups: u64,
+}
+
+impl Default for Window {
+    /// Tells of nothing.
+    fn default() -> Self {
+        Self { first_time: SpaceTime(1), last_time: SpaceTime(0), batches: Vec::new(), lookups: 0 }
+    }
+}
+
+impl Window {
+    fn whole(batches: Vec<BatchRef>) -> Self {
+        Self::new(SpaceTime(0), SpaceTime(u64::MAX), batches, 0)
+    }
+
+    fn new(first_time: SpaceTime, last_time: SpaceTime, mut batches: Vec<BatchRef>, lookups: u64) -> Self {
+        batches.sort_unstable_by_key(|batch| batch.blob.offset);
+        batches.shrink_to_fit();
+        Self { first_time, last_time, batches, lookups }
+    }
+
+    /// Looks at all of a stream; `None` if it has more than [`FEW_BATCHES`].
+    pub(super) fn of_few(machine: &Machine, stream: StreamId, segment: Generation) -> Result<Option<Self>, WriteError> {
+        let Some(info) = machine.stream(stream) else { return Ok(Some(Self::whole(Vec::new()))) };
+        let mut found = match machine.batches_from(stream, info.start, FEW_BATCHES + 1, u64::MAX) {
+            Ok(found) => found.batches,
+            Err(StreamReadError::Machine(error)) => return Err(failed(&error)),
+            // Trimmed or deleted just now.
+            Err(_) => return Ok(None),
+        };
+        if found.len() > FEW_BATCHES {
+            return Ok(None);
+        }
+        found.retain(|batch| batch.blob.generation == segment);
+        Ok(Some(Self::whole(found)))
+    }
+
+    /// Looks at a stream from a time on.
+    pub(super) fn from_time(
+        machine: &Machine,
+        stream: StreamId,
+        segment: Generation,
+        time: SpaceTime,
+    ) -> Result<Self, WriteError> {
+        let mut from = match machine.offset_at_or_after(stream, time) {
+            Ok(from) => from,
+            Err(StreamReadError::NoSuchStream(_)) => return Ok(Self::whole(Vec::new())),
+            Err(error) => return Err(failed(&error)),
+        };
+        let (mut batches, mut lookups) = (Vec::new(), LOOKUPS_PER_SEARCH);
+        let last_time = loop {
+            lookups += LOOKUPS_PER_SEARCH;
+            let page = match machine.batches_from(stream, from, PAGE_BATCHES, u64::MAX) {
+                Ok(page) => page,
+                // A trim has overtaken us.
+                Err(StreamReadError::Trimmed { start }) if start > from => {
+                    from = start;
+                    continue;
+                }
+                Err(StreamReadError::NoSuchStream(_)) => return Ok(Self::whole(Vec::new())),
+                Err(error) => return Err(failed(&error)),
+            };
+            batches.extend(page.batches.iter().filter(|batch| batch.blob.generation == segment));
+            match page.batches.last() {
+                // Those behind it were appended then or later.
+                Some(last) if last.end() < page.next && last.time > time => break SpaceTime(last.time.0 - 1),
+                Some(last) if last.end() < page.next => from = last.end(),
+                _ => break SpaceTime(u64::MAX),
+            }
+        };
+        Ok(Self::new(time, last_time, batches, lookups))
+    }
+
+    /// Whether it tells of all batches that were appended at this time.
+    pub(super) fn covers(&self, time: SpaceTime) -> bool {
+        self.first_time <= time && time <= self.last_time
+    }
+
+    /// How many looks at the state it took, once.
+    pub(super) fn take_lookups(&mut self) -> u64 {
+        std::mem::take(&mut self.lookups)
+    }
+
+    /// Whether it tells of all batches.
+    pub(super) fn is_whole(&self) -> bool {
+        self.covers(SpaceTime(0)) && self.covers(SpaceTime(u64::MAX))
+    }
+
+    /// The batch that begins at a place of the segment.
+    pub(super) fn at(&self, at: LogPosition) -> Option<BatchRef> {
+        let found = self.batches.binary_search_by_key(&at.offset, |batch| batch.blob.offset).ok()?;
+        Some(self.batches[found]).filter(|batch| lies_at(&batch.blob, at))
+    }
+}
+
+/// The live batch that holds an offset, if there is one.
+pub(super) fn batch_with(machine: &Machine, stream: StreamId, offset: Offset) -> Result<Option<BatchRef>, WriteError> {
+    let one_from = |from| match machine.batches_from(stream, from, 1, u64::MAX) {
+        Ok(found) => Ok(Ok(found.batches.first().copied())),
+        Err(StreamReadError::Machine(error)) => Err(failed(&error)),
+        Err(other) => Ok(Err(other)),
+    };
+    match one_from(offset)? {
+        Ok(found) => Ok(found),
+        // The batch that holds the start may begin below it, and is live.
+        Err(StreamReadError::Trimmed { start }) if start > offset => {
+            Ok(one_from(start)?.ok().flatten().filter(|found| found.first <= offset))
+        }
+        Err(_) => Ok(None),
+    }
+}
