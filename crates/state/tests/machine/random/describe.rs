@@ -2,10 +2,15 @@
 
 use std::fmt::Write as _;
 
-use thalweg_types::command::{Command, Write};
+use thalweg_types::command::{
+    Command, Condition, Expect, TimeCommand, Write,
+    groups::{Fetch, GroupCommand},
+};
 
 /// Bytes that are shown of a key or a value.
 const SHOWN: usize = 24;
+/// Writes that are shown of a command.
+const SHOWN_WRITES: usize = 9;
 
 /// Bytes as text where they are text, and cut: runs of one letter say how long they are.
 pub fn bytes(bytes: &[u8]) -> String {
@@ -23,19 +28,13 @@ pub fn command(encoded: &[u8]) -> String {
         Err(malformed) => format!("malformed, {malformed:?}: {}", bytes(encoded)),
         Ok(Command::Commit(commit)) => {
             let mut out = "commit".to_owned();
-            commit.conditions().for_each(|condition| {
-                let Ok(condition) = condition else { return };
-                let _ = write!(out, " if {} {} {:?};", condition.keyspace.0, bytes(condition.key), condition.expect);
-            });
+            conditions(&mut out, commit.conditions());
             writes(&mut out, commit.writes().into_iter().flatten());
             out
         }
         Ok(Command::Transaction(transaction)) => {
             let mut out = "transaction".to_owned();
-            transaction.conditions().for_each(|condition| {
-                let Ok(condition) = condition else { return };
-                let _ = write!(out, " if {} {} {:?};", condition.keyspace.0, bytes(condition.key), condition.expect);
-            });
+            conditions(&mut out, transaction.conditions());
             if let Ok([then, otherwise]) = transaction.branches() {
                 writes(&mut out, then);
                 out.push_str(" else");
@@ -53,12 +52,28 @@ pub fn command(encoded: &[u8]) -> String {
             }
             out
         }
+        Ok(Command::Time(TimeCommand::Forget { rows })) => {
+            format!("forget rows{}", rows.iter().map(|key| format!(" [{}]", row(key))).collect::<String>())
+        }
+        Ok(Command::Group(GroupCommand::Fetch(Fetch { group, max, window, member, .. }))) => {
+            format!("fetch {max} from group {} as {member}, window {}", group.0, window.0)
+        }
         Ok(other) => format!("{other:?}"),
     }
 }
 
+fn conditions<'a, E>(out: &mut String, list: impl Iterator<Item = Result<Condition<'a>, E>>) {
+    for Condition { keyspace, key, expect } in list.flatten() {
+        let _ = match expect {
+            Expect::Value(value) => write!(out, " if {} {} is {};", keyspace.0, bytes(key), bytes(value)),
+            expect => write!(out, " if {} {} {expect:?};", keyspace.0, bytes(key)),
+        };
+    }
+}
+
 fn writes<'a, E>(out: &mut String, list: impl Iterator<Item = Result<Write<'a>, E>>) {
-    for write in list.flatten() {
+    let all: Vec<_> = list.flatten().collect();
+    for write in all.iter().take(SHOWN_WRITES) {
         let _ = match write {
             Write::Put { keyspace, key, value, .. } => {
                 write!(out, " put {} {} = {};", keyspace.0, bytes(key), bytes(value))
@@ -79,6 +94,9 @@ fn writes<'a, E>(out: &mut String, list: impl Iterator<Item = Result<Write<'a>, 
             }
             other => write!(out, " {other:?};"),
         };
+    }
+    if all.len() > SHOWN_WRITES {
+        let _ = write!(out, " and {} more writes;", all.len() - SHOWN_WRITES);
     }
 }
 

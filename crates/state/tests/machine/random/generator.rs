@@ -200,7 +200,7 @@ impl Generator {
     pub fn note_end(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline, lease: Option<LeaseId>) {
         let row = |tag: u8, first: u64| [&[tag][..], &first.to_be_bytes(), &keyspace.0.to_be_bytes(), key].concat();
         let at = match deadline {
-            Deadline::After(ttl) => Some(self.time + ttl.as_micros() as u64),
+            Deadline::After(ttl) => Some(self.time.saturating_add(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))),
             Deadline::At(time) => Some(time.0),
             _ => None,
         };

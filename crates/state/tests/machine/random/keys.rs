@@ -131,7 +131,7 @@ fn operation(generator: &mut Generator, input: &mut Input<'_>, list: &mut Operat
         4 if replaces => list.touch(id, key(input), deadline(generator, input))?,
         5 if replaces => list.delete(id, key(input))?,
         6 if replaces => list.add(id, key(input), input.number().cast_signed())?,
-        7 | 8 => list.delete_prefix(id, prefix(input))?,
+        7 | 8 if replaces => list.delete_prefix(id, prefix(input))?,
         9 => scan(id, input, list)?,
         10 => list.append(stream(input), streams::terms(input).expected, &streams::batch(input))?,
         11 => list.ack(group(input), &streams::settlements(input))?,

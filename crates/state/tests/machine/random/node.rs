@@ -109,7 +109,7 @@ impl Node {
 
     /// The same rows and log under another machine, which has loaded all it knows from them.
     pub fn copy(&self) -> Self {
-        let backend = MapBackend::of(self.rows(), Some(self.machine().applied()));
+        let backend = MapBackend::of(self.rows(), self.backend().applied());
         Self::with_log(Box::new(move || backend.clone()), self.options, self.log.copy())
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     fmt::Write as _,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Once,
@@ -16,11 +17,43 @@ thread_local! {
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Panics with a report about the smallest list found that fails, if this one does.
-pub fn assert_holds(about: &str, list: &List, check: &dyn Fn(&List) -> Checked) {
-    let Err(first) = guarded(check, list) else { return };
-    let (list, failure) = shrink(list.clone(), first, check);
-    panic!("{about}\n{}{failure}\n", tell(&list));
+/// Reports of a run over many lists: one fault makes many lists fail, in a few ways.
+#[derive(Debug, Default)]
+pub struct Reports {
+    failed: usize,
+    /// By what they say without numbers.
+    distinct: BTreeMap<String, String>,
+}
+
+/// After so many different reports, lists that fail are only counted.
+const MAX_REPORTS: usize = 6;
+
+impl Reports {
+    /// Checks a list, and notes how its smallest part that fails does so.
+    pub fn check(&mut self, about: &str, list: &List, check: &dyn Fn(&List) -> Checked) {
+        let Err(first) = guarded(check, list) else { return };
+        self.failed += 1;
+        if self.distinct.len() < MAX_REPORTS {
+            let (list, failure) = shrink(list.clone(), first, check);
+            let report = format!("{about}\n{}{failure}\n", tell(&list));
+            self.distinct.entry(in_general(&failure)).or_insert(report);
+        }
+    }
+
+    /// Fails if any list did, and tells of each kind of failure once.
+    ///
+    /// # Panics
+    /// Then.
+    pub fn finish(self) {
+        let Self { failed, distinct } = self;
+        let reports: Vec<_> = distinct.into_values().collect();
+        assert!(failed == 0, "{failed} lists fail, in these ways among others:\n\n{}", reports.join("\n"));
+    }
+}
+
+/// The beginning of a report without its numbers.
+fn in_general(failure: &str) -> String {
+    failure.lines().take(2).flat_map(str::chars).filter(|char| !char.is_numeric()).take(60).collect()
 }
 
 /// A panic is a failure like another.
