@@ -15,6 +15,7 @@ mod groups_commit;
 mod groups_model;
 mod history;
 mod model;
+mod one_entry;
 mod producers;
 mod random;
 mod ranges;
