@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! meta         := format u32 | next keyspace u32 | next stream u32 | next collection u64    little-endian
+//!                 | next lease u64 | seeds u64 | version u32
 //! keyspace row := revision u64 | time u64 | dropped u8 | settings | name    when it was created
 //! ```
 //! `revision` is that of the last commit before.
@@ -17,9 +18,9 @@ use std::{
 
 use thalweg_redis::CollectionId;
 use thalweg_types::{
-    KeyspaceId, Revision, SpaceTime, StreamId,
+    KeyspaceId, LeaseId, Revision, SpaceTime, StreamId,
     command::{KeyspaceConfig, check_name},
-    record::Reader,
+    record::{Malformed, Reader},
 };
 
 use crate::{
@@ -29,21 +30,37 @@ use crate::{
 };
 
 /// The format of everything that the state machine keeps in the map.
-pub const STATE_FORMAT: u32 = 1;
+pub const STATE_FORMAT: u32 = 2;
 
-const META_LEN: usize = 20;
+/// The first version of the state machine: the one in force until a command raises it.
+pub const FIRST_VERSION: u32 = 1;
 
-/// The next ids. Ids begin at 1, so that an id of 0 is always a mistake.
+const META_LEN: usize = 40;
+
+/// The next ids, and what else the space counts. Ids begin at 1, so that an id of 0 is always a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) next_keyspace: KeyspaceId,
     pub(crate) next_stream: StreamId,
     pub(crate) next_collection: CollectionId,
+    /// The next lease id that the state machine tries when the client leaves the choice to it.
+    pub(crate) next_lease: LeaseId,
+    /// How many random numbers Redis commands have asked for: the seed of the next one.
+    pub(crate) seeds: u64,
+    /// The version of the state machine in force.
+    pub(crate) version: u32,
 }
 
 impl Default for Meta {
     fn default() -> Self {
-        Self { next_keyspace: KeyspaceId(1), next_stream: StreamId(1), next_collection: CollectionId(1) }
+        Self {
+            next_keyspace: KeyspaceId(1),
+            next_stream: StreamId(1),
+            next_collection: CollectionId(1),
+            next_lease: LeaseId(1),
+            seeds: 0,
+            version: FIRST_VERSION,
+        }
     }
 }
 
@@ -55,31 +72,37 @@ impl Meta {
 
     pub(crate) fn write(&self, batch: &mut WriteBatch) {
         let fields = [STATE_FORMAT, self.next_keyspace.0, self.next_stream.0].map(u32::to_le_bytes);
-        let collection = self.next_collection.0.to_le_bytes();
-        batch.put(&[&keys::META], &[&fields[0], &fields[1], &fields[2], &collection]);
+        let counters = [self.next_collection.0, self.next_lease.0, self.seeds].map(u64::to_le_bytes);
+        let version = self.version.to_le_bytes();
+        let row: [&[u8]; 7] = [&fields[0], &fields[1], &fields[2], &counters[0], &counters[1], &counters[2], &version];
+        batch.put(&[&keys::META], &row);
     }
 
     fn decode(row: &[u8]) -> Result<Self, MachineError> {
         let corrupt = |message| MachineError::corrupt("meta row", &keys::META, message);
-        let field =
-            |at: usize| row.get(at..at + 4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]));
-        let found = field(0).ok_or_else(|| corrupt("row of a wrong length"))?;
+        let mut reader = Reader::at(row, 0);
+        let found = reader.u32("format").map_err(|_| corrupt("row of a wrong length"))?;
         if found != STATE_FORMAT {
             return Err(MachineError::Format { found, supported: STATE_FORMAT });
         }
-        let collection = row.get(12..).and_then(|rest| rest.try_into().ok()).map(u64::from_le_bytes);
-        match (field(4), field(8), collection, row.len()) {
-            (Some(keyspace), Some(stream), Some(collection), META_LEN)
-                if keyspace > 0 && stream > 0 && collection > 0 =>
-            {
-                Ok(Self {
-                    next_keyspace: KeyspaceId(keyspace),
-                    next_stream: StreamId(stream),
-                    next_collection: CollectionId(collection),
-                })
-            }
-            _ => Err(corrupt("row of a wrong length, or an id of 0")),
-        }
+        let meta = Self::decode_fields(&mut reader).map_err(|_| corrupt("row of a wrong length"))?;
+        let is_sound = meta.next_keyspace.0 > 0
+            && meta.next_stream.0 > 0
+            && meta.next_collection.0 > 0
+            && meta.version >= FIRST_VERSION
+            && row.len() == META_LEN;
+        if is_sound { Ok(meta) } else { Err(corrupt("row of a wrong length, or an id or version of 0")) }
+    }
+
+    fn decode_fields(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            next_keyspace: KeyspaceId(reader.u32("next keyspace")?),
+            next_stream: StreamId(reader.u32("next stream")?),
+            next_collection: CollectionId(reader.u64("next collection")?),
+            next_lease: LeaseId(reader.u64("next lease")?),
+            seeds: reader.u64("seeds")?,
+            version: reader.u32("version")?,
+        })
     }
 }
 
@@ -246,9 +269,16 @@ mod tests {
     use super::*;
     use crate::backend::Change;
 
-    const META: Meta =
-        Meta { next_keyspace: KeyspaceId(0x0203), next_stream: StreamId(4), next_collection: CollectionId(0x0506) };
-    const META_ROW: &[u8] = b"\x01\0\0\0\x03\x02\0\0\x04\0\0\0\x06\x05\0\0\0\0\0\0";
+    const META: Meta = Meta {
+        next_keyspace: KeyspaceId(0x0203),
+        next_stream: StreamId(4),
+        next_collection: CollectionId(0x0506),
+        next_lease: LeaseId(7),
+        seeds: 8,
+        version: 9,
+    };
+    const META_ROW: &[u8] = b"\x02\0\0\0\x03\x02\0\0\x04\0\0\0\x06\x05\0\0\0\0\0\0\
+        \x07\0\0\0\0\0\0\0\x08\0\0\0\0\0\0\0\x09\0\0\0";
 
     #[test]
     fn layouts_are_pinned() {
@@ -275,10 +305,10 @@ mod tests {
     #[test]
     fn other_formats_and_short_rows_are_refused() {
         assert_eq!(Meta::decode(META_ROW).unwrap(), META);
-        assert!(matches!(Meta::decode(b"\x02\0\0\0"), Err(MachineError::Format { found: 2, supported: 1 })));
-        for bad in
-            [b"".as_slice(), &META_ROW[..19], &META_ROW[..12], b"\x01\0\0\0", &[&META_ROW[..12], &[0; 8]].concat()]
-        {
+        assert!(matches!(Meta::decode(b"\x01\0\0\0"), Err(MachineError::Format { found: 1, supported: 2 })));
+        let no_collection = [&META_ROW[..12], &[0; 8], &META_ROW[20..]].concat();
+        let no_version = [&META_ROW[..36], &[0; 4]].concat();
+        for bad in [b"".as_slice(), &META_ROW[..39], &META_ROW[..12], b"\x02\0\0\0", &no_collection, &no_version] {
             assert!(matches!(Meta::decode(bad), Err(MachineError::Corrupt { .. })), "{bad:?}");
         }
     }

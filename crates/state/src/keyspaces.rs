@@ -448,6 +448,20 @@ pub(crate) struct Decoded<'a> {
     pub(crate) expiry: Expiry,
 }
 
+impl Decoded<'_> {
+    /// What the row begins with if the value's bytes are stored in it.
+    #[inline]
+    pub(crate) fn inline_head(&self) -> [u8; HEAD_LEN] {
+        value_head(if self.expiry == Expiry::NEVER { FORM_INLINE } else { FORM_INLINE_ENDING }, self.revision)
+    }
+
+    /// The expiry as the row holds it; `None` if the value does not end.
+    #[inline]
+    pub(crate) fn stored_expiry(&self) -> Option<[u8; Expiry::ENCODED_LEN]> {
+        (self.expiry != Expiry::NEVER).then(|| self.expiry.encode())
+    }
+}
+
 /// Decodes a stored value; `key` is for the error.
 #[inline]
 pub(crate) fn decode_value<'a>(key: &[u8], value: &'a [u8]) -> Result<Decoded<'a>, MachineError> {

@@ -13,6 +13,7 @@ mod buffered;
 pub mod catalog;
 mod clears;
 pub mod counts;
+pub mod digest;
 pub mod expiry;
 mod files;
 pub mod groups;
@@ -31,6 +32,7 @@ pub mod portable;
 #[cfg(feature = "redb")]
 pub mod redb;
 pub mod redis;
+mod row_kinds;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod streams;

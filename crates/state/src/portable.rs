@@ -5,8 +5,8 @@
 //! [`Placed`]). Does not own: reading or writing the rows, or the bytes they point at.
 //!
 //! A row that points into the log travels with the bytes, and its pointer without a place: the place is the
-//! node's, length and checksum are the bytes'. Invariant: each tag that a machine writes is known here; of
-//! one that is not, nobody knows whether it may travel.
+//! node's, length and checksum are the bytes'. Invariant: each kind of row that a machine writes ([`RowKind`])
+//! is decided here; a row of an unknown kind is corruption, since nothing says whether it may travel.
 
 use std::borrow::Cow;
 
@@ -21,6 +21,7 @@ use crate::{
     keyspaces::{FORM_BLOB, FORM_BLOB_ENDING},
     liveness::{BlobKind, LivenessChanges, LivenessTable},
     machine::{LogId, MachineError},
+    row_kinds::RowKind,
     streams::index,
     versions::{self, PastKey, VersionRow},
 };
@@ -79,27 +80,33 @@ impl Whose<'_> {
 
 /// Says what a row is.
 pub fn sort<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
-    let Some(&tag) = key.first() else { return Err(MachineError::corrupt("row", key, "its key is empty")) };
-    match tag {
-        keys::TAG_LIVENESS | keys::TAG_GROUP | keys::TAG_VERDICT | keys::TAG_MARK => Ok(Row::Local),
-        keys::TAG_META
-        | keys::TAG_KEYSPACE
-        | keys::TAG_STREAM
-        | keys::TAG_CLEAR
-        | keys::TAG_COUNTS
-        | keys::TAG_DEADLINE
-        | keys::TAG_LEASE
-        | keys::TAG_ATTACHED
-        | keys::TAG_PRODUCER
-        | keys::TAG_CONSUMERS
-        | keys::TAG_MEMBER
-        | keys::TAG_PARCEL
-        | keys::TAG_PART
-        | keys::TAG_TRASH => Ok(Row::Plain),
-        keys::TAG_DATA => sort_value(key, value),
-        keys::TAG_VERSIONS => sort_version(key, value),
-        keys::TAG_INDEX => sort_index(key, value),
-        _ => Err(MachineError::corrupt("row", key, "it is of a kind that this version doesn't know")),
+    match RowKind::of(key)? {
+        RowKind::Liveness
+        | RowKind::Membership
+        | RowKind::Vote
+        | RowKind::Purged
+        | RowKind::HistoryFloor
+        | RowKind::Verdict
+        | RowKind::Mark => Ok(Row::Local),
+        RowKind::Meta
+        | RowKind::Keyspace
+        | RowKind::StreamHead
+        | RowKind::Clear
+        | RowKind::Counts
+        | RowKind::Deadline
+        | RowKind::Lease
+        | RowKind::Attached
+        | RowKind::Producer
+        | RowKind::Consumers
+        | RowKind::Member
+        | RowKind::History
+        | RowKind::VersionTime
+        | RowKind::Part
+        | RowKind::Parcel
+        | RowKind::Trash => Ok(Row::Plain),
+        RowKind::Value => sort_value(key, value),
+        RowKind::Version => sort_version(key, value),
+        RowKind::IndexEntry => sort_index(key, value),
     }
 }
 

@@ -16,9 +16,12 @@
 //! ```text
 //! head := flags u8 | config (48 bytes) | start u64 | next u64 | first_indexed u64 | start_batch u64
 //!       | start_bytes u64 | end_bytes u64 | start_time u64 | last_time u64 | producers u32
-//!       | cleaned u64 | saved i64 | name                                          little-endian
+//!       | cleaned u64 | saved i64 | content u64 | name                            little-endian
 //! ```
-//! Flag bit 0: deleted, kept as a marker until its index entries are reclaimed.
+//! Flag bit 0: deleted, kept as a marker until its index entries are reclaimed. Where batches lie, how far they are
+//! reclaimed and what compaction made of them is this node's own affair: `first_indexed`, `start_batch`, `start_bytes`,
+//! `start_time`, `cleaned` and `saved` are node-local, and so is the marker of a deleted stream without producers. The
+//! other fields are functions of the committed entries.
 
 pub(crate) mod compaction;
 pub(crate) mod index;
@@ -47,6 +50,7 @@ use crate::{
     catalog::Meta,
     keys::{self, KeyRange},
     machine::MachineError,
+    streams::index::IndexEntry,
 };
 
 const FLAG_DELETED: u8 = 1;
@@ -112,6 +116,9 @@ pub(crate) struct Head {
     pub(crate) cleaned: Offset,
     /// Bytes that compaction has taken from the batches with index entries; negative if it has added some.
     pub(crate) saved_bytes: i64,
+    /// A hash over all batches ever appended: replicas with equal streams have equal hashes, however each of them
+    /// has moved or compacted the batches since.
+    pub(crate) content: u64,
 }
 
 impl Head {
@@ -131,7 +138,19 @@ impl Head {
             producers: 0,
             cleaned: Offset::ZERO,
             saved_bytes: 0,
+            content: 0,
         }
+    }
+
+    /// Takes a batch into the hash of the stream's content.
+    pub(crate) fn add_content(&mut self, first: Offset, entry: &IndexEntry) {
+        let mut fields = [0; 28];
+        fields[..8].copy_from_slice(&first.0.to_le_bytes());
+        fields[8..16].copy_from_slice(&entry.time.0.to_le_bytes());
+        fields[16..20].copy_from_slice(&entry.count.to_le_bytes());
+        fields[20..24].copy_from_slice(&entry.blob.len.to_le_bytes());
+        fields[24..].copy_from_slice(&entry.blob.crc.to_le_bytes());
+        self.content = xxhash_rust::xxh3::xxh3_64_with_seed(&fields, self.content);
     }
 
     pub(crate) fn is_live(&self) -> bool {
@@ -179,7 +198,26 @@ impl Head {
         scratch.extend_from_slice(&self.producers.to_le_bytes());
         scratch.extend_from_slice(&self.cleaned.0.to_le_bytes());
         scratch.extend_from_slice(&self.saved_bytes.to_le_bytes());
+        scratch.extend_from_slice(&self.content.to_le_bytes());
         batch.put(&[&keys::stream_head(id)], &[scratch, self.name.as_bytes()]);
+    }
+
+    /// True for a deleted stream of which nothing replicated is left: the head only waits until this node has reclaimed
+    /// its index entries.
+    pub(crate) fn is_leftover(&self) -> bool {
+        !self.is_live() && self.producers == 0
+    }
+
+    /// Appends the replicated form of the head: the fields that are functions of the committed entries.
+    pub(crate) fn encode_replicated(&self, out: &mut Vec<u8>) {
+        out.push(if self.is_live() { 0 } else { FLAG_DELETED });
+        self.config.get().encode(out);
+        for field in [self.start.0, self.next.0, self.end_bytes, self.last_time.0] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&self.producers.to_le_bytes());
+        out.extend_from_slice(&self.content.to_le_bytes());
+        out.extend_from_slice(self.name.as_bytes());
     }
 
     pub(crate) fn decode(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
@@ -215,6 +253,7 @@ impl Head {
         let producers = reader.u32("producers")?;
         let cleaned = Offset(reader.u64("cleaned")?);
         let saved_bytes = reader.u64("saved bytes")?.cast_signed();
+        let content = reader.u64("content")?;
         let at = reader.position();
         let name = std::str::from_utf8(reader.rest()).ok().filter(|name| check_name(name).is_ok());
         let name = name.ok_or(Malformed { at, expected: "a well-formed name" })?.into();
@@ -233,6 +272,7 @@ impl Head {
             producers,
             cleaned,
             saved_bytes,
+            content,
         })
     }
 }
@@ -442,6 +482,7 @@ mod tests {
             producers: 11,
             cleaned: Offset(12),
             saved_bytes: -1,
+            content: 13,
             ..Head::new("name".into(), StreamConfig::default())
         }
     }
@@ -454,7 +495,7 @@ mod tests {
         for field in [1, 2, u64::MAX, u64::MAX, u64::MAX, u64::MAX, 5, 6, 3, 4, 7, 8, 9, 10] {
             row.extend_from_slice(&field.to_le_bytes());
         }
-        row.extend_from_slice(b"\x0b\0\0\0\x0c\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xffname");
+        row.extend_from_slice(b"\x0b\0\0\0\x0c\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x0d\0\0\0\0\0\0\0name");
         assert_eq!(batch.changes().next(), Some(Change::Put(b"\x03\0\0\0\x02", &row)));
         assert_eq!(Head::decode(b"k", &row).unwrap(), head());
     }

@@ -242,7 +242,7 @@ pub(crate) struct VersionRow<'a> {
 }
 
 /// Bytes before the value.
-const VERSION_HEAD_LEN: usize = Until::ENCODED_LEN + 9;
+pub(crate) const VERSION_HEAD_LEN: usize = Until::ENCODED_LEN + 9;
 
 /// Does not end.
 pub(crate) const NO_END: SpaceTime = SpaceTime(u64::MAX);

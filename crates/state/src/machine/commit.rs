@@ -400,6 +400,7 @@ pub(super) fn append(
     head.next = entry.end(first);
     head.end_bytes += u64::from(blob.len);
     head.last_time = time;
+    head.add_content(first, &entry);
     applying.applier.batch.put(&[&keys::index_entry(stream, first)], &[&entry.encode_dense()]);
     applying.applier.pending.appended.push((stream, first, entry));
     applying.raise(BlobKind::Batch, &blob);

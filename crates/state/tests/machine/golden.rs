@@ -23,8 +23,10 @@ use crate::support::{Bench, Map, MapBackend, command};
 const MEMBERSHIP: LogId = LogId { term: Term(2), index: Index(4) };
 const PURGED: LogId = LogId { term: Term(1), index: Index(3) };
 
-fn fixed() -> Bench {
-    let mut bench = Bench::new(MachineOptions { inline_value_bytes: 8 });
+const STORED_AS: MachineOptions = MachineOptions { inline_value_bytes: 8 };
+
+pub fn fixed(options: MachineOptions) -> Bench {
+    let mut bench = Bench::new(options);
     bench.log.segment_bytes = 300;
     let config = StreamConfig {
         max_age: Some(Duration::from_secs(60)),
@@ -114,19 +116,19 @@ pub fn map_of(text: &str) -> Map {
 fn golden() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/golden/state-v1.txt");
     if std::env::var_os("THALWEG_BLESS").is_some() {
-        std::fs::write(&path, text_of(&fixed().backend.dump())).unwrap();
+        std::fs::write(&path, text_of(&fixed(STORED_AS).backend.dump())).unwrap();
     }
     std::fs::read_to_string(path).unwrap()
 }
 
 #[test]
 fn the_map_of_a_fixed_log_is_pinned() {
-    assert_eq!(text_of(&fixed().backend.dump()), golden());
+    assert_eq!(text_of(&fixed(STORED_AS).backend.dump()), golden());
 }
 
 #[test]
 fn a_state_of_format_1_can_be_read() {
-    let bench = fixed();
+    let bench = fixed(STORED_AS);
     let backend = MapBackend::of(map_of(&golden()), bench.backend.applied());
     let machine = Machine::open(backend, MachineOptions::default()).unwrap();
     let stored = machine.get(KeyspaceId(2), b"key").unwrap().unwrap();

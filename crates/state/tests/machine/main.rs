@@ -5,6 +5,7 @@ mod behaviour;
 mod bounds;
 mod compaction;
 mod concurrent;
+mod digest;
 mod garbage;
 mod golden;
 mod group;

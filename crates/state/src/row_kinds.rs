@@ -1,0 +1,146 @@
+//! The kinds of rows in the map.
+//!
+//! Owns: [`RowKind`], which kind of row a key belongs to. Does not own the layout of keys (`keys`), nor what a kind
+//! means to another node (`portable`) or to the state digest (`digest`): both match on the kind exhaustively, so that
+//! a new kind does not compile until each of them has decided.
+//!
+//! Invariant: every key that the state machine writes has a kind. A key of no kind is corruption.
+
+use crate::{keys, machine::MachineError};
+
+/// The kind of a row, told by its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RowKind {
+    /// Format and next ids.
+    Meta,
+    /// A keyspace's catalog row.
+    Keyspace,
+    /// A stream's head.
+    StreamHead,
+    /// A segment's liveness.
+    Liveness,
+    /// The group's last applied membership.
+    Membership,
+    /// This node's vote.
+    Vote,
+    /// The last entry that this node's log need not hold any more.
+    Purged,
+    /// A deleted prefix.
+    Clear,
+    /// Exact counts of a keyspace.
+    Counts,
+    /// When a key or a lease ends.
+    Deadline,
+    /// A lease.
+    Lease,
+    /// A key attached to a lease.
+    Attached,
+    /// Where this node's log can be read as history.
+    HistoryFloor,
+    /// An entry's verdict.
+    Verdict,
+    /// Where a revision is in this node's log.
+    Mark,
+    /// A producer's head or one of its results.
+    Producer,
+    /// The next consumer group, or a group's head.
+    Consumers,
+    /// A member of a consumer group.
+    Member,
+    /// A key's value.
+    Value,
+    /// An index entry of a stream.
+    IndexEntry,
+    /// A keyspace's history.
+    History,
+    /// A version of a key, or what has been forgotten of it.
+    Version,
+    /// When a version was superseded.
+    VersionTime,
+    /// A part of a collection.
+    Part,
+    /// What is pending of an attempt.
+    Parcel,
+    /// A collection that no key holds any more.
+    Trash,
+}
+
+impl RowKind {
+    /// The kind of the row with this key.
+    #[inline]
+    pub(crate) fn of(key: &[u8]) -> Result<Self, MachineError> {
+        let Some((&tag, rest)) = key.split_first() else {
+            return Err(MachineError::corrupt("row", key, "its key is empty"));
+        };
+        Self::of_tag(tag, rest)
+            .ok_or_else(|| MachineError::corrupt("row", key, "it is of a kind that this version doesn't know"))
+    }
+
+    #[inline]
+    fn of_tag(tag: u8, rest: &[u8]) -> Option<Self> {
+        Some(match tag {
+            keys::TAG_DATA => Self::Value,
+            keys::TAG_PART => Self::Part,
+            keys::TAG_INDEX => Self::IndexEntry,
+            keys::TAG_META => Self::Meta,
+            keys::TAG_KEYSPACE => Self::Keyspace,
+            keys::TAG_STREAM => Self::StreamHead,
+            keys::TAG_LIVENESS => Self::Liveness,
+            keys::TAG_GROUP => match rest {
+                [1] => Self::Membership,
+                [2] => Self::Vote,
+                [3] => Self::Purged,
+                _ => return None,
+            },
+            keys::TAG_CLEAR => Self::Clear,
+            keys::TAG_COUNTS => Self::Counts,
+            keys::TAG_DEADLINE => Self::Deadline,
+            keys::TAG_LEASE => Self::Lease,
+            keys::TAG_ATTACHED => Self::Attached,
+            keys::TAG_VERDICT if rest.is_empty() => Self::HistoryFloor,
+            keys::TAG_VERDICT => Self::Verdict,
+            keys::TAG_MARK => Self::Mark,
+            keys::TAG_PRODUCER => Self::Producer,
+            keys::TAG_CONSUMERS => Self::Consumers,
+            keys::TAG_MEMBER => Self::Member,
+            keys::TAG_VERSIONS => match rest.first() {
+                Some(0) => Self::History,
+                Some(1) => Self::Version,
+                Some(2) => Self::VersionTime,
+                _ => return None,
+            },
+            keys::TAG_PARCEL => Self::Parcel,
+            keys::TAG_TRASH => Self::Trash,
+            _ => return None,
+        })
+    }
+}
+
+/// A name for people of the rows that begin with this byte.
+#[must_use]
+pub fn name_of_tag(tag: u8) -> &'static str {
+    match tag {
+        keys::TAG_META => "meta",
+        keys::TAG_KEYSPACE => "keyspaces",
+        keys::TAG_STREAM => "stream heads",
+        keys::TAG_LIVENESS => "segment liveness",
+        keys::TAG_GROUP => "membership",
+        keys::TAG_CLEAR => "deleted prefixes",
+        keys::TAG_COUNTS => "exact counts",
+        keys::TAG_DEADLINE => "deadlines",
+        keys::TAG_LEASE => "leases",
+        keys::TAG_ATTACHED => "keys of leases",
+        keys::TAG_VERDICT => "verdicts",
+        keys::TAG_MARK => "marks",
+        keys::TAG_PRODUCER => "producers",
+        keys::TAG_CONSUMERS => "consumer groups",
+        keys::TAG_MEMBER => "group members",
+        keys::TAG_DATA => "values",
+        keys::TAG_INDEX => "index entries",
+        keys::TAG_VERSIONS => "versions",
+        keys::TAG_PART => "parts of collections",
+        keys::TAG_PARCEL => "pending attempts",
+        keys::TAG_TRASH => "dropped collections",
+        _ => "unknown",
+    }
+}
