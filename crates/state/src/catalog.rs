@@ -26,7 +26,7 @@ use thalweg_types::{
 use crate::{
     backend::{View, WriteBatch},
     keys::{self, KeyRange},
-    machine::MachineError,
+    machine::{Changes, MachineError},
 };
 
 /// The format of everything that the state machine keeps in the map.
@@ -135,7 +135,7 @@ impl KeyspaceRow {
         self.life == KeyspaceLife::Live
     }
 
-    pub(crate) fn write(&self, id: KeyspaceId, batch: &mut WriteBatch) {
+    pub(crate) fn write(&self, id: KeyspaceId, batch: &mut impl Changes) {
         let mut middle = vec![u8::from(self.life == KeyspaceLife::Dropped)];
         self.config.encode(&mut middle);
         let value: [&[u8]; 4] =

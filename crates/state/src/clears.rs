@@ -24,9 +24,9 @@ use std::collections::BTreeMap;
 use thalweg_types::{KeyspaceId, Revision, record::Reader};
 
 use crate::{
-    backend::{View, WriteBatch},
+    backend::View,
     keys::{self, KeyRange},
-    machine::MachineError,
+    machine::{Changes, MachineError},
 };
 
 /// A deleted prefix.
@@ -34,7 +34,8 @@ use crate::{
 pub(crate) struct Clear {
     /// Rows of lower revisions are hidden.
     pub(crate) revision: Revision,
-    /// Of the clear of the same prefix that this one replaces: what a view of before this one goes by.
+    /// Of the clear of the same prefix that this one replaces: a view of before this one goes by it. Nothing that an
+    /// entry decides depends on it, because it is forgotten when the node is opened again.
     pub(crate) earlier: Option<Revision>,
     /// All former ones that are not swept, ascending; only in keyspaces with history.
     pub(crate) kept: Vec<Revision>,
@@ -46,7 +47,7 @@ const HAS_SWEPT: u8 = 1;
 const HAS_KEPT: u8 = 2;
 
 impl Clear {
-    pub(crate) fn write(&self, keyspace: KeyspaceId, prefix: &[u8], batch: &mut WriteBatch) {
+    pub(crate) fn write(&self, keyspace: KeyspaceId, prefix: &[u8], batch: &mut impl Changes) {
         let swept = self.swept.as_deref();
         let mut head = self.revision.0.to_le_bytes().to_vec();
         head.push(if swept.is_some() { HAS_SWEPT } else { 0 } | if self.kept.is_empty() { 0 } else { HAS_KEPT });
@@ -67,12 +68,13 @@ impl Clear {
         reader.is_empty().then_some(Self { revision, earlier: None, kept, swept })
     }
 
+    /// Of all deletes of the prefix that its row tells of.
     fn revisions(&self) -> impl Iterator<Item = Revision> {
-        self.kept.iter().copied().chain(self.earlier).chain([self.revision])
+        self.kept.iter().copied().chain([self.revision])
     }
 
     fn hides(&self, revision: Revision, as_of: Revision) -> bool {
-        self.revisions().any(|clear| clear <= as_of && revision < clear)
+        self.revisions().chain(self.earlier).any(|clear| clear <= as_of && revision < clear)
     }
 }
 
@@ -157,27 +159,35 @@ impl ClearTable {
         })
     }
 
-    /// The table with what an entry adds, and without what it takes away if `settled`.
-    pub(crate) fn changed(&self, changes: &ClearChanges, settled: bool) -> Self {
+    /// The table with what an entry adds, and still with what it takes away.
+    pub(crate) fn with_added(&self, changes: &ClearChanges) -> Self {
         let mut table = self.clone();
         for ((keyspace, prefix), change) in changes {
-            let prefixes = table.by_keyspace.entry(*keyspace).or_default();
-            match change {
-                Some(clear) => drop(prefixes.clears.insert(prefix.clone(), clear.clone())),
-                None if settled => drop(prefixes.clears.remove(prefix)),
-                None => {}
+            if let Some(clear) = change {
+                table.set(*keyspace, prefix, Some(clear.clone()));
             }
         }
-        table.by_keyspace.retain(|_, prefixes| !prefixes.clears.is_empty());
-        table.by_keyspace.values_mut().for_each(Prefixes::note_lengths);
         table
+    }
+
+    /// Adds a clear, or takes one away.
+    pub(crate) fn set(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
+        let prefixes = self.by_keyspace.entry(keyspace).or_default();
+        match clear {
+            Some(clear) => drop(prefixes.clears.insert(prefix.to_vec(), clear)),
+            None => drop(prefixes.clears.remove(prefix)),
+        }
+        prefixes.note_lengths();
+        if prefixes.clears.is_empty() {
+            self.by_keyspace.remove(&keyspace);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Change;
+    use crate::backend::{Change, WriteBatch};
 
     const KS: KeyspaceId = KeyspaceId(3);
 
@@ -213,7 +223,7 @@ mod tests {
             ((KS, b"a".to_vec()), Some(clear(5, None))),
             ((KS, b"ab/".to_vec()), Some(clear(9, Some(3)))),
         ]);
-        let table = ClearTable::default().changed(&changes, true);
+        let mut table = ClearTable::default().with_added(&changes);
         let hides = |key: &[u8], revision, as_of| table.of(KS).unwrap().hides(key, Revision(revision), Revision(as_of));
         assert!(hides(b"a", 4, 9) && hides(b"axx", 4, 5) && !hides(b"a", 5, 9));
         assert!(!hides(b"a", 4, 4), "a view of before does not know it");
@@ -222,10 +232,11 @@ mod tests {
         assert!(hides(b"ab/c", 2, 4) && !hides(b"ab/c", 3, 4), "the delete before this one");
         assert!(table.of(KeyspaceId(4)).is_none());
         let since = |key: &[u8], revision| table.of(KS).unwrap().hidden_since(key, Revision(revision)).map(|at| at.0);
-        assert_eq!([since(b"ab/c", 2), since(b"ab/c", 4), since(b"ab/c", 8)], [Some(3), Some(5), Some(9)]);
+        assert_eq!([since(b"ab/c", 2), since(b"ab/c", 4), since(b"ab/c", 8)], [Some(5), Some(5), Some(9)]);
         assert_eq!([since(b"ab/c", 9), since(b"b", 0), since(b"axx", 5)], [None; 3]);
         let gone = ClearChanges::from([((KS, b"a".to_vec()), None), ((KS, b"ab/".to_vec()), None)]);
-        assert_eq!(table.changed(&gone, false).len(), 2);
-        assert!(table.changed(&gone, true).is_empty());
+        assert_eq!(table.with_added(&gone).len(), 2);
+        gone.keys().for_each(|(keyspace, prefix)| table.set(*keyspace, prefix, None));
+        assert!(table.is_empty());
     }
 }

@@ -85,14 +85,6 @@ impl CountChange {
         let Counts { keys, bytes, collections } = counts;
         Self { keys: minus(keys), bytes: minus(bytes), collections: minus(collections), trash: None }
     }
-
-    /// The counts of both. Which collections go is to be noted for each by itself.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.keys += other.keys;
-        self.bytes += other.bytes;
-        self.collections += other.collections;
-        self.trash = None;
-    }
 }
 
 impl Counts {

@@ -26,7 +26,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::{BackendError, View},
+    backend::View,
     keys::{DATA_PREFIX_LEN, KeyRange, TAG_ATTACHED, TAG_DATA, TAG_DEADLINE, TAG_LEASE},
     machine::MachineError,
 };
@@ -123,12 +123,12 @@ impl Lease {
 
     /// A lease as a view has it, ended or not.
     pub(crate) fn in_view(view: &dyn View, id: LeaseId) -> Result<Option<Self>, MachineError> {
-        Self::from_row(id, view.get(&lease_row(id)))
+        Self::from_row(id, view.get(&lease_row(id)).map_err(MachineError::from))
     }
 
     pub(crate) fn from_row(
         id: LeaseId,
-        row: Result<Option<bytes::Bytes>, BackendError>,
+        row: Result<Option<bytes::Bytes>, MachineError>,
     ) -> Result<Option<Self>, MachineError> {
         let Some(row) = row? else { return Ok(None) };
         let corrupt = |_| MachineError::corrupt("lease", &lease_row(id), "row of a wrong length");

@@ -19,8 +19,8 @@ use thalweg_types::{
 
 pub use mark::Mark;
 pub(crate) use mark::is_due;
-pub(crate) use verdict::VerdictBuilder;
 use verdict::{Exception, Exceptions, Told};
+pub(crate) use verdict::{Savepoint as VerdictSavepoint, VerdictBuilder};
 
 /// What happened to a key, or to all keys with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

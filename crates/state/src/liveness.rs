@@ -149,6 +149,19 @@ impl LivenessChanges {
         *count = count.saturating_sub(1);
     }
 
+    /// The row of a segment as the record has changed it, if it has.
+    pub(crate) fn changed(&self, generation: Generation) -> Option<Liveness> {
+        self.rows.get(&generation).copied()
+    }
+
+    /// Takes back a change of a segment's row.
+    pub(crate) fn restore(&mut self, generation: Generation, before: Option<Liveness>) {
+        match before {
+            Some(row) => drop(self.rows.insert(generation, row)),
+            None => drop(self.rows.remove(&generation)),
+        }
+    }
+
     pub(crate) fn write(&self, batch: &mut WriteBatch) {
         for &generation in &self.forgotten {
             batch.delete(&[&keys::liveness_row(generation)]);

@@ -1,8 +1,8 @@
 //! The deterministic state machine: entries in, outcomes out, over any backend.
 //!
 //! Owns: applying entries in log order (`entry`, `commit`, `admin`, `keyspace_admin`, `consumers`), what a
-//! key is at the entry's time (`live`, `overlay`), transactions (`transaction`), deletes by prefix and their
-//! sweep (`clearing`), moves of bytes (`moves`),
+//! key is at the entry's time (`live`), what the commands so far have changed and how that is taken back (`staged`,
+//! `savepoint`), transactions (`transaction`), deletes by prefix and their sweep (`clearing`), moves of bytes (`moves`),
 //! what the space's group must find again when the log has been freed (`group`), what readers of the log
 //! need to tell what its entries changed (`history`), versions of keys of keyspaces with history (`versions`,
 //! `prune`), Redis commands and the parts of hashes and streams (`redis`, `parts`), and reads of what is applied (`reads`). Does not own the
@@ -12,9 +12,11 @@
 //! own (`time`) that no later entry falls below.
 //!
 //! Invariants:
-//! * The same entries at the same log positions, applied from the same map, give the same map, byte for
-//!   byte, and the same outcomes. Outcomes alone do not depend on the positions, nor on
-//!   [`MachineOptions`], nor on [`Machine::forget_segment`]: those are this node's own affair.
+//! * Outcomes, and the replicated rows (see [`crate::digest`]), are functions of the commands alone: of which commands
+//!   there are, in which order, and at which times. How they are grouped into entries, where those lie in the log,
+//!   [`MachineOptions`], restarts, moves and compactions do not show.
+//! * The same entries at the same log positions, applied from the same map with the same options, give the same map
+//!   byte for byte.
 //! * Everything one entry changes is one backend batch, and becomes visible with it: heads and names in
 //!   memory are published after the batch, so a reader never sees a promise without what it promises.
 //! * A revision is used by each command that commits and by each that removes keys which have ended, and by
@@ -36,12 +38,13 @@ mod keyspace_admin;
 mod leases;
 mod live;
 mod moves;
-mod overlay;
 mod parts;
 mod producers;
 mod prune;
 mod reads;
 mod redis;
+mod savepoint;
+mod staged;
 mod time;
 mod timed;
 mod transaction;
@@ -68,6 +71,7 @@ pub use expire::StaleCursor;
 pub use group::{AppliedMembership, LogId};
 pub use history::Verdicts;
 pub(crate) use parts::{name_of as name_of_part, parts_range as range_of_parts};
+pub(crate) use staged::Changes;
 pub use time::{AttachedKey, LeaseInfo, ReadTime};
 
 use crate::{
@@ -125,6 +129,13 @@ pub enum Moved {
     /// The state did not point to the original any more, or the record does not hold its bytes:
     /// nothing changed.
     Void,
+    /// Rows of what the node need not know any more are gone.
+    Forgot {
+        /// So many.
+        rows: u32,
+        /// Whether there may be more.
+        more: bool,
+    },
 }
 
 /// The state machine. Writers: one thread at a time, in log order. Readers: any number, any time.
@@ -200,9 +211,9 @@ impl Machine {
         if stored.is_none() && (backend.applied().is_some() || read(&published.streams).len() > 0) {
             return Err(MachineError::corrupt("meta row", &crate::keys::META, "missing"));
         }
-        let (stream_count, keyspaces) = (read(&published.streams).len(), read(&published.keyspaces));
+        let (stream_count, keyspaces) = (read(&published.streams).counted(), read(&published.keyspaces));
         let lease_count = time::count_leases(&*view)?;
-        let mut applier = Applier::new(meta, stored.is_some(), applied, stream_count, &keyspaces, lease_count);
+        let mut applier = Applier::new(stored, applied, stream_count, &keyspaces, lease_count);
         drop(keyspaces);
         (applier.clears, applier.counts) = (clears, counts);
         applier.history_floor = history::load_floor(&*view)?;
@@ -251,7 +262,8 @@ impl Machine {
         entry::check_addressable(entry.payload, entry.at)?;
         let position = Position { next_lsn: entry.next_lsn, entry: Some((entry.term, entry.index, entry.time)) };
         let before = outcomes.len();
-        let result = self.with_applier(&position, |applying| entry::apply_commands(applying, entry, outcomes));
+        let payload = Some((entry.payload, entry.at));
+        let result = self.with_applier(&position, payload, |applying| entry::apply_commands(applying, entry, outcomes));
         if result.is_err() {
             outcomes.truncate(before);
         }
@@ -262,13 +274,13 @@ impl Machine {
     /// index nor time on.
     pub fn apply_move(&self, payload: &[u8], at: LogPosition, next_lsn: Lsn) -> Result<Moved, MachineError> {
         entry::check_addressable(payload, at)?;
-        self.with_applier(&Position { next_lsn, entry: None }, |applying| moves::apply(applying, payload, at))
+        self.with_applier(&Position { next_lsn, entry: None }, None, |applying| moves::apply(applying, payload, at))
     }
 
     /// Passes over a record that carries nothing for the state: moves `lsn` on and, if it is an entry
     /// of the space (blank), term, index and time.
     pub fn skip(&self, next_lsn: Lsn, entry: Option<(Term, Index, SpaceTime)>) -> Result<(), MachineError> {
-        self.with_applier(&Position { next_lsn, entry }, |_| Ok(()))
+        self.with_applier(&Position { next_lsn, entry }, None, |_| Ok(()))
     }
 
     /// What the state still wants of each segment, by generation.
@@ -289,13 +301,14 @@ impl Machine {
     fn with_applier<T>(
         &self,
         position: &Position,
+        payload: Option<(&[u8], LogPosition)>,
         change: impl FnOnce(&mut Applying<'_>) -> Result<T, MachineError>,
     ) -> Result<T, MachineError> {
         let mut applier = self.applier.lock().map_err(|_| MachineError::Stopped)?;
         applier.check(position)?;
         // Set until all is well: an error, or a panic that the lock does not see, leaves it set.
         applier.stopped = true;
-        let mut applying = Applying::begin(&mut applier, self, position);
+        let mut applying = Applying::begin(&mut applier, self, position, payload);
         let result = change(&mut applying)?;
         applying.finish()?;
         applier.stopped = false;

@@ -172,9 +172,20 @@ impl Head {
         self.next.0 - self.start.0
     }
 
+    /// Whether the head is one that replicas agree on: not the marker of a deleted stream of which only index entries
+    /// are left.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.is_live() || self.producers > 0
+    }
+
     /// Whether index entries wait to be reclaimed, or the marker itself.
     pub(crate) fn is_reclaimable(&self) -> bool {
-        self.first_indexed < self.start_batch || !self.is_live()
+        self.first_indexed < self.start_batch || !self.is_counted()
+    }
+
+    /// Whether rows of a deleted stream's producers wait to be removed.
+    pub(crate) fn has_former_producers(&self) -> bool {
+        !self.is_live() && self.producers > 0
     }
 
     pub(crate) fn write(&self, id: StreamId, batch: &mut WriteBatch, scratch: &mut Vec<u8>) {
@@ -323,6 +334,7 @@ pub(crate) enum Chore {
     Retention,
     Compaction,
     Reclaim,
+    Producers,
 }
 
 /// Streams by chore.
@@ -331,6 +343,7 @@ struct Watched {
     retention: BTreeSet<StreamId>,
     compaction: BTreeSet<StreamId>,
     reclaim: BTreeSet<StreamId>,
+    producers: BTreeSet<StreamId>,
 }
 
 impl Watched {
@@ -339,6 +352,7 @@ impl Watched {
             Chore::Retention => &mut self.retention,
             Chore::Compaction => &mut self.compaction,
             Chore::Reclaim => &mut self.reclaim,
+            Chore::Producers => &mut self.producers,
         }
     }
 
@@ -348,6 +362,7 @@ impl Watched {
             (Chore::Retention, live.is_some_and(|config| config.has_retention())),
             (Chore::Compaction, live.is_some_and(|config| config.compaction.is_some())),
             (Chore::Reclaim, head.is_some_and(Head::is_reclaimable)),
+            (Chore::Producers, head.is_some_and(Head::has_former_producers)),
         ];
         for (chore, is_wanted) in wanted {
             let set = self.of(chore);
@@ -392,6 +407,12 @@ impl StreamTable {
         self.heads.len()
     }
 
+    /// Those that count towards the bound on streams: live ones, and deleted ones with producers to be removed. The
+    /// other markers are this node's own affair.
+    pub(crate) fn counted(&self) -> usize {
+        self.heads.values().filter(|head| head.is_counted()).count()
+    }
+
     pub(crate) fn live_len(&self) -> usize {
         self.by_name.len()
     }
@@ -407,6 +428,7 @@ impl StreamTable {
             Chore::Retention => &self.watched.retention,
             Chore::Compaction => &self.watched.compaction,
             Chore::Reclaim => &self.watched.reclaim,
+            Chore::Producers => &self.watched.producers,
         };
         let lower = id.map_or(Bound::Unbounded, Bound::Excluded);
         set.range((lower, Bound::Unbounded)).filter_map(|id| Some((*id, self.heads.get(id)?)))

@@ -11,12 +11,11 @@
 //!            | 4 | stream u32 | config                                      configure stream
 //!            | 5 | stream u32                                               delete stream
 //!            | 6 | stream u32 | before u64                                  trim stream
-//!            | 7 | stream u32 | max u32                                     reclaim index entries
+//!            | 7 | stream u32 | max u32                                     forget producers of a deleted stream
 //!            | 8 | conditions u32 | then u32 | else u32 | condition* | write* | write*   transaction
 //!            | 9 | keyspace u32 | settings                                  configure keyspace
 //!            | 10 | keyspace u32                                            drop keyspace
 //!            | 11 | max u32                                                 sweep rows of deleted prefixes
-//!            | 24 | revision u64 | index u64 | max u32                      raise the history floor
 //!            | 25 | max u32                                                forget versions of keys
 //!            | 32 | stream u32 | producer id                                open a producer
 //!            | 48 to 63                                                     consumer groups, see `groups`
@@ -46,6 +45,8 @@
 //!            | from (20 bytes) | 2 | stream u32 | first u64 | end u64 | sources u32 | rows crc u32 | kept u32
 //!              | sparse batch                                               see moves.rs
 //!            | from (20 bytes) | 3 | stream u32 | before u64
+//!            | from (20 bytes) | 4 | stream u32 | max u32                   forget index entries
+//!            | from (20 bytes) | 5 | revision u64 | index u64 | max u32     raise the history floor
 //! ```
 //! Little-endian. `expected` is `u64::MAX` for an append at whatever offset comes next.
 
@@ -70,7 +71,7 @@ pub use commit::{
     encode_append, encode_append_with, encode_delete, encode_put, encode_put_until,
 };
 pub use groups::GroupCommand;
-pub use history::{HistoryFloor, encode_prune_versions, encode_raise_history_floor};
+pub use history::{HistoryFloor, encode_prune_versions};
 pub use keyspace_config::{KeyspaceConfig, KeyspaceHistory};
 pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::{Operations, ScanOperation};
@@ -101,12 +102,11 @@ const CREATE_STREAM: u8 = 3;
 const CONFIGURE_STREAM: u8 = 4;
 const DELETE_STREAM: u8 = 5;
 const TRIM_STREAM: u8 = 6;
-const RECLAIM_STREAM: u8 = 7;
+const FORGET_PRODUCERS: u8 = 7;
 const TRANSACTION: u8 = 8;
 const CONFIGURE_KEYSPACE: u8 = 9;
 const DROP_KEYSPACE: u8 = 10;
 const SWEEP: u8 = 11;
-const RAISE_HISTORY_FLOOR: u8 = 24;
 const PRUNE_VERSIONS: u8 = 25;
 const OPEN_PRODUCER: u8 = 32;
 const REDIS: u8 = 64;
@@ -245,9 +245,9 @@ pub fn encode_trim_stream(out: &mut Vec<u8>, stream: StreamId, before: Offset) {
     out.extend_from_slice(&before.0.to_le_bytes());
 }
 
-/// Appends the command that forgets at most `max` index entries of trimmed or deleted batches.
-pub fn encode_reclaim_stream(out: &mut Vec<u8>, stream: StreamId, max: u32) {
-    out.push(RECLAIM_STREAM);
+/// Appends the command that forgets at most `max` rows of the producers of a deleted stream.
+pub fn encode_forget_producers(out: &mut Vec<u8>, stream: StreamId, max: u32) {
+    out.push(FORGET_PRODUCERS);
     out.extend_from_slice(&stream.0.to_le_bytes());
     out.extend_from_slice(&max.to_le_bytes());
 }
@@ -371,17 +371,10 @@ pub enum Command<'a> {
         /// The new log start offset, at most the log end offset.
         before: Offset,
     },
-    /// Forget index entries of trimmed or deleted batches.
-    ReclaimStream {
+    /// Forget the producers of a deleted stream.
+    ForgetProducers {
         /// Which.
         stream: StreamId,
-        /// At most so many.
-        max: u32,
-    },
-    /// Forget what helps to read the log's entries below a floor as history.
-    RaiseHistoryFloor {
-        /// The new floor; a lower one than before counts as that.
-        floor: HistoryFloor,
         /// At most so many rows.
         max: u32,
     },
@@ -448,13 +441,8 @@ impl<'a> Command<'a> {
                 stream: StreamId(reader.u32("stream id")?),
                 before: Offset(reader.u64("offset")?),
             }),
-            RECLAIM_STREAM => Ok(Self::ReclaimStream {
-                stream: StreamId(reader.u32("stream id")?),
-                max: reader.u32("index entry count")?,
-            }),
-            RAISE_HISTORY_FLOOR => {
-                let floor = HistoryFloor::decode(reader)?;
-                Ok(Self::RaiseHistoryFloor { floor, max: reader.u32("row count")? })
+            FORGET_PRODUCERS => {
+                Ok(Self::ForgetProducers { stream: StreamId(reader.u32("stream id")?), max: reader.u32("row count")? })
             }
             PRUNE_VERSIONS => {
                 let max = reader.u32("row count")?;
@@ -468,19 +456,6 @@ impl<'a> Command<'a> {
             REDIS => Ok(Self::Redis(RedisBatch::decode(bytes, reader)?)),
             kind @ 16..=23 => Ok(Self::Time(TimeCommand::decode(kind, reader)?)),
             _ => Err(Malformed { at: 0, expected: "known command kind" }),
-        }
-    }
-
-    /// Whether a command of these bytes looks at keys that earlier ones of its entry may have written; does
-    /// not decode them. A commit without conditions does not.
-    #[inline]
-    #[must_use]
-    pub fn reads_keys(bytes: &[u8]) -> bool {
-        match bytes {
-            [COMMIT, count @ ..] => count.first_chunk::<4>().is_some_and(|count| *count != [0; 4]),
-            [TRANSACTION | DROP_KEYSPACE | SWEEP | REDIS, ..] => true,
-            [kind, ..] => TimeCommand::REMOVING.contains(kind),
-            _ => false,
         }
     }
 

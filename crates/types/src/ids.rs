@@ -134,6 +134,9 @@ pub struct BlobRef {
 }
 
 impl BlobRef {
+    /// Points to no bytes.
+    pub const NOWHERE: Self = Self { generation: Generation(0), offset: 0, len: 0, crc: 0 };
+
     /// Bytes of the encoding.
     pub const ENCODED_LEN: usize = 20;
 

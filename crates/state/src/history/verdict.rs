@@ -42,6 +42,13 @@ pub(crate) struct VerdictBuilder {
     telling: bool,
 }
 
+/// How much a command had told at some point.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Savepoint {
+    bytes: usize,
+    count: u32,
+}
+
 impl VerdictBuilder {
     /// From here on the current command's changes are wanted.
     pub(crate) fn tell(&mut self) {
@@ -77,6 +84,17 @@ impl VerdictBuilder {
             _ => {}
         }
         self.count += 1;
+    }
+
+    /// How much the current command has told: a savepoint.
+    pub(crate) fn savepoint(&self) -> Savepoint {
+        Savepoint { bytes: self.told.len(), count: self.count }
+    }
+
+    /// Forgets what the current command has told since the savepoint.
+    pub(crate) fn roll_back(&mut self, to: Savepoint) {
+        self.told.truncate(to.bytes);
+        self.count = to.count;
     }
 
     /// The current command was a commit by its bytes, and was refused.

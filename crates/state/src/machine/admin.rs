@@ -1,4 +1,7 @@
 //! Commands about streams themselves. None of them uses a revision.
+//!
+//! Index entries are this node's own affair: moves and compactions change them on each node in their own time. So no
+//! outcome depends on how many there are, and they are forgotten by records of this node's log ([`reclaim`]).
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -12,7 +15,7 @@ use crate::{
     keys,
     liveness::BlobKind,
     machine::{
-        MachineError,
+        MachineError, Moved,
         entry::{Applying, MAX_RECLAIM_ENTRIES, Refused},
         producers, read,
     },
@@ -57,25 +60,46 @@ pub(crate) fn configure_stream(
     Ok(Outcome::Done)
 }
 
-/// The head stays as a marker until the index entries are reclaimed, so that a huge stream is not
-/// forgotten in one batch.
+/// The head stays as a marker until the rows of its producers are removed, by commands, and its index entries are
+/// reclaimed, by this node: so that a huge stream is not forgotten in one batch. Of a small one nothing is left.
 pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Result<Outcome, Refused> {
     let Some(head) = applying.live_head(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
     head.life = Life::Deleted;
     head.start = head.next;
     head.start_batch = head.next;
     head.start_bytes = head.end_bytes;
-    let is_empty = head.first_indexed == head.next && head.producers == 0;
-    if is_empty {
-        remove_head(applying, stream);
+    if !head.is_counted() {
+        applying.applier.stream_count -= 1;
     }
     applying.groups().stream_deleted(stream);
+    reclaim(applying, stream, EAGER_RECLAIM_ENTRIES)?;
     Ok(Outcome::Done)
 }
 
-fn remove_head(applying: &mut Applying<'_>, stream: StreamId) {
-    applying.applier.pending.heads.insert(stream, None);
-    applying.applier.stream_count -= 1;
+/// Index entries that deleting a stream forgets at once: markers of small streams would gather faster than maintenance
+/// reclaims them.
+const EAGER_RECLAIM_ENTRIES: u32 = 64;
+
+/// Removes a deleted stream's head, if nothing of the stream is left.
+fn remove_head_if_empty(applying: &mut Applying<'_>, stream: StreamId) {
+    let is_empty = |head: &mut Head| !head.is_counted() && head.first_indexed == head.next;
+    if applying.head(stream).is_some_and(is_empty) {
+        applying.applier.pending.heads.insert(stream, None);
+    }
+}
+
+/// Removes rows of a deleted stream's producers.
+pub(crate) fn forget_producers(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<Outcome, Refused> {
+    if !applying.head(stream).is_some_and(|head| head.has_former_producers()) {
+        return Ok(Outcome::NoSuchStream(stream));
+    }
+    let (entries, none_left) = producers::forget(applying, stream, max.min(MAX_RECLAIM_ENTRIES))?;
+    if none_left {
+        applying.head(stream).expect("looked up above").producers = 0;
+        applying.applier.stream_count -= 1;
+        remove_head_if_empty(applying, stream);
+    }
+    Ok(Outcome::Reclaimed { entries, more: !none_left })
 }
 
 pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before: Offset) -> Result<Outcome, Refused> {
@@ -100,37 +124,19 @@ pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before:
     Ok(Outcome::Done)
 }
 
-/// The batch that holds an offset, be it appended by this record or before.
+/// The batch that holds an offset.
 fn batch_with(applying: &Applying<'_>, stream: StreamId, offset: Offset) -> Result<(Offset, IndexEntry), MachineError> {
-    let holds = |&&(id, first, ref entry): &&(StreamId, Offset, IndexEntry)| {
-        id == stream && first <= offset && offset < entry.end(first)
-    };
-    match applying.applier.pending.appended.iter().find(holds) {
-        Some(&(_, first, entry)) => Ok((first, entry)),
-        None => index::batch_with(&*applying.machine.backend.view(), stream, offset),
-    }
+    index::batch_with(&applying.view(), stream, offset)
 }
 
-/// Forgets index entries that lie wholly below the start, oldest first. Those that this record itself
-/// appended are left to a later one.
-pub(crate) fn reclaim_stream(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<Outcome, Refused> {
-    let Some(head) = applying.head(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
+/// Forgets index entries that lie wholly below the start, oldest first, and the marker of a deleted stream with the last.
+pub(crate) fn reclaim(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<Moved, MachineError> {
+    let Some(head) = applying.head(stream) else { return Ok(Moved::Void) };
     let (from, below) = (head.first_indexed, head.start_batch);
-    let max = max.min(MAX_RECLAIM_ENTRIES - applying.applier.pending.reclaimed);
-    let entries = forget_entries(applying, stream, from, below, max)?;
-    applying.applier.pending.reclaimed += entries;
-    let head = applying.head(stream).expect("looked up above");
-    let (is_live, mut more) = (head.is_live(), head.first_indexed < head.start_batch);
-    if !more && !is_live {
-        let max = max - entries;
-        let (rows, none_left) = producers::forget(applying, stream, max)?;
-        applying.applier.pending.reclaimed += rows;
-        more = !none_left;
-        if none_left {
-            remove_head(applying, stream);
-        }
-    }
-    Ok(Outcome::Reclaimed { entries, more })
+    let rows = forget_entries(applying, stream, from, below, max.min(MAX_RECLAIM_ENTRIES))?;
+    let more = applying.head(stream).is_some_and(|head| head.first_indexed < head.start_batch);
+    remove_head_if_empty(applying, stream);
+    Ok(Moved::Forgot { rows, more })
 }
 
 fn forget_entries(
@@ -143,23 +149,23 @@ fn forget_entries(
     if max == 0 || from >= below {
         return Ok(0);
     }
-    let view = applying.machine.backend.view();
-    let (mut entries, mut saved) = (0, 0);
-    let reached = index::visit(&*view, stream, from, below, &mut |first, entry| {
-        applying.applier.batch.delete(&[&keys::index_entry(stream, first)]);
-        applying.lower(BlobKind::Batch, &entry.blob);
-        saved += entry.saved_bytes();
-        entries += 1;
-        if entries == max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    let mut entries = Vec::new();
+    let reached = index::visit(&applying.view(), stream, from, below, &mut |first, entry| {
+        entries.push((first, *entry));
+        if entries.len() == max as usize { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
-    let appended_here =
-        applying.applier.pending.appended.iter().any(|&(id, first, _)| id == stream && first == reached);
-    if entries < max && reached < below && !appended_here {
+    if entries.len() < max as usize && reached < below {
         let key = keys::index_entry(stream, reached);
         return Err(MachineError::corrupt("stream index entry", &key, "missing"));
+    }
+    let mut saved = 0;
+    for (first, entry) in &entries {
+        applying.applier.staged.delete(&[&keys::index_entry(stream, *first)]);
+        applying.lower(BlobKind::Batch, &entry.blob);
+        saved += entry.saved_bytes();
     }
     let head = applying.head(stream).expect("looked up by the caller");
     head.first_indexed = reached;
     head.saved_bytes -= saved;
-    Ok(entries)
+    Ok(entries.len() as u32)
 }

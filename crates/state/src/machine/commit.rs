@@ -9,7 +9,6 @@ use thalweg_types::{
 
 use crate::{
     catalog::KeyspaceKind,
-    expiry::Expiry,
     history::KeyChange,
     keys,
     keyspaces::{FORM_BLOB, FORM_INLINE, value_head},
@@ -18,8 +17,7 @@ use crate::{
         MachineError, consumers,
         entry::{Applying, Refused},
         leases::check_attachable,
-        live::{LiveKey, LiveValue, count_change, live_key},
-        overlay::Overlay,
+        live::{count_change, live_key},
         producers,
         timed::{PutUntil, put_until, tell_if_passed, touch},
         transaction_scan::{Unchanged, check_unchanged},
@@ -30,13 +28,8 @@ use crate::{
 
 /// Runs a commit whose bytes begin at `at` in the log.
 #[inline]
-pub(crate) fn apply<'a>(
-    applying: &mut Applying<'_>,
-    commit: &Commit<'a>,
-    at: LogPosition,
-    overlay: &mut Overlay<'a>,
-) -> Result<Outcome, Refused> {
-    match apply_once(applying, commit, at, overlay) {
+pub(crate) fn apply(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition) -> Result<Outcome, Refused> {
+    match apply_once(applying, commit, at) {
         Err(Refused::Outcome(refusal)) => {
             // Perhaps refused because it happened before.
             producers::repeated(applying, commit)?.ok_or(Refused::Outcome(refusal))
@@ -46,15 +39,10 @@ pub(crate) fn apply<'a>(
 }
 
 #[inline]
-fn apply_once<'a>(
-    applying: &mut Applying<'_>,
-    commit: &Commit<'a>,
-    at: LogPosition,
-    overlay: &mut Overlay<'a>,
-) -> Result<Outcome, Refused> {
+fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition) -> Result<Outcome, Refused> {
     let mut rows = MAX_CONDITION_ROWS;
     for (number, condition) in commit.conditions().enumerate() {
-        check_condition(applying, number as u32, &condition?, overlay, &mut rows)?;
+        check_condition(applying, number as u32, &condition?, &mut rows)?;
     }
     let mut writes = commit.writes()?;
     let mut appends = Vec::new();
@@ -64,32 +52,24 @@ fn apply_once<'a>(
         begin_checks(applying);
         check_write(applying, commit, &write)?;
         let revision = applying.use_revision();
-        perform(applying, &write, revision, at, overlay, &mut appends)?;
+        perform(applying, &write, revision, at, &mut appends)?;
         return Ok(Outcome::Committed { revision, appends });
     }
-    if check_writes(applying, commit, writes.clone())? == Reads::Own {
-        overlay.want_own();
-    }
+    check_writes(applying, commit, writes.clone())?;
     let revision = applying.use_revision();
     for write in writes {
         let write = write.expect("decoded before, while it was checked");
-        perform(applying, &write, revision, at, overlay, &mut appends)?;
+        perform(applying, &write, revision, at, &mut appends)?;
     }
     Ok(Outcome::Committed { revision, appends })
 }
 
-/// Runs a command if it is a blind put to a plain keyspace which no later command of the entry depends on.
-/// Does just what [`apply`] would do, without what a put of this kind has no use for.
+/// Runs a command if it is a blind put to a plain keyspace. Does just what [`apply`] would do, without what a put of this kind has no use for.
 #[inline]
-pub(crate) fn apply_blind_put(
-    applying: &mut Applying<'_>,
-    bytes: &[u8],
-    at: LogPosition,
-    overlay: &Overlay<'_>,
-) -> Option<Revision> {
+pub(crate) fn apply_blind_put(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Option<Revision> {
     let BlindPut { keyspace, key, value, value_at } = BlindPut::decode(bytes)?;
     let is_plain = applying.applier.kinds.of(keyspace) == KeyspaceKind::Plain;
-    if !is_plain || key.len() > MAX_KEY_BYTES || overlay.is_wanted() {
+    if !is_plain || key.len() > MAX_KEY_BYTES {
         return None;
     }
     let revision = applying.use_revision();
@@ -99,12 +79,11 @@ pub(crate) fn apply_blind_put(
 
 /// Does a checked write of a commit that begins at `at` in the log.
 #[inline]
-fn perform<'a>(
+fn perform(
     applying: &mut Applying<'_>,
-    write: &Write<'a>,
+    write: &Write<'_>,
     revision: Revision,
     at: LogPosition,
-    overlay: &mut Overlay<'a>,
     appends: &mut Vec<AppendedAt>,
 ) -> Result<(), MachineError> {
     match *write {
@@ -112,43 +91,16 @@ fn perform<'a>(
             let at = within(at, value_at);
             if applying.has_default_ttl(keyspace) {
                 let put = PutUntil { keyspace, key, value, deadline: Deadline::Default, lease: None };
-                return put_until(applying, &put, revision, at, overlay);
+                return put_until(applying, &put, revision, at);
             }
-            let counts = applying.counts_exactly(keyspace);
-            if counts {
-                let change = count_change(applying, overlay, keyspace, key, Some(value.len()))?;
-                applying.count(keyspace, change);
-            }
-            let keeps = applying.keeps_history(keyspace);
-            if keeps {
-                applying.supersede(overlay, keyspace, key, revision, Ending::Overwritten)?;
-            }
-            put(applying, keyspace, key, value, revision, at);
-            if counts || keeps || overlay.is_wanted() {
-                let value = LiveValue::Written(value, at);
-                overlay.set(keyspace, key, Some(LiveKey { revision, value, expiry: Expiry::NEVER }));
-            }
+            put_counted(applying, keyspace, key, value, revision, at)?;
         }
         Write::PutUntil { keyspace, key, value, value_at, deadline, lease } => {
             let put = PutUntil { keyspace, key, value, deadline, lease };
-            put_until(applying, &put, revision, within(at, value_at), overlay)?;
+            put_until(applying, &put, revision, within(at, value_at))?;
         }
-        Write::Touch { keyspace, key, deadline } => touch(applying, keyspace, key, deadline, revision, overlay)?,
-        Write::Delete { keyspace, key } => {
-            let counts = applying.counts_exactly(keyspace);
-            if counts {
-                let change = count_change(applying, overlay, keyspace, key, None)?;
-                applying.count(keyspace, change);
-            }
-            let keeps = applying.keeps_history(keyspace);
-            if keeps {
-                applying.supersede(overlay, keyspace, key, revision, Ending::Deleted)?;
-            }
-            delete(applying, keyspace, key);
-            if counts || keeps || overlay.is_wanted() {
-                overlay.set(keyspace, key, None);
-            }
-        }
+        Write::Touch { keyspace, key, deadline } => touch(applying, keyspace, key, deadline, revision)?,
+        Write::Delete { keyspace, key } => delete_counted(applying, keyspace, key, revision)?,
         Write::Append { stream, count, batch, batch_at, producer, .. } => {
             let first = append(applying, stream, count, batch, within(at, batch_at));
             let appended = AppendedAt { stream, first, count };
@@ -167,6 +119,54 @@ fn perform<'a>(
     Ok(())
 }
 
+/// Puts a value that does not end, and looks after counts and history.
+#[inline]
+pub(super) fn put_counted(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    value: &[u8],
+    revision: Revision,
+    at: LogPosition,
+) -> Result<(), MachineError> {
+    note_replaced(applying, keyspace, key, Some(value.len()), revision, Ending::Overwritten)?;
+    put(applying, keyspace, key, value, revision, at);
+    Ok(())
+}
+
+/// Deletes a key, and looks after counts and history.
+pub(super) fn delete_counted(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    revision: Revision,
+) -> Result<(), MachineError> {
+    note_replaced(applying, keyspace, key, None, revision, Ending::Deleted)?;
+    delete(applying, keyspace, key);
+    Ok(())
+}
+
+/// Before a write that leaves the key with a value of `after` bytes, or none: looks after the keyspace's counts and
+/// history, if it has them.
+#[inline]
+pub(super) fn note_replaced(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    after: Option<usize>,
+    revision: Revision,
+    ending: Ending,
+) -> Result<(), MachineError> {
+    if applying.counts_exactly(keyspace) {
+        let change = count_change(applying, keyspace, key, after)?;
+        applying.count(keyspace, change);
+    }
+    if applying.keeps_history(keyspace) {
+        applying.supersede(keyspace, key, revision, ending)?;
+    }
+    Ok(())
+}
+
 /// Where byte `offset` of what begins at `at` lies.
 pub(super) fn within(at: LogPosition, offset: usize) -> LogPosition {
     LogPosition { offset: at.offset + offset as u32, ..at }
@@ -177,7 +177,6 @@ pub(super) fn check_condition(
     applying: &Applying<'_>,
     number: u32,
     condition: &Condition<'_>,
-    overlay: &Overlay<'_>,
     rows: &mut usize,
 ) -> Result<(), Refused> {
     let Condition { keyspace, key, expect } = *condition;
@@ -186,7 +185,7 @@ pub(super) fn check_condition(
     }
     check_key(applying, keyspace, key)?;
     if let Expect::Unchanged(range) = expect {
-        return match check_unchanged(applying, overlay, keyspace, key, &range, rows)? {
+        return match check_unchanged(applying, keyspace, key, &range, rows)? {
             Unchanged::Holds => Ok(()),
             Unchanged::Changed(actual) => Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })),
             Unchanged::TooLong => {
@@ -195,7 +194,7 @@ pub(super) fn check_condition(
             }
         };
     }
-    let live = live_key(applying, overlay, keyspace, key)?;
+    let live = live_key(applying, keyspace, key)?;
     let actual = live.as_ref().map(|live| live.revision);
     let holds = match expect {
         Expect::Absent => actual.is_none(),
@@ -204,7 +203,7 @@ pub(super) fn check_condition(
         Expect::Before(revision) => actual.unwrap_or(Revision::ZERO) < revision,
         Expect::After(revision) => actual.is_some_and(|actual| actual > revision),
         Expect::Value(value) => match &live {
-            Some(live) => live.value_is(applying, value)?,
+            Some(live) => applying.value_is(live, value)?,
             None => false,
         },
         Expect::Unchanged(_) | Expect::Any => true,
@@ -228,31 +227,19 @@ pub(super) fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8
 pub(super) fn begin_checks(applying: &mut Applying<'_>) {
     applying.applier.pending.next_offsets.clear();
     applying.applier.pending.claims.clear();
-    applying.applier.pending.producers.begin_commit();
-}
-
-/// Whether the writes of a commit read what earlier ones of it have written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reads {
-    Nothing,
-    Own,
+    applying.applier.pending.producers.clear();
 }
 
 fn check_writes<'a>(
     applying: &mut Applying<'_>,
     commit: &Commit<'_>,
     writes: impl Iterator<Item = Result<Write<'a>, Malformed>>,
-) -> Result<Reads, Refused> {
+) -> Result<(), Refused> {
     begin_checks(applying);
-    let mut reads = Reads::Nothing;
     for write in writes {
-        let write = write?;
-        check_write(applying, commit, &write)?;
-        if is_reading(&write) {
-            reads = Reads::Own;
-        }
+        check_write(applying, commit, &write?)?;
     }
-    Ok(reads)
+    Ok(())
 }
 
 /// Whether a write depends on what the key is before it.
@@ -287,8 +274,7 @@ fn check_write(applying: &mut Applying<'_>, commit: &Commit<'_>, write: &Write<'
     }
 }
 
-/// A commit that reads has conditions, if only one that always holds: else the writes of earlier commands of
-/// the entry would not have been remembered for it.
+/// A commit that reads says so up front: it has conditions, if only one that always holds.
 fn check_says_that_it_reads(commit: &Commit<'_>, write: &Write<'_>) -> Result<(), Refused> {
     if is_reading(write) && commit.condition_count() == 0 {
         return Err(Malformed { at: 0, expected: "a condition in a commit that reads" }.into());
@@ -359,10 +345,10 @@ pub(super) fn put(
     applying.changed(&KeyChange::Put { keyspace, key, value }, Some(at));
     let prefix = keys::data_prefix(keyspace);
     if value.len() <= applying.machine.options.inline_value_bytes {
-        applying.applier.batch.put(&[&prefix, key], &[&value_head(FORM_INLINE, revision), value]);
+        applying.applier.staged.put(&[&prefix, key], &[&value_head(FORM_INLINE, revision), value]);
     } else {
         let blob = blob_at(at, value);
-        applying.applier.batch.put(&[&prefix, key], &[&value_head(FORM_BLOB, revision), &blob.encode()]);
+        applying.applier.staged.put(&[&prefix, key], &[&value_head(FORM_BLOB, revision), &blob.encode()]);
         applying.raise(BlobKind::Value, &blob);
     }
 }
@@ -370,7 +356,7 @@ pub(super) fn put(
 #[inline]
 pub(super) fn delete(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) {
     applying.changed(&KeyChange::Delete { keyspace, key }, None);
-    applying.applier.batch.delete(&[&keys::data_prefix(keyspace), key]);
+    applying.applier.staged.delete(&[&keys::data_prefix(keyspace), key]);
 }
 
 /// A pointer to these bytes, which lie at `at`.
@@ -401,8 +387,7 @@ pub(super) fn append(
     head.end_bytes += u64::from(blob.len);
     head.last_time = time;
     head.add_content(first, &entry);
-    applying.applier.batch.put(&[&keys::index_entry(stream, first)], &[&entry.encode_dense()]);
-    applying.applier.pending.appended.push((stream, first, entry));
+    applying.applier.staged.put(&[&keys::index_entry(stream, first)], &[&entry.encode_dense()]);
     applying.raise(BlobKind::Batch, &blob);
     first
 }

@@ -57,11 +57,11 @@ pub(crate) fn replace(applying: &mut Applying<'_>, compacted: &Compacted, to: &B
     let saved_before: i64 = found.entries.iter().map(|(_, entry)| entry.saved_bytes()).sum();
     for (offset, source) in &found.entries {
         if *offset != first {
-            applying.applier.batch.delete(&[&keys::index_entry(stream, *offset)]);
+            applying.applier.staged.delete(&[&keys::index_entry(stream, *offset)]);
         }
         applying.lower(BlobKind::Batch, &source.blob);
     }
-    applying.applier.batch.put(&[&keys::index_entry(stream, first)], &[entry.encode().bytes()]);
+    applying.applier.staged.put(&[&keys::index_entry(stream, first)], &[entry.encode().bytes()]);
     applying.raise(BlobKind::Batch, &blob);
     let head = applying.live_head(stream).expect("looked up above");
     head.saved_bytes += entry.saved_bytes() - saved_before;

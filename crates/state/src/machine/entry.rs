@@ -1,23 +1,24 @@
 //! Applying one record: what is gathered while its commands run, and how that becomes one batch.
 //!
-//! Commands of an entry see those before them: keys through an overlay that is only filled when some
-//! later command reads keys, streams and names through what is pending here. An entry of blind
-//! puts and deletes touches neither: it reads nothing and allocates nothing but room in the batch.
-//! Several writes of one key stay several changes of the batch, of which the last wins.
+//! Commands of an entry see those before them, just as if each had an entry of its own: rows through what is staged
+//! (`staged`), and the tables in memory as the commands before left them. An entry of blind puts and deletes reads
+//! nothing and allocates nothing but room in the batch. Several writes of one key stay several changes of the batch, of
+//! which the last wins.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, MutexGuard, atomic::Ordering},
 };
 
+use bytes::Bytes;
 use thalweg_types::{
-    Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
+    BlobRef, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
     command::{Command, Commands, HistoryFloor, Outcome, TimeCommand},
     record::Malformed,
 };
 
 use crate::{
-    backend::{Applied, WriteBatch},
+    backend::Applied,
     catalog::{KeyspaceKinds, KeyspaceRow, KeyspaceTable, Meta},
     clears::{ClearChanges, ClearTable},
     counts::Counts,
@@ -28,27 +29,21 @@ use crate::{
     machine::{
         Entry, Machine, MachineError, admin, clearing, commit,
         consumers::{self, Claims},
-        expire, history, keyspace_admin,
-        leases::{self, PendingLeases},
-        lock,
-        overlay::Overlay,
-        parts::PendingParts,
-        producers::{self, PendingProducers},
-        prune, read,
-        redis::{self, RedisTotals},
-        transaction,
-        versions::PendingVersions,
-        write,
+        expire, history, keyspace_admin, leases, lock,
+        producers::{self, CheckedProducers},
+        prune, read, redis,
+        savepoint::UndoList,
+        staged::Staged,
+        transaction, write,
     },
-    streams::{Head, index::IndexEntry},
+    streams::Head,
     versions::HistoryRow,
 };
 
 /// Largest payload: the batch made of it stays far below the 4 GiB that a [`WriteBatch`] can hold.
 const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 
-/// Index entries that one record may reclaim, over all its commands: bounds the batch and the time
-/// that readers of the log wait for the next entry.
+/// Rows that one command may reclaim: bounds the batch and the time that readers of the log wait for the next entry.
 pub(crate) const MAX_RECLAIM_ENTRIES: u32 = 10_000;
 
 /// Where a record stands.
@@ -71,11 +66,16 @@ pub(crate) fn check_addressable(payload: &[u8], at: LogPosition) -> Result<(), M
 /// What the applying thread keeps between records.
 #[derive(Debug)]
 pub(crate) struct Applier {
-    pub(crate) batch: WriteBatch,
+    /// What the record changes, and where reads find it.
+    pub(crate) staged: Staged,
+    /// How to take back the current command.
+    pub(crate) undo: UndoList,
+    /// As the commands so far left it.
     pub(crate) meta: Meta,
-    meta_is_stored: bool,
+    /// As the backend holds it; `None` before the first record.
+    stored_meta: Option<Meta>,
     pub(crate) applied: Applied,
-    /// Heads and markers, those of the current record included.
+    /// Streams that live, and deleted ones of which producers are still to be removed; as the commands so far left them.
     pub(crate) stream_count: usize,
     /// Rows of keyspaces, those of dropped ones that wait to be swept and of the current record included.
     pub(crate) keyspace_count: usize,
@@ -86,7 +86,7 @@ pub(crate) struct Applier {
     pub(crate) stopped: bool,
     pub(crate) pending: Pending,
     pub(crate) liveness: LivenessChanges,
-    /// As the last record left it.
+    /// As the commands so far left it.
     pub(crate) clears: Arc<ClearTable>,
     /// As the commands so far left them.
     pub(crate) counts: BTreeMap<KeyspaceId, Counts>,
@@ -108,38 +108,30 @@ pub(crate) struct Pending {
     pub(crate) heads: BTreeMap<StreamId, Option<Head>>,
     /// Live streams created by this record.
     pub(crate) stream_names: HashMap<Arc<str>, StreamId>,
-    /// Index entries in the batch, in order per stream.
-    pub(crate) appended: Vec<(StreamId, Offset, IndexEntry)>,
     /// Next offsets while a commit is checked.
     pub(crate) next_offsets: HashMap<StreamId, Offset>,
     /// What the current commit acks and nacks.
     pub(crate) claims: Claims,
-    pub(crate) reclaimed: u32,
-    pub(crate) producers: PendingProducers,
+    /// Producers as the commit being checked will leave them.
+    pub(crate) producers: CheckedProducers,
     pub(crate) clears: ClearChanges,
     /// Keyspaces whose exact counts change.
     pub(crate) counted: BTreeSet<KeyspaceId>,
-    pub(crate) leases: PendingLeases,
-    pub(crate) versions: PendingVersions,
-    pub(crate) parts: PendingParts,
-    pub(crate) redis: RedisTotals,
-    /// Rows of what has ended that the record has looked at.
-    pub(crate) expired_rows: u32,
 }
 
 impl Applier {
     pub(crate) fn new(
-        meta: Meta,
-        meta_is_stored: bool,
+        stored_meta: Option<Meta>,
         applied: Applied,
         stream_count: usize,
         keyspaces: &KeyspaceTable,
         lease_count: usize,
     ) -> Self {
         Self {
-            batch: WriteBatch::new(),
-            meta,
-            meta_is_stored,
+            staged: Staged::default(),
+            undo: UndoList::default(),
+            meta: stored_meta.unwrap_or_default(),
+            stored_meta,
             applied,
             stream_count,
             keyspace_count: keyspaces.len(),
@@ -175,26 +167,42 @@ pub(crate) struct Applying<'m> {
     pub(crate) machine: &'m Machine,
     /// What will be applied when it is done.
     pub(crate) applied: Applied,
+    /// Of an entry.
+    payload: Option<(&'m [u8], LogPosition)>,
     /// Locked by the first command that is about consumer groups.
     groups: Option<MutexGuard<'m, GroupTable>>,
 }
 
 impl<'m> Applying<'m> {
-    pub(crate) fn begin(applier: &'m mut Applier, machine: &'m Machine, position: &Position) -> Self {
+    pub(crate) fn begin(
+        applier: &'m mut Applier,
+        machine: &'m Machine,
+        position: &Position,
+        payload: Option<(&'m [u8], LogPosition)>,
+    ) -> Self {
         let mut applied = Applied { lsn: position.next_lsn, ..applier.applied };
         if let Some((term, index, time)) = position.entry {
             applied.term = term;
             applied.index = index;
             applied.time = applied.time.max(time);
         }
-        applier.batch.clear();
-        applier.pending.reclaimed = 0;
-        applier.pending.expired_rows = 0;
-        applier.pending.redis = RedisTotals::default();
+        applier.staged.clear();
         for generation in machine.take_forgotten() {
             applier.liveness.forget(generation);
         }
-        Self { applier, machine, applied, groups: None }
+        Self { applier, machine, applied, payload, groups: None }
+    }
+
+    /// Reads a value that stays in the log. One of this very entry need not be readable there yet.
+    pub(crate) fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, MachineError> {
+        let own = self.payload.filter(|(_, at)| at.generation == blob.generation).and_then(|(payload, at)| {
+            let from = blob.offset.checked_sub(at.offset)? as usize;
+            payload.get(from..)?.get(..blob.len as usize)
+        });
+        match own {
+            Some(bytes) => Ok(Bytes::copy_from_slice(bytes)),
+            None => Ok(self.machine.blobs.read(blob)?),
+        }
     }
 
     /// A stream's head as earlier commands left it, deleted markers included.
@@ -229,11 +237,13 @@ impl<'m> Applying<'m> {
         })
     }
 
-    pub(crate) fn raise(&mut self, kind: BlobKind, blob: &thalweg_types::BlobRef) {
+    pub(crate) fn raise(&mut self, kind: BlobKind, blob: &BlobRef) {
+        self.note_liveness(blob.generation);
         self.applier.liveness.raise(kind, blob, &read(&self.machine.published.liveness));
     }
 
-    pub(crate) fn lower(&mut self, kind: BlobKind, blob: &thalweg_types::BlobRef) {
+    pub(crate) fn lower(&mut self, kind: BlobKind, blob: &BlobRef) {
+        self.note_liveness(blob.generation);
         self.applier.liveness.lower(kind, blob, &read(&self.machine.published.liveness));
     }
 
@@ -242,7 +252,7 @@ impl<'m> Applying<'m> {
         self.applied.revision
     }
 
-    /// Which rows of a keyspace count, but for what this record itself changes.
+    /// Which rows of a keyspace count.
     #[inline]
     pub(crate) fn sight(&self, keyspace: KeyspaceId) -> Sight<'_> {
         Sight { clears: self.applier.clears.of(keyspace), as_of: Revision::MAX }
@@ -251,13 +261,10 @@ impl<'m> Applying<'m> {
     /// Hands everything to the backend as one batch, then shows it to readers. Deleted prefixes are shown
     /// before it: a reader goes by them once its view has the revision.
     pub(crate) fn finish(mut self) -> Result<(), MachineError> {
-        let Applier { batch, pending, liveness, meta, meta_is_stored, applied, scratch, clears, counts, .. } =
+        let Applier { staged, pending, liveness, meta, stored_meta, applied, scratch, clears, counts, .. } =
             self.applier;
-        if !*meta_is_stored
-            || !pending.keyspaces.is_empty()
-            || !pending.stream_names.is_empty()
-            || pending.parts.gave_ids
-        {
+        let batch = staged.batch();
+        if *stored_meta != Some(*meta) {
             meta.write(batch);
         }
         for (&id, head) in &pending.heads {
@@ -278,13 +285,14 @@ impl<'m> Applying<'m> {
         liveness.write(batch);
         let published = &self.machine.published;
         if !pending.clears.is_empty() {
-            published.show_clears(Arc::new(clears.changed(&pending.clears, false)));
+            let before = read(&published.clears).clone();
+            published.show_clears(Arc::new(before.with_added(&pending.clears)));
         }
         self.machine.backend.apply(batch, self.applied)?;
-        *meta_is_stored = true;
+        *stored_meta = Some(*meta);
         *applied = self.applied;
         if !pending.clears.is_empty() {
-            *clears = Arc::new(clears.changed(&std::mem::take(&mut pending.clears), true));
+            pending.clears.clear();
             published.show_clears(clears.clone());
         }
         if !pending.counted.is_empty() {
@@ -304,11 +312,7 @@ impl<'m> Applying<'m> {
             write(&published.liveness).publish(liveness);
         }
         pending.stream_names.clear();
-        pending.appended.clear();
         pending.producers.clear();
-        pending.leases.clear();
-        pending.versions.clear();
-        pending.parts.clear();
         *write(&published.applied) = self.applied;
         if let Some(mut groups) = self.groups {
             groups.applying = false;
@@ -326,20 +330,18 @@ pub(crate) fn apply_commands(
     entry: &Entry<'_>,
     outcomes: &mut Vec<Outcome>,
 ) -> Result<(), MachineError> {
-    let mut overlay = Overlay::for_entry(entry.payload);
     applying.applier.verdict.clear();
     applying.applier.payload_at = entry.at.offset;
     for (number, framed) in Commands::new(entry.payload).enumerate() {
         let outcome = match framed {
             Ok((command_at, bytes)) => {
                 let at = LogPosition { offset: entry.at.offset + command_at as u32, ..entry.at };
-                overlay.begin(number);
-                if let Some(revision) = commit::apply_blind_put(applying, bytes, at, &overlay) {
+                if let Some(revision) = commit::apply_blind_put(applying, bytes, at) {
                     outcomes.push(Outcome::Committed { revision, appends: Vec::new() });
                     continue;
                 }
                 let before = applying.applied.revision;
-                let outcome = run(applying, bytes, at, &mut overlay)?;
+                let outcome = run(applying, bytes, at)?;
                 applying.judge(number, bytes, before);
                 outcome
             }
@@ -353,30 +355,24 @@ pub(crate) fn apply_commands(
 
 /// Runs one command, whose bytes begin at `at` in the log.
 #[inline]
-fn run<'a>(
-    applying: &mut Applying<'_>,
-    bytes: &'a [u8],
-    at: LogPosition,
-    overlay: &mut Overlay<'a>,
-) -> Result<Outcome, MachineError> {
+fn run(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Result<Outcome, MachineError> {
     let refused = match Command::decode(bytes) {
-        Ok(Command::Commit(commit)) => commit::apply(applying, &commit, at, overlay),
-        Ok(Command::Transaction(transaction)) => transaction::apply(applying, &transaction, at, overlay),
-        Ok(Command::DropKeyspace { keyspace }) => clearing::drop_keyspace(applying, keyspace, overlay),
-        Ok(Command::Sweep { max }) => clearing::sweep(applying, max, overlay),
+        Ok(Command::Commit(commit)) => commit::apply(applying, &commit, at),
+        Ok(Command::Transaction(transaction)) => transaction::apply(applying, &transaction, at),
+        Ok(Command::DropKeyspace { keyspace }) => clearing::drop_keyspace(applying, keyspace),
+        Ok(Command::Sweep { max }) => clearing::sweep(applying, max),
         Ok(Command::CreateKeyspace { name, config }) => keyspace_admin::create(applying, name, config),
         Ok(Command::ConfigureKeyspace { keyspace, config }) => keyspace_admin::configure(applying, keyspace, config),
         Ok(Command::CreateStream { name, config }) => admin::create_stream(applying, name, config),
         Ok(Command::ConfigureStream { stream, config }) => admin::configure_stream(applying, stream, config),
         Ok(Command::DeleteStream { stream }) => admin::delete_stream(applying, stream),
         Ok(Command::TrimStream { stream, before }) => admin::trim_stream(applying, stream, before),
-        Ok(Command::ReclaimStream { stream, max }) => admin::reclaim_stream(applying, stream, max),
-        Ok(Command::RaiseHistoryFloor { floor, max }) => history::raise_floor(applying, floor, max),
+        Ok(Command::ForgetProducers { stream, max }) => admin::forget_producers(applying, stream, max),
         Ok(Command::PruneVersions { from, max }) => prune::prune(applying, from, max),
         Ok(Command::OpenProducer { stream, id }) => producers::open(applying, stream, id),
         Ok(Command::Group(command)) => consumers::apply(applying, command),
-        Ok(Command::Redis(commands)) => redis::apply(applying, commands, at, overlay),
-        Ok(Command::Time(command)) => run_about_time(applying, &command, overlay),
+        Ok(Command::Redis(commands)) => redis::apply(applying, commands, at),
+        Ok(Command::Time(command)) => run_about_time(applying, &command),
         Err(malformed) => Ok(Outcome::Malformed(malformed)),
     };
     match refused {
@@ -385,17 +381,13 @@ fn run<'a>(
     }
 }
 
-fn run_about_time(
-    applying: &mut Applying<'_>,
-    command: &TimeCommand<'_>,
-    overlay: &mut Overlay<'_>,
-) -> Result<Outcome, Refused> {
+fn run_about_time(applying: &mut Applying<'_>, command: &TimeCommand<'_>) -> Result<Outcome, Refused> {
     match command {
         TimeCommand::Grant { id, ttl } => leases::grant(applying, *id, *ttl),
         TimeCommand::Keep { id } => leases::keep(applying, *id),
-        TimeCommand::Revoke { id } => leases::revoke(applying, *id, overlay),
-        TimeCommand::Expire { max } => expire::expire(applying, *max, overlay),
-        TimeCommand::Forget { rows } => expire::forget(applying, rows, overlay),
+        TimeCommand::Revoke { id } => leases::revoke(applying, *id),
+        TimeCommand::Expire { max } => expire::expire(applying, *max),
+        TimeCommand::Forget { rows } => expire::forget(applying, rows),
     }
 }
 

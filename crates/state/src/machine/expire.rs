@@ -4,14 +4,8 @@
 //! rows that blind writes have left stale; and the reads by which it finds out that there is something to do.
 //! Does not own hiding: what has ended is hidden already (see [`crate::expiry`]), so nothing here changes what
 //! anybody sees.
-//!
-//! A row that an earlier command of the same entry may have made stale or true again is left alone: the backend
-//! shows keys as they were before the entry, and a later round comes by.
 
-use std::{
-    collections::BTreeSet,
-    ops::{Bound, ControlFlow},
-};
+use std::ops::{Bound, ControlFlow};
 
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
@@ -25,28 +19,26 @@ use crate::{
     expiry::{Ending, Expiry, attached_rows, deadline_prefix},
     history::KeyChange,
     keys::{self, KeyRange, TAG_ATTACHED, TAG_DEADLINE},
-    keyspaces::{Decoded, StoredRef, decode_value},
+    keyspaces::{Decoded, decode_value},
     liveness::BlobKind,
     machine::{
         Machine, MachineError,
         entry::{Applying, Refused},
-        overlay::Overlay,
     },
     versions,
 };
 
 /// Removes at most `max` rows of what has ended at the entry's time.
-pub(crate) fn expire(applying: &mut Applying<'_>, max: u32, overlay: &mut Overlay<'_>) -> Result<Outcome, Refused> {
-    let max = max.min(MAX_EXPIRED_ROWS - applying.applier.pending.expired_rows);
-    // What an earlier command of the record has removed, the backend still shows.
-    if applying.applier.pending.expired_rows > 0 || max == 0 {
-        return Ok(Outcome::Expired { keys: 0, rows: 0, more: true });
-    }
-    let view = applying.machine.backend.view();
-    let (rows, mut more) = ended_rows(&*view, applying.applied.time, max)?;
-    let mut removal = Removal { view: &*view, overlay, max, keys: 0, revision: None, named_twice: BTreeSet::new() };
-    for row in &rows {
-        applying.applier.pending.expired_rows += 1;
+pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
+    let max = max.min(MAX_EXPIRED_ROWS);
+    let (rows, mut more) = ended_rows(&applying.view(), applying.applied.time, max)?;
+    let mut removal = Removal { left: max, keys: 0, revision: None };
+    for (number, row) in rows.iter().enumerate() {
+        if removal.left == 0 {
+            more |= number < rows.len();
+            break;
+        }
+        removal.left -= 1;
         match Ending::of_row(row) {
             Some(Ending::Key { deadline, keyspace, key }) => {
                 removal.key_at(applying, keyspace, key, |expiry| expiry.deadline == Some(deadline), row)?;
@@ -55,80 +47,47 @@ pub(crate) fn expire(applying: &mut Applying<'_>, max: u32, overlay: &mut Overla
                 Some(lease) if lease.deadline == deadline => {
                     more |= !removal.lease(applying, id)?;
                 }
-                _ => applying.applier.batch.delete(&[row]),
+                _ => applying.applier.staged.delete(&[row]),
             },
             _ => return Err(MachineError::corrupt("deadline", row, "key of a wrong length").into()),
         }
-        if applying.applier.pending.expired_rows >= max {
-            more |= row != rows.last().expect("the loop has one");
-            break;
-        }
     }
-    Ok(Outcome::Expired { keys: removal.keys, rows: applying.applier.pending.expired_rows, more })
+    Ok(Outcome::Expired { keys: removal.keys, rows: max - removal.left, more })
 }
 
-/// Removes the keys of a lease that ended with this record's `revision`, as many as the record still may.
-pub(crate) fn end_lease(
-    applying: &mut Applying<'_>,
-    id: LeaseId,
-    overlay: &mut Overlay<'_>,
-    revision: Revision,
-) -> Result<(), MachineError> {
-    let view = applying.machine.backend.view();
-    let mut removal = Removal {
-        view: &*view,
-        overlay,
-        max: MAX_EXPIRED_ROWS,
-        keys: 0,
-        revision: Some(revision),
-        named_twice: BTreeSet::new(),
-    };
-    removal.lease(applying, id)?;
+/// Removes the keys of a lease that ended with this command's `revision`, as many as one command may.
+pub(crate) fn end_lease(applying: &mut Applying<'_>, id: LeaseId, revision: Revision) -> Result<(), MachineError> {
+    Removal { left: MAX_EXPIRED_ROWS, keys: 0, revision: Some(revision) }.lease(applying, id)?;
     Ok(())
 }
 
 /// Forgets those rows that say nothing true any more.
-pub(crate) fn forget(
-    applying: &mut Applying<'_>,
-    rows: &StaleRows<'_>,
-    overlay: &mut Overlay<'_>,
-) -> Result<Outcome, Refused> {
-    let view = applying.machine.backend.view();
+pub(crate) fn forget(applying: &mut Applying<'_>, rows: &StaleRows<'_>) -> Result<Outcome, Refused> {
     let mut forgotten = 0;
     for row in rows.iter() {
         let Some(ending) = Ending::of_row(row) else { continue };
-        let is_pending = match ending {
-            Ending::Key { keyspace, key, .. } | Ending::Attached { keyspace, key, .. } => {
-                overlay.get(keyspace, key).is_some()
-            }
-            Ending::Lease { .. } => true,
-        };
-        if is_pending || !is_stale(&*view, &ending)? {
+        if matches!(ending, Ending::Lease { .. }) || !is_stale(&applying.view(), &ending)? {
             continue;
         }
         forgotten += 1;
         match ending {
             Ending::Attached { lease, keyspace, key } => applying.detach(lease, keyspace, key)?,
-            _ => applying.applier.batch.delete(&[row]),
+            _ => applying.applier.staged.delete(&[row]),
         }
     }
     Ok(Outcome::Expired { keys: 0, rows: forgotten, more: false })
 }
 
 /// The removal of keys by one command.
-struct Removal<'a, 'e> {
-    view: &'a dyn View,
-    overlay: &'a mut Overlay<'e>,
-    /// Rows that the record may have looked at when the command is done.
-    max: u32,
+struct Removal {
+    /// Rows that it may still look at.
+    left: u32,
     keys: u32,
     /// The command's, once it has one: it takes none if it removes no key.
     revision: Option<Revision>,
-    /// Removed keys that two rows name, by time and by lease: the second one finds them still in the view.
-    named_twice: BTreeSet<Vec<u8>>,
 }
 
-impl Removal<'_, '_> {
+impl Removal {
     /// Looks at the key that `row` names: removes it if it ends as `ends` says, and else only the row.
     fn key_at(
         &mut self,
@@ -138,64 +97,28 @@ impl Removal<'_, '_> {
         ends: impl FnOnce(&Expiry) -> bool,
         row: &[u8],
     ) -> Result<(), MachineError> {
-        if self.overlay.get(keyspace, key).is_some() {
-            return Ok(());
-        }
         let full = [&keys::data_prefix(keyspace), key].concat();
-        let stored = self.view.get(&full)?;
+        let stored = applying.get(&full)?;
         let found = stored.as_ref().map(|bytes| decode_value(&full, bytes)).transpose()?;
-        let has_both = |expiry: &Expiry| expiry.deadline.is_some() && expiry.lease.is_some();
-        // What a deleted prefix hides is gone already, and swept by and by.
-        let is_shown =
-            |revision| !self.overlay.is_cleared(keyspace, key) && applying.sight(keyspace).shows(key, revision);
-        let ended = found.filter(|found| ends(&found.expiry));
-        let is_shown = ended.is_some_and(|found| is_shown(found.revision));
-        if let Some(found) = ended.filter(|_| !is_shown) {
-            self.hidden_key(applying, keyspace, key, &found, &full)?;
-        }
-        let ended = ended.filter(|_| is_shown);
-        if let Some(found) = ended
-            && (!has_both(&found.expiry) || self.named_twice.insert(full.clone()))
-        {
-            if self.revision.is_none() {
-                self.revision = Some(applying.use_revision());
-                applying.tell_changes();
-            }
-            applying.changed(&KeyChange::Expire { keyspace, key }, None);
-            let revision = self.revision.expect("set above");
-            let kept = applying.supersede(self.overlay, keyspace, key, revision, versions::Ending::Expired)?;
-            if applying.counts_exactly(keyspace) {
-                applying.count(keyspace, CountChange::of(key, Some(found.value.into()), None));
-                self.overlay.set(keyspace, key.to_vec(), None);
-            } else if applying.keeps_history(keyspace) {
-                self.overlay.set(keyspace, key.to_vec(), None);
-            }
-            self.keys += 1;
-            applying.applier.batch.delete(&[&full]);
-            if let StoredRef::Blob(blob) = found.value
-                && !kept
-            {
-                applying.lower(BlobKind::Value, &blob);
-            }
-            if let Some(deadline) = found.expiry.deadline {
-                applying.applier.batch.delete(&[&deadline_prefix(deadline, keyspace), key]);
-            }
-            if let Some(lease) = found.expiry.lease {
-                applying.detach(lease, keyspace, key)?;
+        if let Some(found) = found.filter(|found| ends(&found.expiry)) {
+            // What a deleted prefix hides is gone already, and swept by and by.
+            if applying.sight(keyspace).shows(key, found.revision) {
+                self.remove(applying, keyspace, key, &found, &full)?;
+            } else {
+                remove_hidden(applying, keyspace, key, &found, &full)?;
             }
         }
         match Ending::of_row(row) {
             Some(Ending::Attached { lease, .. }) => applying.detach(lease, keyspace, key),
             _ => {
-                applying.applier.batch.delete(&[row]);
+                applying.applier.staged.delete(&[row]);
                 Ok(())
             }
         }
     }
 
-    /// Where versions are kept, does what a sweep would do: when the lease is gone, nothing tells when the value
-    /// ended.
-    fn hidden_key(
+    /// Removes a key that has ended.
+    fn remove(
         &mut self,
         applying: &mut Applying<'_>,
         keyspace: KeyspaceId,
@@ -203,37 +126,40 @@ impl Removal<'_, '_> {
         found: &Decoded<'_>,
         full: &[u8],
     ) -> Result<(), MachineError> {
-        if !applying.keeps_history(keyspace) {
-            return Ok(());
+        let revision = *self.revision.get_or_insert_with(|| {
+            applying.tell_changes();
+            applying.use_revision()
+        });
+        applying.changed(&KeyChange::Expire { keyspace, key }, None);
+        let kept = applying.supersede(keyspace, key, revision, versions::Ending::Expired)?;
+        if applying.counts_exactly(keyspace) {
+            applying.count(keyspace, CountChange::of(key, Some(found.value.into()), None));
         }
-        let now = applying.applied.revision;
-        let kept = applying.supersede(self.overlay, keyspace, key, now, versions::Ending::Deleted)?;
+        self.keys += 1;
+        applying.applier.staged.delete(&[full]);
         if let Some(blob) = found.value.blob().filter(|_| !kept) {
             applying.lower(BlobKind::Value, &blob);
         }
-        if applying.counts_exactly(keyspace) && applying.counts_row(self.overlay, keyspace, found.revision) {
-            applying.count(keyspace, CountChange::of(key, Some(found.value.into()), None));
+        if let Some(deadline) = found.expiry.deadline {
+            applying.applier.staged.delete(&[&deadline_prefix(deadline, keyspace), key]);
         }
-        applying.applier.batch.delete(&[full]);
-        self.overlay.set(keyspace, key.to_vec(), None);
-        Ok(())
+        match found.expiry.lease {
+            Some(lease) => applying.detach(lease, keyspace, key),
+            None => Ok(()),
+        }
     }
 
     /// Removes the keys of an ended lease, and the lease when none is left. Says whether it is gone.
     fn lease(&mut self, applying: &mut Applying<'_>, id: LeaseId) -> Result<bool, MachineError> {
-        let max = self.max.saturating_sub(applying.applier.pending.expired_rows);
-        let (rows, more) = collect(self.view, &attached_rows(id), max)?;
-        let mut is_complete = !more;
+        let (rows, more) = collect(&applying.view(), &attached_rows(id), self.left)?;
+        self.left -= rows.len() as u32;
         for row in &rows {
-            applying.applier.pending.expired_rows += 1;
             let Some(Ending::Attached { keyspace, key, .. }) = Ending::of_row(row) else {
                 return Err(MachineError::corrupt("attachment", row, "key of a wrong length"));
             };
-            // Written by this entry: its row may have been left or made by that.
-            is_complete &= self.overlay.get(keyspace, key).is_none();
             self.key_at(applying, keyspace, key, |expiry| expiry.lease == Some(id), row)?;
         }
-        if !is_complete || applying.applier.pending.leases.has_attached(id) {
+        if more {
             return Ok(false);
         }
         if let Some(lease) = applying.lease(id)? {
@@ -241,6 +167,30 @@ impl Removal<'_, '_> {
         }
         Ok(true)
     }
+}
+
+/// Where versions are kept, does what a sweep would do: when the lease is gone, nothing tells when the value
+/// ended.
+fn remove_hidden(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    found: &Decoded<'_>,
+    full: &[u8],
+) -> Result<(), MachineError> {
+    if !applying.keeps_history(keyspace) {
+        return Ok(());
+    }
+    let now = applying.applied.revision;
+    let kept = applying.supersede(keyspace, key, now, versions::Ending::Deleted)?;
+    if let Some(blob) = found.value.blob().filter(|_| !kept) {
+        applying.lower(BlobKind::Value, &blob);
+    }
+    if applying.counts_exactly(keyspace) && applying.counts_row(keyspace, found.revision) {
+        applying.count(keyspace, CountChange::of(key, Some(found.value.into()), None));
+    }
+    applying.applier.staged.delete(&[full]);
+    Ok(())
 }
 
 /// The first rows of what has ended at `time`, and whether there are more.

@@ -105,8 +105,8 @@ impl Machine {
     }
 
     fn keep(&self, position: Position, key: &[u8], row: &[&[u8]]) -> Result<(), MachineError> {
-        self.with_applier(&position, |applying| {
-            applying.applier.batch.put(&[key], row);
+        self.with_applier(&position, None, |applying| {
+            applying.applier.staged.put(&[key], row);
             Ok(())
         })
     }

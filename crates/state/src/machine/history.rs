@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_types::{
     Index, LogPosition, Lsn, Revision,
-    command::{HistoryFloor, Outcome, uses_revision},
+    command::{HistoryFloor, uses_revision},
     record::Reader,
 };
 
@@ -24,8 +24,8 @@ use crate::{
     history::{KeyChange, Mark, is_due},
     keys::{self, HISTORY_FLOOR},
     machine::{
-        Entry, Machine, MachineError,
-        entry::{Applying, MAX_RECLAIM_ENTRIES, Refused},
+        Entry, Machine, MachineError, Moved,
+        entry::{Applying, MAX_RECLAIM_ENTRIES},
     },
 };
 
@@ -65,49 +65,43 @@ pub(crate) fn write_rows(applying: &mut Applying<'_>, entry: &Entry<'_>) {
     let applier = &mut *applying.applier;
     if is_due(entry, &applier.applied) {
         let mark = Mark::of(entry, &applier.applied);
-        applier.batch.put(&[&keys::history_mark(mark.revision)], &[&mark.encode()]);
+        applier.staged.put(&[&keys::history_mark(mark.revision)], &[&mark.encode()]);
     }
     if !applier.verdict.row().is_empty() {
-        applier.batch.put(&[&keys::verdict(entry.index)], &[applier.verdict.row()]);
+        applier.staged.put(&[&keys::verdict(entry.index)], &[applier.verdict.row()]);
         // Seen by whoever sees the entry applied.
         applying.machine.published.judged.store(entry.index.0, Ordering::Release);
     }
 }
 
-/// Raises the floor at once, and forgets at most `max` rows below it, of those that earlier entries wrote.
-pub(crate) fn raise_floor(applying: &mut Applying<'_>, floor: HistoryFloor, max: u32) -> Result<Outcome, Refused> {
+/// Raises the floor at once, and forgets at most `max` rows below it. How far back a node can read its log as history is
+/// its own affair.
+pub(crate) fn raise_floor(applying: &mut Applying<'_>, floor: HistoryFloor, max: u32) -> Result<Moved, MachineError> {
     let applier = &mut *applying.applier;
-    let applied = HistoryFloor { revision: applier.applied.revision, index: applier.applied.index };
-    let floor = floor.min(applied).max(applier.history_floor);
+    // All that is applied may be forgotten, and nothing that is to come.
+    let highest = HistoryFloor { revision: applier.applied.revision, index: applier.applied.index.next() };
+    let floor = floor.min(highest).max(applier.history_floor);
     if floor > applier.history_floor {
         applier.history_floor = floor;
-        applier.batch.put(&[&HISTORY_FLOOR], &[&floor.encode()]);
+        applier.staged.put(&[&HISTORY_FLOOR], &[&floor.encode()]);
     }
-    let max = max.min(MAX_RECLAIM_ENTRIES - applier.pending.reclaimed);
-    let view = applying.machine.backend.view();
-    let mut rows =
-        forget_rows(applying, &*view, [keys::history_mark(Revision(0)), keys::history_mark(floor.revision)], max)?;
-    rows += forget_rows(applying, &*view, [keys::verdict(Index(0)), keys::verdict(floor.index)], max - rows)?;
-    applying.applier.pending.reclaimed += rows;
-    Ok(Outcome::Reclaimed { entries: rows, more: rows == max && max > 0 })
+    let max = max.min(MAX_RECLAIM_ENTRIES);
+    let mut rows = forget_rows(applying, [keys::history_mark(Revision(0)), keys::history_mark(floor.revision)], max)?;
+    rows += forget_rows(applying, [keys::verdict(Index(0)), keys::verdict(floor.index)], max - rows)?;
+    Ok(Moved::Forgot { rows, more: rows == max && max > 0 })
 }
 
-fn forget_rows(
-    applying: &mut Applying<'_>,
-    view: &dyn View,
-    [from, below]: [[u8; 9]; 2],
-    max: u32,
-) -> Result<u32, MachineError> {
-    let mut rows = 0;
+fn forget_rows(applying: &mut Applying<'_>, [from, below]: [[u8; 9]; 2], max: u32) -> Result<u32, MachineError> {
+    let mut rows = Vec::new();
     if max == 0 || from >= below {
-        return Ok(rows);
+        return Ok(0);
     }
-    view.scan(Bound::Included(&from), Bound::Excluded(&below), Direction::Forward, &mut |key, _| {
-        applying.applier.batch.delete(&[key]);
-        rows += 1;
-        if rows == max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    applying.view().scan(Bound::Included(&from), Bound::Excluded(&below), Direction::Forward, &mut |key, _| {
+        rows.push(key.to_vec());
+        if rows.len() == max as usize { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
-    Ok(rows)
+    rows.iter().for_each(|key| applying.applier.staged.delete(&[key]));
+    Ok(rows.len() as u32)
 }
 
 /// The floor as stored.

@@ -15,8 +15,8 @@ use crate::{
     keys,
     machine::{
         entry::{Applying, Refused},
-        overlay::Overlay,
         read,
+        savepoint::Undo,
     },
 };
 
@@ -53,7 +53,7 @@ impl Applying<'_> {
 
     /// Forgets a keyspace that holds nothing.
     pub(super) fn forget_keyspace(&mut self, id: KeyspaceId) {
-        self.applier.batch.delete(&[&keys::keyspace_row(id)]);
+        self.applier.staged.delete(&[&keys::keyspace_row(id)]);
         self.applier.kinds.set(id, None);
         self.applier.pending.keyspaces.insert(id, None);
         self.applier.keyspace_count -= 1;
@@ -75,16 +75,17 @@ impl Applying<'_> {
             if let Some(collection) = change.trash {
                 self.discard(id, collection);
             }
+            self.note_undo(|applier| Undo::Counts(id, applier.counts.get(&id).copied()));
             self.applier.counts.entry(id).or_default().change(change);
             self.applier.pending.counted.insert(id);
         }
     }
 
-    /// Whether a row of the backend counts: not if all keys of its keyspace have been deleted since it was written.
+    /// Whether a row counts: not if all keys of its keyspace have been deleted since it was written.
     #[inline]
-    pub(crate) fn counts_row(&self, overlay: &Overlay<'_>, id: KeyspaceId, revision: Revision) -> bool {
+    pub(crate) fn counts_row(&self, id: KeyspaceId, revision: Revision) -> bool {
         let emptied = self.applier.clears.of(id).and_then(Prefixes::emptied_at);
-        emptied.is_none_or(|emptied| revision >= emptied) && !overlay.is_emptied(id)
+        emptied.is_none_or(|emptied| revision >= emptied)
     }
 
     /// What a keyspace holds, if it counts exactly, as the commands so far left it.
@@ -93,7 +94,7 @@ impl Applying<'_> {
     }
 
     pub(super) fn set_keyspace(&mut self, id: KeyspaceId, row: KeyspaceRow) {
-        row.write(id, &mut self.applier.batch);
+        row.write(id, &mut self.applier.staged);
         self.applier.kinds.set(id, Some(&row));
         self.applier.pending.keyspaces.insert(id, Some(row));
     }
@@ -127,10 +128,14 @@ pub(crate) fn configure(
     if config.exact_counts && !row.config.exact_counts {
         return Ok(Outcome::CannotConfigure { what: "exact counts can only be asked for when a keyspace is created" });
     }
-    let holds_collections = applying.counts_of(id).collections > 0;
-    if holds_collections && (!config.exact_counts || config.history != KeyspaceHistory::default()) {
+    // Rows that wait to be swept may hold some, and a blind put over such a row would leave its parts behind.
+    let may_hold_collections = applying.counts_of(id).collections > 0
+        || (row.config.exact_counts
+            && row.config.history == KeyspaceHistory::default()
+            && applying.applier.clears.of(id).is_some());
+    if may_hold_collections && (!config.exact_counts || config.history != KeyspaceHistory::default()) {
         let what = "a keyspace that holds hashes or streams of Redis clients counts exactly and keeps no history: \
-                    delete those keys first";
+                    delete those keys first, and try again when they are swept";
         return Ok(Outcome::CannotConfigure { what });
     }
     if !config.exact_counts && applying.applier.counts.remove(&id).is_some() {

@@ -1,18 +1,18 @@
 //! Leases: granting, keeping alive, revoking, and which keys are attached to them.
 //!
-//! Owns leases as the commands of an entry see them: rows go into the batch as they change, and what the
-//! batch holds is remembered in [`PendingLeases`], since the backend does not show it yet.
-//! Does not own the removal of what has ended (see `expire`).
+//! Owns leases as the commands of an entry see them. Does not own the removal of what has ended (see `expire`).
 //!
-//! Invariant: a lease's row is removed only when no value in the map is attached to it, so a lease of the
-//! same id that is granted later never finds keys of the former one.
+//! Invariants:
+//! * A lease's row is removed only when no value in the map is attached to it, so a lease of the same id that is granted
+//!   later never finds keys of the former one.
+//! * An id that the state machine chooses depends on the commands before alone, not on their entries.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use thalweg_types::{
     KeyspaceId, LeaseId, SpaceTime,
     command::Outcome,
-    limits::{MAX_ENTRY_COMMANDS, MAX_LEASE_KEYS, MAX_LEASES},
+    limits::{MAX_LEASE_KEYS, MAX_LEASES},
 };
 
 use crate::{
@@ -21,55 +21,21 @@ use crate::{
         MachineError,
         entry::{Applying, Refused},
         expire,
-        overlay::Overlay,
     },
 };
-
-/// Bits of a chosen id that count within an entry.
-const GRANT_BITS: u32 = 12;
-
-/// What the current record changes about leases.
-#[derive(Debug, Default)]
-pub(crate) struct PendingLeases {
-    /// Rows as changed; `None` is removed.
-    leases: BTreeMap<LeaseId, Option<Lease>>,
-    /// How many ids it has chosen.
-    named: u64,
-    /// Attachments as changed: whether the row is there. By lease, keyspace, key.
-    attached: BTreeMap<LeaseId, BTreeMap<(KeyspaceId, Vec<u8>), bool>>,
-}
-
-impl PendingLeases {
-    pub(crate) fn clear(&mut self) {
-        self.leases.clear();
-        self.named = 0;
-        self.attached.clear();
-    }
-
-    /// Whether the record has attached keys to the lease that the backend does not show yet.
-    pub(crate) fn has_attached(&self, id: LeaseId) -> bool {
-        self.attached.get(&id).is_some_and(|keys| keys.values().any(|&is_there| is_there))
-    }
-}
 
 impl Applying<'_> {
     /// A lease as earlier commands left it, ended or not.
     pub(crate) fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
-        match self.applier.pending.leases.leases.get(&id) {
-            Some(lease) => Ok(*lease),
-            None => Lease::from_row(id, self.machine.backend.get(&lease_row(id))),
-        }
+        Lease::from_row(id, self.get(&lease_row(id)))
     }
 
-    /// An id that the space has never given out: of the entry's index, and a count within it.
+    /// An id that no lease has: the next one of the space's counter, which passes over ids chosen by clients.
     fn free_lease_id(&mut self) -> Result<LeaseId, MachineError> {
-        const { assert!(MAX_ENTRY_COMMANDS <= 1 << GRANT_BITS) }
         loop {
-            let count = self.applier.pending.leases.named;
-            self.applier.pending.leases.named += 1;
-            let id = LeaseId((self.applied.index.0 << GRANT_BITS).wrapping_add(count));
-            // Somebody may have chosen the number by hand.
-            if id != LeaseId::ZERO && self.lease(id)?.is_none() {
+            let id = self.applier.meta.next_lease;
+            self.applier.meta.next_lease = LeaseId(id.0.wrapping_add(1).max(1));
+            if self.lease(id)?.is_none() {
                 return Ok(id);
             }
         }
@@ -82,7 +48,7 @@ impl Applying<'_> {
 
     /// Replaces a lease, and its row by time if its deadline is another one than `before`'s.
     fn set_lease(&mut self, id: LeaseId, before: Option<&Lease>, after: Option<Lease>) {
-        let batch = &mut self.applier.batch;
+        let batch = &mut self.applier.staged;
         let (old, new) = (before.map(|lease| lease.deadline), after.map(|lease| lease.deadline));
         if old != new {
             if let Some(deadline) = old {
@@ -97,7 +63,6 @@ impl Applying<'_> {
             Some(lease) => batch.put(&[&lease_row(id)], &[&lease.encode()]),
             None => batch.delete(&[&lease_row(id)]),
         }
-        self.applier.pending.leases.leases.insert(id, after);
     }
 
     /// Removes a lease to which nothing is attached.
@@ -124,19 +89,14 @@ impl Applying<'_> {
         wanted: bool,
     ) -> Result<(), MachineError> {
         let prefix = attached_prefix(id, keyspace);
-        let known = self.applier.pending.leases.attached.get(&id).and_then(|keys| keys.get(&(keyspace, key.to_vec())));
-        let is_there = match known {
-            Some(&is_there) => is_there,
-            None => self.machine.backend.get(&[&prefix, key].concat())?.is_some(),
-        };
+        let mut is_there = false;
+        self.look(&[&prefix, key].concat(), &mut |_| is_there = true)?;
         if is_there == wanted {
             return Ok(());
         }
-        let keys = self.applier.pending.leases.attached.entry(id).or_default();
-        keys.insert((keyspace, key.to_vec()), wanted);
         match wanted {
-            true => self.applier.batch.put(&[&prefix, key], &[]),
-            false => self.applier.batch.delete(&[&prefix, key]),
+            true => self.applier.staged.put(&[&prefix, key], &[]),
+            false => self.applier.staged.delete(&[&prefix, key]),
         }
         if let Some(lease) = self.lease(id)? {
             let keys = if wanted { lease.keys.saturating_add(1) } else { lease.keys.saturating_sub(1) };
@@ -183,14 +143,14 @@ pub(crate) fn keep(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome, 
     Ok(Outcome::Lease { id, ttl: lease.ttl, deadline })
 }
 
-/// Ends a lease now: its keys are hidden with this command, and as many as one record may are removed.
-pub(crate) fn revoke(applying: &mut Applying<'_>, id: LeaseId, overlay: &mut Overlay<'_>) -> Result<Outcome, Refused> {
+/// Ends a lease now: its keys are hidden with this command, and as many as one command may are removed.
+pub(crate) fn revoke(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome, Refused> {
     let Some(lease) = applying.live_lease(id)? else { return Ok(Outcome::NoSuchLease(id)) };
     let ended = Lease { deadline: applying.applied.time, ..lease };
     applying.set_lease(id, Some(&lease), Some(ended));
     let revision = applying.use_revision();
     applying.tell_changes();
-    expire::end_lease(applying, id, overlay, revision)?;
+    expire::end_lease(applying, id, revision)?;
     Ok(Outcome::Committed { revision, appends: Vec::new() })
 }
 

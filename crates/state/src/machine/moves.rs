@@ -10,7 +10,7 @@ use crate::{
     keyspaces::{StoredRef, decode_value, encode_value},
     liveness::BlobKind,
     machine::{
-        Machine, MachineError, Moved, commit::blob_at, compaction, entry::Applying, timed::write_value,
+        Machine, MachineError, Moved, admin, commit::blob_at, compaction, entry::Applying, history, timed::write_value,
         versions::version_at,
     },
     streams::{Life, index},
@@ -21,8 +21,11 @@ use crate::{
 /// stays where it was, and whoever frees the segment finds the bytes still wanted.
 pub(crate) fn apply(applying: &mut Applying<'_>, payload: &[u8], at: LogPosition) -> Result<Moved, MachineError> {
     let Ok(moved) = Move::decode(payload) else { return Ok(Moved::Void) };
-    if let MoveTarget::Cleaned { stream, before } = moved.target {
-        return Ok(compaction::clean(applying, stream, before));
+    match moved.target {
+        MoveTarget::Cleaned { stream, before } => return Ok(compaction::clean(applying, stream, before)),
+        MoveTarget::Reclaimed { stream, max } => return admin::reclaim(applying, stream, max),
+        MoveTarget::HistoryFloor { floor, max } => return history::raise_floor(applying, floor, max),
+        _ => {}
     }
     let to = blob_at(LogPosition { offset: at.offset + moved.bytes_at as u32, ..at }, moved.bytes);
     if (to.len, to.crc) != (moved.from.len, moved.from.crc) {
@@ -32,7 +35,7 @@ pub(crate) fn apply(applying: &mut Applying<'_>, payload: &[u8], at: LogPosition
         MoveTarget::Value { keyspace, key } => move_value(applying, keyspace, key, &moved.from, &to),
         MoveTarget::Batch { stream, first } => move_batch(applying, stream, first, &moved.from, &to),
         MoveTarget::Compacted(compacted) => compaction::replace(applying, &compacted, &to),
-        MoveTarget::Cleaned { .. } => Ok(Moved::Void),
+        MoveTarget::Cleaned { .. } | MoveTarget::Reclaimed { .. } | MoveTarget::HistoryFloor { .. } => Ok(Moved::Void),
     }
 }
 
@@ -68,7 +71,7 @@ fn point_version(applying: &mut Applying<'_>, full: &[u8], row: &[u8], to: &Blob
     let version = VersionRow::decode(full, row)?;
     let value = version.decoded(full)?;
     let value = encode_value(value.revision, &value.expiry, StoredRef::Blob(*to));
-    applying.applier.batch.put(&[full], &[&version.head(), &value]);
+    applying.applier.staged.put(&[full], &[&version.head(), &value]);
     Ok(())
 }
 
@@ -86,7 +89,7 @@ fn move_batch(
         return Ok(Moved::Void);
     }
     let entry = index::IndexEntry { blob: *to, ..entry };
-    applying.applier.batch.put(&[&key], &[entry.encode().bytes()]);
+    applying.applier.staged.put(&[&key], &[entry.encode().bytes()]);
     applying.lower(BlobKind::Batch, from);
     applying.raise(BlobKind::Batch, to);
     Ok(Moved::Applied)

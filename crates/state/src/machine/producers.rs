@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 
 use thalweg_types::{
-    Revision, StreamId,
+    Revision, SpaceTime, StreamId,
     command::{AppendedAt, Commit, EncodedStamp, Outcome, ProducerRefusal, ProducerStamp, Write},
     limits::{MAX_STREAM_PRODUCERS, PRODUCER_EVICTIONS},
 };
@@ -28,37 +28,16 @@ use crate::{
     streams::producers::{self, ProducerResult, ProducerRow, Standing},
 };
 
-/// What this record did to producers.
+/// Producers as the commit being checked will leave them.
 #[derive(Debug, Default)]
-pub(crate) struct PendingProducers {
-    /// Rows as they are in the batch; a row that is gone is `None`.
-    rows: BTreeMap<(StreamId, Box<str>), PendingProducer>,
-    /// Rows as the commit being checked will leave them.
-    checked: BTreeMap<(StreamId, Box<str>), ProducerRow>,
-}
+pub(crate) struct CheckedProducers(BTreeMap<(StreamId, Box<str>), ProducerRow>);
 
-#[derive(Debug, Default)]
-struct PendingProducer {
-    row: Option<ProducerRow>,
-    /// Results in the batch.
-    results: Vec<ProducerResult>,
-}
-
-impl PendingProducers {
-    pub(crate) fn clear(&mut self) {
-        self.rows.clear();
-        self.checked.clear();
-    }
-
+impl CheckedProducers {
     /// Before the writes of a commit are checked.
-    pub(crate) fn begin_commit(&mut self) {
-        if !self.checked.is_empty() {
-            self.checked.clear();
+    pub(crate) fn clear(&mut self) {
+        if !self.0.is_empty() {
+            self.0.clear();
         }
-    }
-
-    fn touches(&self, stream: StreamId) -> bool {
-        self.rows.keys().any(|(id, _)| *id == stream)
     }
 }
 
@@ -66,14 +45,14 @@ impl PendingProducers {
 pub(crate) fn check(applying: &mut Applying<'_>, stream: StreamId, stamp: EncodedStamp<'_>) -> Result<(), Refused> {
     let stamp = stamp.get();
     let key = (stream, Box::from(stamp.id));
-    let known = match applying.applier.pending.producers.checked.get(&key) {
+    let known = match applying.applier.pending.producers.0.get(&key) {
         Some(row) => Some(*row),
         None => known_row(applying, stream, stamp.id)?,
     };
     match ProducerRow::standing(known, &stamp) {
         Standing::Next => {
             let row = ProducerRow::after(known, &stamp, applying.applied.time);
-            applying.applier.pending.producers.checked.insert(key, row);
+            applying.applier.pending.producers.0.insert(key, row);
             Ok(())
         }
         // Whether the whole commit is one is asked when it has been refused.
@@ -121,14 +100,8 @@ fn result_of(
     if ProducerRow::standing(known, stamp) != Standing::Duplicate {
         return Ok(None);
     }
-    let pending = applying.applier.pending.producers.rows.get(&(stream, Box::from(stamp.id)));
-    let here =
-        pending.and_then(|pending| pending.results.iter().rev().find(|result| result.sequence == stamp.sequence));
-    if let Some(result) = here {
-        return Ok(Some(*result));
-    }
     let key = keys::producer_result(stream, stamp.id, producers::slot(stamp.sequence));
-    let row = applying.machine.backend.get(&key)?;
+    let row = applying.get(&key)?;
     let missing = || MachineError::corrupt("producer result", &key, "missing, or of another sequence");
     let result = ProducerResult::decode(&key, &row.ok_or_else(missing)?)?;
     if result.sequence == stamp.sequence { Ok(Some(result)) } else { Err(missing().into()) }
@@ -147,9 +120,7 @@ pub(crate) fn remember(
     set_row(applying, stream, stamp.id, row)?;
     let result = ProducerResult { sequence: stamp.sequence, revision, first: at.first, count: at.count };
     let key = keys::producer_result(stream, stamp.id, producers::slot(stamp.sequence));
-    applying.applier.batch.put(&[&key], &[&result.encode()]);
-    let pending = applying.applier.pending.producers.rows.get_mut(&(stream, Box::from(stamp.id)));
-    pending.expect("set above").results.push(result);
+    applying.applier.staged.put(&[&key], &[&result.encode()]);
     Ok(())
 }
 
@@ -180,11 +151,8 @@ fn known_row(applying: &Applying<'_>, stream: StreamId, id: &str) -> Result<Opti
 }
 
 fn stored_row(applying: &Applying<'_>, stream: StreamId, id: &str) -> Result<Option<ProducerRow>, MachineError> {
-    if let Some(pending) = applying.applier.pending.producers.rows.get(&(stream, Box::from(id))) {
-        return Ok(pending.row);
-    }
     let key = keys::producer_head(stream, id);
-    applying.machine.backend.get(&key)?.map(|row| ProducerRow::decode(&key, &row)).transpose()
+    applying.get(&key)?.map(|row| ProducerRow::decode(&key, &row)).transpose()
 }
 
 fn set_row(applying: &mut Applying<'_>, stream: StreamId, id: &str, row: ProducerRow) -> Result<(), MachineError> {
@@ -194,50 +162,32 @@ fn set_row(applying: &mut Applying<'_>, stream: StreamId, id: &str, row: Produce
         }
         applying.live_head(stream).expect("checked by the caller").producers += 1;
     }
-    applying.applier.batch.put(&[&keys::producer_head(stream, id)], &[&row.encode()]);
-    let pending = applying.applier.pending.producers.rows.entry((stream, Box::from(id))).or_default();
-    if pending.row.is_none_or(|before| before.epoch != row.epoch || row.next == 0) {
-        pending.results.clear();
-    }
-    pending.row = Some(row);
+    applying.applier.staged.put(&[&keys::producer_head(stream, id)], &[&row.encode()]);
     Ok(())
 }
 
 /// Forgets those that were silent longest.
 fn evict(applying: &mut Applying<'_>, stream: StreamId) -> Result<(), MachineError> {
-    let mut all: BTreeMap<Box<str>, ProducerRow> = BTreeMap::new();
-    producers::visit(&*applying.machine.backend.view(), stream, &mut |id, row| _ = all.insert(id.into(), row))?;
-    for ((of, id), pending) in &applying.applier.pending.producers.rows {
-        match pending.row {
-            Some(row) if *of == stream => _ = all.insert(id.clone(), row),
-            None if *of == stream => _ = all.remove(id),
-            _ => {}
-        }
-    }
-    let mut silent: Vec<_> = all.into_iter().map(|(id, row)| (row.last_time, id, row.used)).collect();
+    let mut silent: Vec<(SpaceTime, Box<str>, u8)> = Vec::new();
+    producers::visit(&applying.view(), stream, &mut |id, row| silent.push((row.last_time, id.into(), row.used)))?;
     silent.sort_unstable();
     silent.truncate(PRODUCER_EVICTIONS);
     for (_, id, used) in silent {
-        applying.applier.batch.delete(&[&keys::producer_head(stream, &id)]);
+        applying.applier.staged.delete(&[&keys::producer_head(stream, &id)]);
         for slot in 0..used {
-            applying.applier.batch.delete(&[&keys::producer_result(stream, &id, slot)]);
+            applying.applier.staged.delete(&[&keys::producer_result(stream, &id, slot)]);
         }
         applying.live_head(stream).expect("checked by the caller").producers -= 1;
-        applying.applier.pending.producers.rows.insert((stream, id), PendingProducer::default());
     }
     Ok(())
 }
 
 /// Removes at most `max` rows of a deleted stream's producers. Returns how many, and whether none are left.
 pub(crate) fn forget(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<(u32, bool), MachineError> {
-    if applying.applier.pending.producers.touches(stream) {
-        // Their rows are in this batch, which no view shows: a later command finds them.
-        return Ok((0, false));
-    }
-    let keys = producers::some_keys(&*applying.machine.backend.view(), stream, max as usize + 1)?;
+    let keys = producers::some_keys(&applying.view(), stream, (max as usize).saturating_add(1))?;
     let removed = keys.len().min(max as usize);
     for key in &keys[..removed] {
-        applying.applier.batch.delete(&[key]);
+        applying.applier.staged.delete(&[key]);
     }
     Ok((removed as u32, keys.len() == removed))
 }

@@ -17,7 +17,7 @@
 use std::ops::{Bound, ControlFlow};
 
 use thalweg_types::{
-    KeyspaceId, Revision, SpaceTime,
+    BlobRef, KeyspaceId, Revision, SpaceTime,
     command::{KeyspaceConfig, KeyspaceHistory, Outcome},
     limits::{DELETED_HISTORY_AGE, MAX_PRUNED_VERSIONS},
 };
@@ -33,8 +33,8 @@ use crate::{
         versions::{FullRow, Kept, rows_after},
     },
     versions::{
-        HistoryRow, PREFIX_LEN, PastKey, Until, Work, forgotten_row, history_rows, keyspace_of_history, time_row,
-        times_prefix, versions_prefix,
+        HistoryRow, PREFIX_LEN, PastKey, Until, VersionRow, Work, forgotten_row, history_rows, keyspace_of_history,
+        time_row, times_prefix, versions_prefix,
     },
 };
 
@@ -60,7 +60,6 @@ impl Applying<'_> {
         };
         let gone = known.map_or(floor, |known| known.gone);
         self.set_history(id, Some(HistoryRow { floor, gone, work }));
-        self.applier.pending.versions.reconfigured.insert(id);
     }
 
     /// All versions of a dropped keyspace are to go.
@@ -68,44 +67,42 @@ impl Applying<'_> {
         if let Some(history) = self.applier.histories.get(&id) {
             let history = HistoryRow { work: Work::Remove, ..history.clone() };
             self.set_history(id, Some(history));
-            self.applier.pending.versions.reconfigured.insert(id);
         }
     }
 }
 
 /// Looks at up to `max` rows of versions, those of the keyspace `from` first, and forgets those past their bounds.
 pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> Result<Outcome, Refused> {
-    let max = max.min(MAX_PRUNED_VERSIONS.saturating_sub(applying.applier.pending.versions.pruned_rows));
-    let view = applying.machine.backend.view();
-    let mut round = Round { view: &*view, left: max, bytes: 0 };
+    let max = max.min(MAX_PRUNED_VERSIONS);
+    let mut round = Round { left: max, bytes: 0 };
     let mut more = false;
     let histories = &applying.applier.histories;
     for id in histories.range(from..).chain(histories.range(..from)).map(|(id, _)| *id).collect::<Vec<_>>() {
-        // Rows of before the change were written by other bounds, and the backend does not show them all yet.
-        if applying.applier.pending.versions.reconfigured.contains(&id) {
-            more = true;
-            continue;
-        }
         if round.is_done() {
             more = true;
             break;
         }
         round.keyspace(applying, id)?;
     }
-    let entries = max - round.left;
-    applying.applier.pending.versions.pruned_rows += entries;
-    Ok(Outcome::Reclaimed { entries, more: more || round.is_done() })
+    Ok(Outcome::Reclaimed { entries: max - round.left, more: more || round.is_done() })
 }
 
 /// One command under way.
-struct Round<'v> {
-    view: &'v dyn View,
+struct Round {
     /// Rows that may still be looked at.
     left: u32,
+    /// Of the rows looked at, with all values counted by their length: where a node keeps them does not matter.
     bytes: usize,
 }
 
-impl Round<'_> {
+/// Bytes of a row of versions, with its value, wherever that is.
+fn full_len(key: &[u8], row: &[u8]) -> usize {
+    let blob = VersionRow::decode(key, row).ok().and_then(|version| version.blob(key).ok()?);
+    let elsewhere = blob.map_or(0, |blob| (blob.len as usize).saturating_sub(BlobRef::ENCODED_LEN));
+    key.len() + row.len() + elsewhere
+}
+
+impl Round {
     fn is_done(&self) -> bool {
         self.left == 0 || self.bytes >= MAX_PRUNED_BYTES
     }
@@ -129,19 +126,24 @@ impl Round<'_> {
     }
 
     /// The next rows of a range, as many as may still be looked at, and whether they are all.
-    fn rows(&mut self, range: &KeyRange) -> Result<(Vec<FullRow>, bool), MachineError> {
-        self.rows_towards(range, Direction::Forward)
+    fn rows(&mut self, applying: &Applying<'_>, range: &KeyRange) -> Result<(Vec<FullRow>, bool), MachineError> {
+        self.rows_towards(applying, range, Direction::Forward)
     }
 
-    fn rows_towards(&mut self, range: &KeyRange, to: Direction) -> Result<(Vec<FullRow>, bool), MachineError> {
+    fn rows_towards(
+        &mut self,
+        applying: &Applying<'_>,
+        range: &KeyRange,
+        to: Direction,
+    ) -> Result<(Vec<FullRow>, bool), MachineError> {
         let (mut rows, mut all) = (Vec::new(), true);
-        self.view.scan(range.lower(), range.upper(), to, &mut |key, row| {
+        applying.view().scan(range.lower(), range.upper(), to, &mut |key, row| {
             if self.is_done() {
                 all = false;
                 return ControlFlow::Break(());
             }
             self.left -= 1;
-            self.bytes += key.len() + row.len();
+            self.bytes += full_len(key, row);
             rows.push((key.to_vec(), row.to_vec()));
             ControlFlow::Continue(())
         })?;
@@ -150,17 +152,17 @@ impl Round<'_> {
 
     /// Removes the rows of a keyspace that keeps no history, and then its own.
     fn remove(&mut self, applying: &mut Applying<'_>, id: KeyspaceId) -> Result<(), MachineError> {
-        let (versions, mut all) = self.rows(&KeyRange::with_prefix(&versions_prefix(id)))?;
+        let (versions, mut all) = self.rows(applying, &KeyRange::with_prefix(&versions_prefix(id)))?;
         for (key, row) in &versions {
             let of = PastKey::of_version(key)?;
             match of.revision {
                 Some(revision) => applying.remove_version(id, &of.key, &Kept::decode(revision, key, row)?),
-                None => applying.applier.batch.delete(&[key]),
+                None => applying.applier.staged.delete(&[key]),
             }
         }
         if all {
-            let (times, no_more) = self.rows(&KeyRange::with_prefix(&times_prefix(id)))?;
-            times.iter().for_each(|(key, _)| applying.applier.batch.delete(&[key]));
+            let (times, no_more) = self.rows(applying, &KeyRange::with_prefix(&times_prefix(id)))?;
+            times.iter().for_each(|(key, _)| applying.applier.staged.delete(&[key]));
             all = no_more;
         }
         if all {
@@ -179,7 +181,7 @@ impl Round<'_> {
         last: &[u8],
     ) -> Result<(), MachineError> {
         let bounds = applying.history_of(id);
-        let (rows, all) = self.rows(&rows_after(&versions_prefix(id), last))?;
+        let (rows, all) = self.rows(applying, &rows_after(&versions_prefix(id), last))?;
         let mut kept = kept;
         let mut current = match last {
             [] => None,
@@ -188,18 +190,13 @@ impl Round<'_> {
         for (key, row) in &rows {
             let of = PastKey::of_version(key)?;
             if current.as_ref() != Some(&of.key) {
-                let touched = applying.applier.pending.versions.touched.get(&(id, of.key.clone()));
-                kept = touched.map_or(0, |touched| touched.added.len() as u32);
+                kept = 0;
                 current = Some(of.key.clone());
             }
             let mut is_gone = false;
             let until = match of.revision {
                 None => Until::of_forgotten(key, row)?,
                 Some(revision) => {
-                    let touched = applying.applier.pending.versions.touched.get(&(id, of.key.clone()));
-                    if touched.is_some_and(|touched| touched.pruned.contains(&revision)) {
-                        continue;
-                    }
                     let version = Kept::decode(revision, key, row)?;
                     if version.until.revision <= history.floor {
                         applying.remove_version(id, &of.key, &version);
@@ -237,18 +234,12 @@ impl Round<'_> {
         floor: Revision,
         is_bounded: bool,
     ) {
-        let batch = &mut applying.applier.batch;
+        let batch = &mut applying.applier.staged;
         let time = time_row(id, until.time, key);
-        if of.revision.is_none() {
-            let touched = applying.applier.pending.versions.touched.get(&(id, of.key.clone()));
-            if touched.is_some_and(|touched| touched.forgotten.is_some()) {
-                return;
-            }
-            if until.revision <= floor {
-                batch.delete(&[key]);
-                batch.delete(&[&time]);
-                return;
-            }
+        if of.revision.is_none() && until.revision <= floor {
+            batch.delete(&[key]);
+            batch.delete(&[&time]);
+            return;
         }
         if is_bounded {
             batch.put(&[&time], &[]);
@@ -266,7 +257,7 @@ impl Round<'_> {
     ) -> Result<(), MachineError> {
         // What is done about each counts, not the look at which there are.
         let left = self.left;
-        let (rows, _) = self.rows(&superseded_by(id, time))?;
+        let (rows, _) = self.rows(applying, &superseded_by(id, time))?;
         self.left = left;
         for (key, _) in &rows {
             if self.is_done() {
@@ -274,18 +265,12 @@ impl Round<'_> {
             }
             let (_, of) = PastKey::of_time(key)?;
             let row = of.row(id);
-            let found = self.view.get(&row)?;
+            let found = applying.get(&row)?;
             let (Some(revision), Some(found)) = (of.revision, found) else {
                 self.left -= 1;
-                applying.applier.batch.delete(&[key]);
+                applying.applier.staged.delete(&[key]);
                 continue;
             };
-            match applying.applier.pending.versions.touched.get(&(id, of.key.clone())) {
-                Some(touched) if touched.pruned.contains(&revision) => continue,
-                // What the entry has just forgotten of it, the backend does not show yet: another entry's turn.
-                Some(touched) if touched.forgotten.is_some() => continue,
-                _ => {}
-            }
             let gone = Kept::decode(revision, &row, &found)?.until.revision;
             self.forget_before(applying, id, &of, gone)?;
         }
@@ -304,17 +289,13 @@ impl Round<'_> {
         let mut range = KeyRange::with_prefix(&versions_prefix(id));
         range.set_lower(Bound::Included(of.row(id)));
         range.set_upper(Bound::Excluded(forgotten.clone()));
-        let (rows, all) = self.rows_towards(&range, Direction::Reverse)?;
+        let (rows, all) = self.rows_towards(applying, &range, Direction::Reverse)?;
         for (key, row) in &rows {
             let Some(revision) = PastKey::of_version(key)?.revision else { continue };
-            // Forgotten by this entry already, which the backend does not show yet.
-            let touched = applying.applier.pending.versions.touched.get(&(id, of.key.clone()));
-            if touched.is_none_or(|touched| !touched.pruned.contains(&revision)) {
-                applying.remove_version(id, &of.key, &Kept::decode(revision, key, row)?);
-            }
+            applying.remove_version(id, &of.key, &Kept::decode(revision, key, row)?);
         }
         if all {
-            applying.applier.batch.delete(&[&forgotten]);
+            applying.applier.staged.delete(&[&forgotten]);
         }
         let history = applying.applier.histories[&id].clone();
         applying.set_history(id, Some(HistoryRow { gone: history.gone.max(gone), ..history }));
@@ -323,39 +304,30 @@ impl Round<'_> {
 
     /// Forgets what was superseded at `time` or before, and raises the floor to it.
     fn forget_old(&mut self, applying: &mut Applying<'_>, id: KeyspaceId, time: SpaceTime) -> Result<(), MachineError> {
-        let (rows, _) = self.rows(&superseded_by(id, time))?;
+        let (rows, _) = self.rows(applying, &superseded_by(id, time))?;
         let before = applying.applier.histories[&id].floor;
         let mut floor = before;
         for (key, _) in &rows {
             let (at, of) = PastKey::of_time(key)?;
             let row = of.row(id);
-            let touched = applying.applier.pending.versions.touched.get(&(id, of.key.clone()));
             match of.revision {
-                Some(revision) => {
-                    if touched.is_some_and(|touched| touched.pruned.contains(&revision)) {
-                        continue;
+                Some(revision) => match applying.get(&row)? {
+                    Some(found) => {
+                        let version = Kept::decode(revision, &row, &found)?;
+                        floor = floor.max(version.until.revision);
+                        applying.remove_version(id, &of.key, &version);
                     }
-                    match self.view.get(&row)? {
-                        Some(found) => {
-                            let version = Kept::decode(revision, &row, &found)?;
-                            floor = floor.max(version.until.revision);
-                            applying.remove_version(id, &of.key, &version);
-                        }
-                        None => applying.applier.batch.delete(&[key]),
-                    }
-                }
+                    None => applying.applier.staged.delete(&[key]),
+                },
                 None => {
-                    if touched.is_some_and(|touched| touched.forgotten.is_some()) {
-                        continue;
-                    }
-                    if let Some(found) = self.view.get(&row)? {
+                    if let Some(found) = applying.get(&row)? {
                         let until = Until::of_forgotten(&row, &found)?;
                         if until.time == at {
                             floor = floor.max(until.revision);
-                            applying.applier.batch.delete(&[&row]);
+                            applying.applier.staged.delete(&[&row]);
                         }
                     }
-                    applying.applier.batch.delete(&[key]);
+                    applying.applier.staged.delete(&[key]);
                 }
             }
         }

@@ -3,8 +3,7 @@
 //! Owns: running the commands of one command of the log over the keys as everything before left them ([`store`]), and
 //! turning what they changed into rows. Does not own what a command does: that is `thalweg-redis`.
 //!
-//! Each command is carried out whole or not at all: what it writes is tried out, as a transaction's operations are, and
-//! becomes rows when it has ended well. One that is refused leaves nothing behind, and those after it go on.
+//! Each command is carried out whole or not at all: one that is refused is taken back, and those after it go on.
 //!
 //! All that the commands change is one change of each key, with the revision that they share: that is what watches and
 //! histories see, and the version by which `WATCH` tells whether a key has changed. Another deadline is a change for
@@ -31,37 +30,20 @@ use crate::{
         Machine, MachineError,
         entry::{Applying, Refused},
         live::live_key,
-        overlay::Overlay,
         redis::store::RedisStore,
     },
 };
 
-/// What the Redis commands of a record have come to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RedisTotals {
-    /// How often they asked for a number to choose by.
-    seeds: u64,
-    /// Bytes that were read and answered.
-    read_bytes: usize,
-    /// Bytes that were written beside the entry's own.
-    written_bytes: usize,
-}
-
 /// Runs commands whose bytes begin at `at` in the log.
-pub(crate) fn apply<'a>(
-    applying: &mut Applying<'_>,
-    batch: RedisBatch<'a>,
-    at: LogPosition,
-    overlay: &mut Overlay<'a>,
-) -> Result<Outcome, Refused> {
+pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogPosition) -> Result<Outcome, Refused> {
     let keyspace = batch.keyspace;
     if applying.applier.kinds.of(keyspace) == KeyspaceKind::Missing {
         return Err(Refused::Outcome(Outcome::NoSuchKeyspace(keyspace)));
     }
-    if has_changed(applying, overlay, &batch)? {
+    if has_changed(applying, &batch)? {
         return Ok(Outcome::Redis(None));
     }
-    let mut store = RedisStore::new(applying, overlay, batch, at);
+    let mut store = RedisStore::new(applying, batch, at);
     let mut replies = Vec::with_capacity(batch.len());
     let (mut commands, mut args) = (batch.commands(), Vec::new());
     let mut ahead = commands.clone();
@@ -78,7 +60,7 @@ pub(crate) fn apply<'a>(
         let reply = store.within_bounds(reply);
         match reply {
             Reply::Error(_) => store.undo(),
-            _ => store.keep()?,
+            _ => store.keep(),
         }
         replies.push(reply);
     }
@@ -112,25 +94,20 @@ fn warm<'a>(machine: &Machine, keyspace: KeyspaceId, ahead: &mut RedisCommands<'
 }
 
 /// Whether a watched key has another version than it had.
-fn has_changed(applying: &Applying<'_>, overlay: &Overlay<'_>, batch: &RedisBatch<'_>) -> Result<bool, Refused> {
+fn has_changed(applying: &Applying<'_>, batch: &RedisBatch<'_>) -> Result<bool, Refused> {
     for (key, version) in batch.watched() {
         if key.len() > MAX_KEY_BYTES {
             return Err(Malformed { at: 0, expected: "key within the limit" }.into());
         }
-        if version_of(applying, overlay, batch.keyspace, key)? != version {
+        if version_of(applying, batch.keyspace, key)? != version {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-fn version_of(
-    applying: &Applying<'_>,
-    overlay: &Overlay<'_>,
-    keyspace: KeyspaceId,
-    key: &[u8],
-) -> Result<u64, MachineError> {
-    Ok(live_key(applying, overlay, keyspace, key)?.map_or(0, |live| live.revision.0))
+fn version_of(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<u64, MachineError> {
+    Ok(live_key(applying, keyspace, key)?.map_or(0, |live| live.revision.0))
 }
 
 /// What stopped a command, as it was before it went through the trait.

@@ -10,15 +10,14 @@ use crate::{
     expiry::{Expiry, deadline_prefix},
     history::KeyChange,
     keys,
-    keyspaces::{StoredRef, decode_value, encode_value},
+    keyspaces::{Stored, StoredRef, decode_value, encode_value},
     liveness::BlobKind,
     machine::{
         MachineError,
-        commit::blob_at,
+        commit::{blob_at, note_replaced},
         entry::Applying,
         leases::deadline_after,
-        live::{LiveKey, LiveValue, count_change, live_key},
-        overlay::Overlay,
+        live::live_key,
     },
     versions::Ending,
 };
@@ -35,43 +34,41 @@ pub(crate) struct PutUntil<'a> {
 }
 
 /// Puts a value whose bytes lie at `at`. What would end at once is a delete.
-pub(crate) fn put_until<'a>(
+pub(crate) fn put_until(
     applying: &mut Applying<'_>,
-    put: &PutUntil<'a>,
+    put: &PutUntil<'_>,
     revision: Revision,
     at: LogPosition,
-    overlay: &mut Overlay<'a>,
 ) -> Result<(), MachineError> {
     let PutUntil { keyspace, key, value, deadline, lease } = *put;
-    let expiry = end_of_put(applying, overlay, keyspace, key, deadline, lease)?;
-    let counts = applying.counts_exactly(keyspace);
-    if counts {
-        let change = count_change(applying, overlay, keyspace, key, expiry.map(|_| value.len()))?;
-        applying.count(keyspace, change);
-    }
-    let keeps = applying.keeps_history(keyspace);
-    if keeps {
-        let ending = if expiry.is_some() { Ending::Overwritten } else { Ending::Expired };
-        applying.supersede(overlay, keyspace, key, revision, ending)?;
-    }
-    store_put(applying, (keyspace, key), value, revision, expiry, Some(at))?;
-    if counts || keeps || overlay.is_wanted() {
-        let value = LiveValue::Written(value, at);
-        overlay.set(keyspace, key, expiry.map(|expiry| LiveKey { revision, value, expiry }));
-    }
-    Ok(())
+    let expiry = end_of_put(applying, keyspace, key, deadline, lease)?;
+    put_ending(applying, (keyspace, key), value, revision, expiry, Some(at))
+}
+
+/// Puts a value that may end, or removes the key if that has ended already, and looks after counts and history. `at` is
+/// where the value's bytes lie in the log; what lies nowhere there is short.
+pub(crate) fn put_ending(
+    applying: &mut Applying<'_>,
+    (keyspace, key): (KeyspaceId, &[u8]),
+    value: &[u8],
+    revision: Revision,
+    expiry: Option<Expiry>,
+    at: Option<LogPosition>,
+) -> Result<(), MachineError> {
+    let ending = if expiry.is_some() { Ending::Overwritten } else { Ending::Expired };
+    note_replaced(applying, keyspace, key, expiry.map(|_| value.len()), revision, ending)?;
+    store_put(applying, (keyspace, key), value, revision, expiry, at)
 }
 
 /// When a value that is put will end; `None`: it has ended already.
 pub(crate) fn end_of_put(
     applying: &Applying<'_>,
-    overlay: &Overlay<'_>,
     keyspace: KeyspaceId,
     key: &[u8],
     deadline: Deadline,
     lease: Option<LeaseId>,
 ) -> Result<Option<Expiry>, MachineError> {
-    let live = if deadline.reads() { live_key(applying, overlay, keyspace, key)? } else { None };
+    let live = if deadline.reads() { live_key(applying, keyspace, key)? } else { None };
     let expiry = match live {
         Some(live) => Expiry { lease: lease.or(live.expiry.lease), ..live.expiry },
         None => Expiry { deadline: resolve(applying, keyspace, deadline), lease },
@@ -79,9 +76,8 @@ pub(crate) fn end_of_put(
     Ok((!has_passed(applying, &expiry)).then_some(expiry))
 }
 
-/// Stores a value that may end, or removes the key if it has ended already. `at` is where the value's bytes lie
-/// in the log; what lies nowhere there is short. Looks after rows, not after counts and the overlay.
-pub(crate) fn store_put(
+/// As [`put_ending`], without looking after counts and history.
+fn store_put(
     applying: &mut Applying<'_>,
     (keyspace, key): (KeyspaceId, &[u8]),
     value: &[u8],
@@ -108,59 +104,36 @@ pub(crate) fn store_put(
 }
 
 /// Gives a key another deadline. Value, revision and lease stay; a key that is not there stays away.
-pub(crate) fn touch<'a>(
+pub(crate) fn touch(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
-    key: &'a [u8],
+    key: &[u8],
     deadline: Deadline,
     revision: Revision,
-    overlay: &mut Overlay<'a>,
 ) -> Result<(), MachineError> {
-    let Some(Some(touched)) = plan_touch(applying, overlay, keyspace, key, deadline)? else { return Ok(()) };
-    let (counts, keeps) = (applying.counts_exactly(keyspace), applying.keeps_history(keyspace));
-    if touched.ends_now() {
-        if counts {
-            let change = count_change(applying, overlay, keyspace, key, None)?;
-            applying.count(keyspace, change);
-        }
-        applying.supersede(overlay, keyspace, key, revision, Ending::Expired)?;
+    match plan_touch(applying, keyspace, key, deadline)? {
+        Some(Some(touched)) => store_touched(applying, keyspace, key, &touched, revision),
+        _ => Ok(()),
     }
-    if keeps || overlay.is_wanted() || (counts && touched.ends_now()) {
-        overlay.set(keyspace, key, touched.after());
-    }
-    store_touched(applying, keyspace, key, &touched)
 }
 
 /// What a touch changes.
 #[derive(Debug)]
-pub(crate) struct Touched<'a> {
+pub(crate) struct Touched {
     /// The key before it.
-    live: LiveKey<'a>,
+    live: Stored,
     /// When it ends with it; `None`: it has ended already.
     expiry: Option<Expiry>,
 }
 
-impl<'a> Touched<'a> {
-    /// The key after it.
-    pub(crate) fn after(&self) -> Option<LiveKey<'a>> {
-        self.expiry.map(|expiry| LiveKey { expiry, ..self.live.clone() })
-    }
-
-    /// Whether the key is gone with it.
-    pub(crate) fn ends_now(&self) -> bool {
-        self.expiry.is_none()
-    }
-}
-
 /// What a touch will change. `None`: there is no such key; within: nothing.
-pub(crate) fn plan_touch<'a>(
+pub(crate) fn plan_touch(
     applying: &Applying<'_>,
-    overlay: &Overlay<'a>,
     keyspace: KeyspaceId,
     key: &[u8],
     deadline: Deadline,
-) -> Result<Option<Option<Touched<'a>>>, MachineError> {
-    let Some(live) = live_key(applying, overlay, keyspace, key)? else { return Ok(None) };
+) -> Result<Option<Option<Touched>>, MachineError> {
+    let Some(live) = live_key(applying, keyspace, key)? else { return Ok(None) };
     if deadline == Deadline::Keep {
         return Ok(Some(None));
     }
@@ -169,32 +142,22 @@ pub(crate) fn plan_touch<'a>(
     Ok(Some(Some(Touched { live, expiry })))
 }
 
-/// Does it. Looks after rows, not after counts and the overlay.
+/// Does it.
 pub(crate) fn store_touched(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
     key: &[u8],
-    touched: &Touched<'_>,
+    touched: &Touched,
+    revision: Revision,
 ) -> Result<(), MachineError> {
     let Touched { live, expiry } = touched;
     let Some(expiry) = expiry else {
+        note_replaced(applying, keyspace, key, None, revision, Ending::Expired)?;
         applying.changed(&KeyChange::Expire { keyspace, key }, None);
         return remove(applying, keyspace, key);
     };
     replace_rows(applying, keyspace, key, expiry)?;
-    let number;
-    let stored = match &live.value {
-        LiveValue::Number(value) => {
-            number = value.to_string();
-            StoredRef::Inline(number.as_bytes())
-        }
-        LiveValue::Stored(value) => value.as_ref(),
-        LiveValue::Written(bytes, _) if bytes.len() <= applying.machine.options.inline_value_bytes => {
-            StoredRef::Inline(bytes)
-        }
-        LiveValue::Written(bytes, at) => StoredRef::Blob(blob_at(*at, bytes)),
-    };
-    write_value(applying, keyspace, key, live.revision, expiry, stored);
+    write_value(applying, keyspace, key, live.revision, expiry, live.value.as_ref());
     Ok(())
 }
 
@@ -223,13 +186,11 @@ fn has_passed(applying: &Applying<'_>, expiry: &Expiry) -> bool {
 
 fn remove(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<(), MachineError> {
     replace_rows(applying, keyspace, key, &Expiry::NEVER)?;
-    applying.applier.batch.delete(&[&keys::data_prefix(keyspace), key]);
+    applying.applier.staged.delete(&[&keys::data_prefix(keyspace), key]);
     Ok(())
 }
 
-/// Writes the rows of what a value will end by, and removes those of the value that the backend holds. It may
-/// be behind: an earlier command of the entry may have written the key. Then rows of that are left stale, or
-/// one is removed that is stale already; none is removed that this value needs, because they are written after.
+/// Writes the rows of what a value will end by, and removes those of the value before.
 fn replace_rows(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -237,17 +198,18 @@ fn replace_rows(
     expiry: &Expiry,
 ) -> Result<(), MachineError> {
     let before = keys::with_data_key(keyspace, key, |full| {
-        let Some(value) = applying.machine.backend.get(full)? else { return Ok(Expiry::NEVER) };
-        Ok::<_, MachineError>(decode_value(full, &value)?.expiry)
+        let mut before = Ok(Expiry::NEVER);
+        applying.look(full, &mut |row| before = decode_value(full, row).map(|found| found.expiry))?;
+        before
     })?;
     if let Some(old) = before.deadline.filter(|_| before.deadline != expiry.deadline) {
-        applying.applier.batch.delete(&[&deadline_prefix(old, keyspace), key]);
+        applying.applier.staged.delete(&[&deadline_prefix(old, keyspace), key]);
     }
     if let Some(old) = before.lease.filter(|_| before.lease != expiry.lease) {
         applying.detach(old, keyspace, key)?;
     }
     if let Some(deadline) = expiry.deadline {
-        applying.applier.batch.put(&[&deadline_prefix(deadline, keyspace), key], &[]);
+        applying.applier.staged.put(&[&deadline_prefix(deadline, keyspace), key], &[]);
         applying.machine.note_deadline();
     }
     match expiry.lease {
@@ -265,5 +227,5 @@ pub(crate) fn write_value(
     expiry: &Expiry,
     value: StoredRef<'_>,
 ) {
-    applying.applier.batch.put(&[&keys::data_prefix(keyspace), key], &[&encode_value(revision, expiry, value)]);
+    applying.applier.staged.put(&[&keys::data_prefix(keyspace), key], &[&encode_value(revision, expiry, value)]);
 }

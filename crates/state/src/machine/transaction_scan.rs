@@ -1,6 +1,6 @@
-//! Scans within a transaction, and conditions on what was scanned before: the backend's rows merged with what the entry made of keys so far.
+//! Scans within a transaction, and conditions on what was scanned before.
 
-use std::{cmp::Ordering, iter::Peekable, ops::ControlFlow};
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use thalweg_types::{
@@ -11,14 +11,13 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::Direction,
-    keys::{self, DATA_PREFIX_LEN, KeyRange},
-    keyspaces::{Decoded, decode_value},
+    backend::{Direction, View},
+    keys::{DATA_PREFIX_LEN, KeyRange},
+    keyspaces::{Decoded, Stored, decode_value},
     machine::{
         MachineError,
         entry::{Applying, Refused},
-        live::{LiveKey, LiveValue, is_live},
-        overlay::Overlay,
+        live::is_live,
     },
 };
 
@@ -28,7 +27,6 @@ const ITEM_BYTES: usize = 32;
 /// One page of a range. `room` is what the transaction's reads may still come to.
 pub(super) fn page(
     applying: &Applying<'_>,
-    overlay: &Overlay<'_>,
     keyspace: KeyspaceId,
     scan: &ScanOperation<'_>,
     room: &mut usize,
@@ -47,7 +45,7 @@ pub(super) fn page(
         end: None,
     };
     if !range.is_empty() && page.limit > 0 {
-        merge(applying, overlay, keyspace, scan, &range, &mut page)?;
+        fill(applying, keyspace, scan, &range, &mut page)?;
     }
     let after = match page.end {
         Some(End::TooLarge) => {
@@ -72,7 +70,6 @@ pub(super) enum Unchanged {
 /// Compares a range from `start` on with what was read of it. `rows` is how many may still be looked at.
 pub(super) fn check_unchanged(
     applying: &Applying<'_>,
-    overlay: &Overlay<'_>,
     keyspace: KeyspaceId,
     start: &[u8],
     read: &UnchangedRange<'_>,
@@ -97,7 +94,7 @@ pub(super) fn check_unchanged(
         end: None,
     };
     if !range.is_empty() {
-        merge(applying, overlay, keyspace, &scan, &range, &mut page)?;
+        fill(applying, keyspace, &scan, &range, &mut page)?;
     }
     *rows -= page.looked_at;
     let newer = page.items.iter().find(|item| item.revision > read.since);
@@ -109,63 +106,29 @@ pub(super) fn check_unchanged(
     })
 }
 
-fn merge(
+fn fill(
     applying: &Applying<'_>,
-    overlay: &Overlay<'_>,
     keyspace: KeyspaceId,
     scan: &ScanOperation<'_>,
     range: &KeyRange,
     page: &mut Page<'_, '_>,
 ) -> Result<(), MachineError> {
     let direction = if scan.reverse { Direction::Reverse } else { Direction::Forward };
-    let (lower, upper) = user_bounds(scan);
-    let mine = overlay.range(keyspace, &lower, upper.as_deref());
-    let mine: Box<dyn Iterator<Item = _>> = if scan.reverse { Box::new(mine.rev()) } else { Box::new(mine) };
-    let mut mine = mine.peekable();
     let sight = applying.sight(keyspace);
     let mut failure = None;
-    let view = applying.machine.backend.view();
-    view.scan(range.lower(), range.upper(), direction, &mut |full, value| {
+    applying.view().scan(range.lower(), range.upper(), direction, &mut |full, value| {
         let key = full.get(DATA_PREFIX_LEN..).unwrap_or_default();
         let mut visit = || {
-            if page.take_before(&mut mine, key, direction)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-            if let Some((_, live)) = mine.next_if(|(own, _)| *own == key) {
-                return page.look_at_own(key, live);
-            }
             let Decoded { revision, value, expiry } = decode_value(full, value)?;
-            let shown = !overlay.is_cleared(keyspace, key) && sight.shows(key, revision) && is_live(applying, &expiry)?;
-            let value = LiveValue::Stored(value.to_owned());
-            page.look_at(key, shown.then_some(&LiveKey { revision, value, expiry }))
+            let shown = sight.shows(key, revision) && is_live(applying, &expiry)?;
+            page.look_at(key, shown.then(|| Stored { revision, value: value.to_owned(), expiry }).as_ref())
         };
         visit().unwrap_or_else(|error| {
             failure = Some(error);
             ControlFlow::Break(())
         })
     })?;
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    while page.end.is_none()
-        && let Some((key, live)) = mine.next()
-    {
-        if page.look_at_own(key, live)?.is_break() {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// The lowest user key wanted, and the first above those wanted.
-fn user_bounds(scan: &ScanOperation<'_>) -> (Vec<u8>, Option<Vec<u8>>) {
-    let lower = scan.start.map_or(scan.prefix, |start| start.max(scan.prefix)).to_vec();
-    let upper = match (scan.end, keys::after_prefix(scan.prefix)) {
-        (Some(end), Some(after)) => Some(after.min(end.to_vec())),
-        (Some(end), None) => Some(end.to_vec()),
-        (None, after) => after,
-    };
-    (lower, upper)
+    failure.map_or(Ok(()), Err)
 }
 
 /// Why a page ends before its range.
@@ -192,34 +155,7 @@ struct Page<'p, 'm> {
 }
 
 impl Page<'_, '_> {
-    /// Takes the entry's own keys that come before `key`.
-    fn take_before<'o, 'l: 'o>(
-        &mut self,
-        mine: &mut Peekable<impl Iterator<Item = (&'o [u8], Option<&'o LiveKey<'l>>)>>,
-        key: &[u8],
-        direction: Direction,
-    ) -> Result<ControlFlow<()>, MachineError> {
-        let before = match direction {
-            Direction::Forward => Ordering::Less,
-            Direction::Reverse => Ordering::Greater,
-        };
-        while let Some((own, live)) = mine.next_if(|(own, _)| (*own).cmp(key) == before) {
-            if self.look_at_own(own, live)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
-    }
-
-    /// A key as the entry left it. It may have ended since, with a lease that a later command revoked.
-    fn look_at_own(&mut self, key: &[u8], live: Option<&LiveKey<'_>>) -> Result<ControlFlow<()>, MachineError> {
-        match live {
-            Some(live) if !is_live(self.applying, &live.expiry)? => self.look_at(key, None),
-            live => self.look_at(key, live),
-        }
-    }
-
-    fn look_at(&mut self, key: &[u8], live: Option<&LiveKey<'_>>) -> Result<ControlFlow<()>, MachineError> {
+    fn look_at(&mut self, key: &[u8], live: Option<&Stored>) -> Result<ControlFlow<()>, MachineError> {
         if self.looked_at == self.max_rows {
             return Ok(self.end(End::Full));
         }
@@ -234,7 +170,7 @@ impl Page<'_, '_> {
                 return Ok(self.end(if self.items.is_empty() { End::TooLarge } else { End::Full }));
             };
             *self.room = room;
-            let value = if self.keys_only { None } else { Some(live.bytes(self.applying)?) };
+            let value = if self.keys_only { None } else { Some(self.applying.bytes_of(live)?) };
             self.items.push(ScannedItem { key: Bytes::copy_from_slice(key), revision: live.revision, value });
         }
         let last = self.last.get_or_insert_default();

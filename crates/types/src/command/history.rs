@@ -1,7 +1,7 @@
 //! How far back the log can be read as history, and how much of it keyspaces keep.
 
 use crate::{
-    command::{PRUNE_VERSIONS, RAISE_HISTORY_FLOOR},
+    command::PRUNE_VERSIONS,
     ids::{Index, KeyspaceId, Revision},
     record::{Malformed, Reader},
 };
@@ -32,13 +32,6 @@ impl HistoryFloor {
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self { revision: Revision(reader.u64("revision")?), index: Index(reader.u64("index")?) })
     }
-}
-
-/// Appends the command that forgets at most `max` rows of the history below a floor.
-pub fn encode_raise_history_floor(out: &mut Vec<u8>, floor: HistoryFloor, max: u32) {
-    out.push(RAISE_HISTORY_FLOOR);
-    out.extend_from_slice(&floor.encode());
-    out.extend_from_slice(&max.to_le_bytes());
 }
 
 /// Appends the command that forgets versions of keys past their keyspace's bounds, looking at up to `max` rows: those

@@ -1,11 +1,12 @@
-//! Moves: bytes copied forward within a node's log.
+//! Moves: what a node does to its own log and to what points into it, and no other node learns of.
 
 use crate::{
+    command::HistoryFloor,
     ids::{BlobRef, KeyspaceId, Offset, StreamId},
     record::{Malformed, Reader, put_u32},
 };
 
-/// What a move carries: bytes copied forward and the pointer that they replace.
+/// What a move carries: mostly bytes copied forward and the pointer that they replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move<'a> {
     /// Where the bytes lay; the move is void unless the state still points there.
@@ -45,6 +46,30 @@ pub enum MoveTarget<'a> {
         /// The stretch is all that lies before this offset.
         before: Offset,
     },
+    /// Index entries of a stream's trimmed or deleted batches are forgotten; there are no bytes.
+    Reclaimed {
+        /// The stream.
+        stream: StreamId,
+        /// At most so many.
+        max: u32,
+    },
+    /// What helps to read the log below a floor as history is forgotten; there are no bytes.
+    HistoryFloor {
+        /// The new floor; a lower one than before counts as that.
+        floor: HistoryFloor,
+        /// At most so many rows.
+        max: u32,
+    },
+}
+
+impl MoveTarget<'_> {
+    /// The payload of a move without bytes.
+    #[must_use]
+    pub fn encode_alone(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        Move::encode(&mut out, &BlobRef::NOWHERE, self, &[]);
+        out
+    }
 }
 
 /// Which batches a sparse batch replaces.
@@ -94,6 +119,16 @@ impl<'a> Move<'a> {
                 out.extend_from_slice(&stream.0.to_le_bytes());
                 out.extend_from_slice(&before.0.to_le_bytes());
             }
+            MoveTarget::Reclaimed { stream, max } => {
+                out.push(4);
+                out.extend_from_slice(&stream.0.to_le_bytes());
+                out.extend_from_slice(&max.to_le_bytes());
+            }
+            MoveTarget::HistoryFloor { floor, max } => {
+                out.push(5);
+                out.extend_from_slice(&floor.encode());
+                out.extend_from_slice(&max.to_le_bytes());
+            }
         }
         out.extend_from_slice(bytes);
     }
@@ -126,6 +161,11 @@ impl<'a> Move<'a> {
                 stream: StreamId(reader.u32("stream id")?),
                 before: Offset(reader.u64("offset")?),
             },
+            4 => MoveTarget::Reclaimed {
+                stream: StreamId(reader.u32("stream id")?),
+                max: reader.u32("index entry count")?,
+            },
+            5 => MoveTarget::HistoryFloor { floor: HistoryFloor::decode(&mut reader)?, max: reader.u32("row count")? },
             _ => return Err(Malformed { at, expected: "known move target" }),
         };
         let bytes_at = reader.position();

@@ -149,9 +149,6 @@ impl<'a> StaleRows<'a> {
 }
 
 impl<'a> TimeCommand<'a> {
-    /// Kinds that look at keys.
-    pub(super) const REMOVING: [u8; 3] = [REVOKE, EXPIRE, FORGET];
-
     /// Decodes a command of this family whose kind has been read.
     pub(super) fn decode(kind: u8, reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         match kind {
@@ -352,7 +349,6 @@ mod tests {
             let mut commit = CommitBuilder::new();
             commit.touch(KS, b"k", deadline).unwrap();
             let bytes = encoded(|out| commit.encode(out));
-            assert!(Command::reads_keys(&bytes), "so that it sees what the entry wrote before");
             let commit = commit_of(&bytes);
             assert_eq!(commit.conditions().next().unwrap().unwrap().expect, Expect::Any);
             let writes: Vec<_> = commit.writes().unwrap().collect::<Result<_, _>>().unwrap();

@@ -1,7 +1,7 @@
-//! Keys and parts as the commands of an entry see and change them.
+//! Keys and parts as the commands of an entry change them.
 //!
-//! What a command writes goes to the overlay, where later commands find it, and to a list of effects, from which
-//! [`keep`](RedisStore::keep) makes rows once the command has ended well.
+//! A command does its work as it goes: what it writes becomes rows at once, which the reads after it find. One that is
+//! refused is taken back whole ([`RedisStore::undo`]).
 
 use std::{borrow::Cow, cell::Cell};
 
@@ -9,47 +9,26 @@ use bytes::Bytes;
 use thalweg_redis::{Collection, CollectionId, Kind, Look, NewValue, Read, Reply, Store, StoreError};
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
-    command::{RedisBatch, offset_within},
-    limits::{
-        MAX_KEY_BYTES, MAX_REDIS_ENTRY_BYTES, MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES, REDIS_REPLY_ITEM_BYTES,
-    },
+    command::{Outcome, RedisBatch, offset_within},
+    limits::{MAX_KEY_BYTES, MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES, REDIS_REPLY_ITEM_BYTES},
 };
 
 use crate::{
-    counts::CountChange,
+    counts::{CountChange, Held},
     expiry::Expiry,
-    keyspaces::StoredValue,
+    history::KeyChange,
+    keyspaces::{Stored, StoredValue},
     machine::{
         MachineError,
-        clearing::{Emptying, plan_emptying},
         commit::within,
-        entry::{Applier, Applying},
-        live::{LiveKey, LiveValue, change_of_row, is_live, row_before},
-        overlay::Overlay,
+        entry::{Applying, Refused},
+        live::{Replaced, change_of_row, is_live},
         redis::{failed, refused},
-        versions::Superseded,
+        savepoint::Savepoint,
     },
     redis::{deadline_of, micros_of},
     versions::Ending,
 };
-
-/// What a command changed of keys.
-#[derive(Debug)]
-pub(super) enum Effect<'a> {
-    /// A key has this row now.
-    Put {
-        key: &'a [u8],
-        live: LiveKey<'a>,
-        /// When the row before ended.
-        before: Expiry,
-        /// Whether watches see it.
-        shows: Shows,
-    },
-    /// A key has none any more.
-    Delete { key: &'a [u8], before: Expiry, has_ended: bool },
-    /// No key has one any more; with those that the entry wrote before.
-    Clear { emptying: Emptying, written: Vec<Vec<u8>> },
-}
 
 /// What watches see of a row that is put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +41,34 @@ pub(super) enum Shows {
     Nothing,
 }
 
+/// A value that is about to be stored.
+#[derive(Clone, Debug)]
+pub(super) enum NewRow<'a> {
+    /// Bytes of an argument, and where they lie in the log.
+    Argument(&'a [u8], LogPosition),
+    /// Bytes that a command has computed, a collection, or what another row holds.
+    Value(StoredValue),
+}
+
+impl NewRow<'_> {
+    fn collection(&self) -> Option<CollectionId> {
+        match self {
+            Self::Argument(..) => None,
+            Self::Value(value) => value.as_ref().collection(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Argument(bytes, _) => bytes.len(),
+            Self::Value(value) => value.as_ref().value_len(),
+        }
+    }
+}
+
 /// The keys of a keyspace while an entry is applied.
 pub(super) struct RedisStore<'s, 'm, 'a> {
     pub(super) applying: &'s mut Applying<'m>,
-    pub(super) overlay: &'s mut Overlay<'a>,
     pub(super) batch: RedisBatch<'a>,
     /// Where the batch begins in the log.
     pub(super) at: LogPosition,
@@ -75,24 +78,18 @@ pub(super) struct RedisStore<'s, 'm, 'a> {
     /// The commands', if they write.
     pub(super) revision: Revision,
     /// Whether they have.
-    pub(super) wrote: bool,
+    wrote: bool,
+    /// Whether the current command has.
+    pub(super) writes: bool,
     pub(super) now: u64,
     /// The current command's first argument.
     first: &'a [u8],
-    /// Of the current command.
-    pub(super) effects: Vec<Effect<'a>>,
-    /// Of the current command.
-    pub(super) counted: Vec<CountChange>,
-    /// Of the current command.
-    pub(super) superseded: Vec<Superseded>,
-    /// The key of which a row was written last, if that holds a collection, and which change of the entry's batch that is.
-    pub(super) last_row: Option<(&'a [u8], u32)>,
+    /// Where the current command began.
+    savepoint: Option<Savepoint>,
     /// Of the batch.
     pub(super) read_bytes: Cell<usize>,
-    pub(super) max_read_bytes: usize,
     /// Of the batch.
     written_bytes: usize,
-    max_written_bytes: usize,
     pub(super) seeds: Cell<u64>,
 }
 
@@ -104,16 +101,9 @@ const NO_COLLECTIONS: &str =
     "ERR this keyspace holds strings only: hashes and streams need one that counts exactly and keeps no history";
 
 impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
-    pub(super) fn new(
-        applying: &'s mut Applying<'m>,
-        overlay: &'s mut Overlay<'a>,
-        batch: RedisBatch<'a>,
-        at: LogPosition,
-    ) -> Self {
-        overlay.want_own();
+    pub(super) fn new(applying: &'s mut Applying<'m>, batch: RedisBatch<'a>, at: LogPosition) -> Self {
         let keyspace = batch.keyspace;
-        let totals = applying.applier.pending.redis;
-        let left = |used: usize| MAX_REDIS_ENTRY_BYTES.saturating_sub(used);
+        applying.tell_changes();
         Self {
             at,
             keyspace,
@@ -121,45 +111,54 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
             keeps: applying.keeps_history(keyspace),
             revision: applying.applied.revision.next(),
             wrote: false,
+            writes: false,
             now: applying.applied.time.0 / 1000,
             first: b"",
-            effects: Vec::new(),
-            counted: Vec::new(),
-            superseded: Vec::new(),
-            last_row: None,
+            savepoint: None,
             read_bytes: Cell::new(0),
-            max_read_bytes: MAX_REDIS_READ_BYTES.min(left(totals.read_bytes)),
             written_bytes: 0,
-            max_written_bytes: MAX_REDIS_WRITTEN_BYTES.min(left(totals.written_bytes)),
-            seeds: Cell::new(totals.seeds),
+            seeds: Cell::new(applying.applier.meta.seeds),
             batch,
             applying,
-            overlay,
         }
     }
 
     /// Goes on to a command.
     pub(super) fn begin(&mut self, args: &[&'a [u8]]) {
         self.first = args.get(1).copied().unwrap_or_default();
-        self.overlay.try_out();
+        self.writes = false;
+        self.savepoint = Some(self.applying.savepoint());
     }
 
     /// Takes back what the command did.
     pub(super) fn undo(&mut self) {
-        self.effects.clear();
-        self.counted.clear();
-        self.superseded.clear();
-        self.overlay.undo();
-        let Applier { batch, pending, .. } = &mut *self.applying.applier;
-        pending.parts.undo(batch);
+        if let Some(savepoint) = self.savepoint.take() {
+            self.applying.roll_back(savepoint);
+        }
+    }
+
+    /// What the command did stays.
+    pub(super) fn keep(&mut self) {
+        if let Some(savepoint) = self.savepoint.take() {
+            self.applying.keep(savepoint);
+        }
+        if self.writes {
+            self.use_revision();
+        }
+    }
+
+    /// A command has changed keys.
+    pub(super) fn use_revision(&mut self) {
+        if !self.wrote {
+            self.wrote = true;
+            let revision = self.applying.use_revision();
+            debug_assert_eq!(revision, self.revision);
+        }
     }
 
     /// After the last command.
     pub(super) fn end(self) {
-        let totals = &mut self.applying.applier.pending.redis;
-        totals.seeds = self.seeds.get();
-        totals.read_bytes += self.read_bytes.get();
-        totals.written_bytes += self.written_bytes;
+        self.applying.applier.meta.seeds = self.seeds.get();
     }
 
     /// Replies are in memory until their client has taken them.
@@ -171,12 +170,12 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         };
         let bytes = self.read_bytes.get() + items * REDIS_REPLY_ITEM_BYTES;
         self.read_bytes.set(bytes);
-        if bytes > self.max_read_bytes { Reply::error(TOO_MUCH_READ) } else { reply }
+        if bytes > MAX_REDIS_READ_BYTES { Reply::error(TOO_MUCH_READ) } else { reply }
     }
 
     pub(super) fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
         let bytes = self.read_bytes.get() + bytes;
-        if bytes > self.max_read_bytes {
+        if bytes > MAX_REDIS_READ_BYTES {
             return Err(refused(TOO_MUCH_READ));
         }
         self.read_bytes.set(bytes);
@@ -184,7 +183,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 
     fn note_written(&mut self, bytes: usize) -> Result<(), StoreError> {
-        if self.written_bytes + bytes > self.max_written_bytes {
+        if self.written_bytes + bytes > MAX_REDIS_WRITTEN_BYTES {
             return Err(refused(TOO_MUCH_WRITTEN));
         }
         self.written_bytes += bytes;
@@ -192,30 +191,23 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 
     /// A key's row, be it hidden or ended.
-    fn row(&self, key: &[u8]) -> Result<Option<LiveKey<'a>>, StoreError> {
-        row_before(self.applying, self.overlay, self.keyspace, key).map_err(failed)
+    fn row(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
+        self.applying.row_of(self.keyspace, key).map_err(failed)
     }
 
     /// Whether a row is there for commands.
-    pub(super) fn shows(&self, key: &[u8], row: &LiveKey<'_>) -> Result<bool, MachineError> {
-        let is_written = || self.overlay.get(self.keyspace, key).is_some();
-        let is_hidden = || {
-            self.overlay.is_cleared(self.keyspace, key) || !self.applying.sight(self.keyspace).shows(key, row.revision)
-        };
-        if !is_live(self.applying, &row.expiry)? {
-            return Ok(false);
-        }
-        Ok(is_written() || !is_hidden())
+    pub(super) fn shows(&self, key: &[u8], revision: Revision, expiry: &Expiry) -> Result<bool, MachineError> {
+        Ok(is_live(self.applying, expiry)? && self.applying.sight(self.keyspace).shows(key, revision))
     }
 
-    pub(super) fn live(&self, key: &[u8]) -> Result<Option<LiveKey<'a>>, StoreError> {
+    pub(super) fn live(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
         let Some(row) = self.row(key)? else { return Ok(None) };
-        Ok(self.shows(key, &row).map_err(failed)?.then_some(row))
+        Ok(self.shows(key, row.revision, &row.expiry).map_err(failed)?.then_some(row))
     }
 
-    pub(super) fn look_of(live: &LiveKey<'_>) -> Look {
+    pub(super) fn look_of(live: &Stored) -> Look {
         let kind = match &live.value {
-            LiveValue::Stored(StoredValue::Collection(collection)) => collection.kind,
+            StoredValue::Collection(collection) => collection.kind,
             _ => Kind::String,
         };
         let Expiry { deadline, .. } = live.expiry;
@@ -226,71 +218,71 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     fn replace(
         &mut self,
         key: &'a [u8],
-        before: Option<&LiveKey<'a>>,
-        live: LiveKey<'a>,
+        before: Option<&Stored>,
+        (value, revision, expiry): (NewRow<'a>, Revision, Expiry),
         shows: Shows,
     ) -> Result<(), StoreError> {
-        self.note_replaced(key, before, Some(&live), Ending::Overwritten)?;
-        self.overlay.set(self.keyspace, key, Some(live.clone()));
-        let before = before.map_or(Expiry::NEVER, |before| before.expiry);
-        self.effects.push(Effect::Put { key, live, before, shows });
-        Ok(())
-    }
-
-    /// Takes a key's row away.
-    fn remove(&mut self, key: &'a [u8], before: &LiveKey<'a>, ending: Ending) -> Result<(), StoreError> {
-        self.note_replaced(key, Some(before), None, ending)?;
-        self.overlay.set(self.keyspace, key, None);
-        self.effects.push(Effect::Delete { key, before: before.expiry, has_ended: ending == Ending::Expired });
-        Ok(())
-    }
-
-    /// Looks after counts, trash and history.
-    fn note_replaced(
-        &mut self,
-        key: &[u8],
-        before: Option<&LiveKey<'a>>,
-        after: Option<&LiveKey<'a>>,
-        ending: Ending,
-    ) -> Result<(), StoreError> {
+        let before = before.map(|before| Replaced::of(self.applying, self.keyspace, before));
         if self.counts {
-            let after = after.map(LiveKey::held);
-            let change = change_of_row(self.applying, self.overlay, self.keyspace, key, before, after);
-            self.counted.push(change);
+            let after = Held { value_bytes: value.len(), collection: value.collection() };
+            let change = change_of_row(key, before.as_ref(), Some(after));
+            self.applying.count(self.keyspace, change);
         }
+        self.supersede(key, Ending::Overwritten)?;
+        let before = before.map_or(Expiry::NEVER, |before| before.expiry);
+        self.put_row(key, before, &value, revision, expiry, shows).map_err(failed)
+    }
+
+    /// Takes a key's row away. A collection goes with it, unless it goes to another key.
+    fn remove(&mut self, key: &'a [u8], before: &Stored, ending: Ending, goes: Goes) -> Result<(), StoreError> {
+        let replaced = Replaced::of(self.applying, self.keyspace, before);
+        if self.counts {
+            let change = change_of_row(key, Some(&replaced), None);
+            let trash = change.trash.filter(|_| goes == Goes::Away);
+            self.applying.count(self.keyspace, CountChange { trash, ..change });
+        }
+        self.supersede(key, ending)?;
+        let keyspace = self.keyspace;
+        let change = match ending {
+            Ending::Expired => KeyChange::Expire { keyspace, key },
+            _ => KeyChange::Delete { keyspace, key },
+        };
+        self.delete_row(key, before.expiry, &change).map_err(failed)
+    }
+
+    fn supersede(&mut self, key: &[u8], ending: Ending) -> Result<(), StoreError> {
         if self.keeps {
-            let superseded = self.applying.superseded(self.overlay, self.keyspace, key, self.revision, ending);
-            self.superseded.extend(superseded.map_err(failed)?);
+            self.applying.supersede(self.keyspace, key, self.revision, ending).map_err(failed)?;
         }
         Ok(())
     }
 
-    /// A value as it is kept: bytes of an argument by where they are, if whoever has the entry finds them there.
-    fn value(&mut self, key: &[u8], value: NewValue<'a>) -> Result<LiveValue<'a>, StoreError> {
+    /// A value as it is kept: bytes of an argument by where they are, if whoever has the entry finds them there. How long
+    /// the values are that a node keeps in its log does not matter: what is charged must be the same on every node.
+    fn value(&mut self, key: &[u8], value: NewValue<'a>) -> Result<NewRow<'a>, StoreError> {
         Ok(match value {
             NewValue::Collection(collection) => {
                 self.note_written(collection.meta.len())?;
-                LiveValue::Stored(StoredValue::Collection(collection))
+                NewRow::Value(StoredValue::Collection(collection))
             }
             NewValue::String(Cow::Borrowed(bytes)) => match self.offset_of(key, bytes) {
-                Some(offset) => LiveValue::Written(bytes, within(self.at, offset)),
+                Some(offset) => NewRow::Argument(bytes, within(self.at, offset)),
                 None => self.computed(Bytes::copy_from_slice(bytes))?,
             },
             NewValue::String(Cow::Owned(bytes)) => self.computed(bytes.into())?,
         })
     }
 
-    fn computed(&mut self, bytes: Bytes) -> Result<LiveValue<'a>, StoreError> {
+    fn computed(&mut self, bytes: Bytes) -> Result<NewRow<'a>, StoreError> {
         self.note_written(bytes.len())?;
-        Ok(LiveValue::Stored(StoredValue::Inline(bytes)))
+        Ok(NewRow::Value(StoredValue::Inline(bytes)))
     }
 
-    /// See [`RedisBatch::values`]. Short values need not be found.
+    /// See [`RedisBatch::values`].
     fn offset_of(&self, key: &[u8], value: &[u8]) -> Option<usize> {
         let offset = offset_within(self.batch.bytes, value)?;
         let is_before = || offset_within(self.batch.bytes, key).is_some_and(|at| at + key.len() + 4 == offset);
-        let is_short = value.len() <= self.applying.machine.options.inline_value_bytes;
-        (is_short || std::ptr::eq(self.first, key) || is_before()).then_some(offset)
+        (std::ptr::eq(self.first, key) || is_before()).then_some(offset)
     }
 
     /// When what ends at this deadline does; `None`: it has ended already.
@@ -302,84 +294,73 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 }
 
+/// What becomes of a collection whose key goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goes {
+    /// Its parts are to be removed.
+    Away,
+    /// To another key.
+    Along,
+}
+
 impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError> {
         let before = self.row(key)?;
         let Some(expiry) = self.expiry(deadline) else {
             return match &before {
-                Some(before) => self.remove(key, before, Ending::Expired),
+                Some(before) => self.remove(key, before, Ending::Expired, Goes::Away),
                 None => Ok(()),
             };
         };
         let value = self.value(key, value)?;
-        let live = LiveKey { revision: self.revision, value, expiry };
-        let shows = match (&live.value, &before) {
-            (LiveValue::Stored(StoredValue::Collection(_)), Some(before)) if before.collection().is_none() => {
-                Shows::Gone
-            }
-            (LiveValue::Stored(StoredValue::Collection(_)), _) => Shows::Nothing,
-            _ => Shows::Value,
-        };
-        self.replace(key, before.as_ref(), live, shows)
+        let shows = shows_of(value.collection(), before.as_ref());
+        self.replace(key, before.as_ref(), (value, self.revision, expiry), shows)
     }
 
     fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError> {
         let Some(before) = self.live(key)? else { return Ok(()) };
         let value = self.value(key, NewValue::Collection(collection))?;
         // Still what its revision says: collections have no versions, and their bytes are not in the log.
-        let live = LiveKey { revision: before.revision, value, expiry: before.expiry };
-        self.replace(key, Some(&before), live, Shows::Nothing)
+        let row = (value, before.revision, before.expiry);
+        self.replace(key, Some(&before), row, Shows::Nothing)
     }
 
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError> {
         let Some(before) = self.live(key)? else { return Ok(()) };
-        let Some(expiry) = self.expiry(deadline) else { return self.remove(key, &before, Ending::Expired) };
+        let Some(expiry) = self.expiry(deadline) else {
+            return self.remove(key, &before, Ending::Expired, Goes::Away);
+        };
         let expiry = Expiry { lease: before.expiry.lease, ..expiry };
         let revision = if self.keeps { before.revision } else { self.revision };
-        let live = LiveKey { revision, expiry, ..before.clone() };
-        self.overlay.set(self.keyspace, key, Some(live.clone()));
-        self.effects.push(Effect::Put { key, live, before: before.expiry, shows: Shows::Nothing });
-        Ok(())
+        let value = NewRow::Value(before.value);
+        self.put_row(key, before.expiry, &value, revision, expiry, Shows::Nothing).map_err(failed)
     }
 
     fn delete(&mut self, key: &'a [u8]) -> Result<bool, StoreError> {
         let Some(before) = self.row(key)? else { return Ok(false) };
-        let was_there = self.shows(key, &before).map_err(failed)?;
-        self.remove(key, &before, if was_there { Ending::Deleted } else { Ending::Expired })?;
+        let was_there = self.shows(key, before.revision, &before.expiry).map_err(failed)?;
+        let ending = if was_there { Ending::Deleted } else { Ending::Expired };
+        self.remove(key, &before, ending, Goes::Away)?;
         Ok(was_there)
     }
 
     fn rename(&mut self, from: &'a [u8], to: &'a [u8]) -> Result<(), StoreError> {
         let Some(moved) = self.live(from)? else { return Ok(()) };
+        // Charged before it is read, and wherever it lies: what is above the bound costs nothing, on every node alike.
+        self.note_written(moved.value_len())?;
         // Whoever looks after the log's bytes looks for them under the key that they came with.
-        let is_in_log = match &moved.value {
-            LiveValue::Stored(StoredValue::Blob(_)) => true,
-            LiveValue::Written(bytes, _) => bytes.len() > self.applying.machine.options.inline_value_bytes,
-            _ => false,
+        let value = match &moved.value {
+            StoredValue::Blob(_) => StoredValue::Inline(self.applying.bytes_of(&moved).map_err(failed)?),
+            value => value.clone(),
         };
-        let value = if is_in_log {
-            // Counted before they are read: what is above the bound costs nothing.
-            self.note_written(moved.value_len())?;
-            LiveValue::Stored(StoredValue::Inline(moved.bytes(self.applying).map_err(failed)?))
-        } else {
-            moved.value.clone()
-        };
-        let live = LiveKey { revision: self.revision, value, expiry: moved.expiry };
+        let row = (NewRow::Value(value), self.revision, moved.expiry);
         if from == to {
-            return self.replace(to, Some(&moved), live, Shows::Value);
+            return self.replace(to, Some(&moved), row, Shows::Value);
         }
         let before = self.row(to)?;
-        self.remove(from, &moved, Ending::Deleted)?;
-        // It goes along.
-        if let Some(change) = self.counted.last_mut() {
-            change.trash = None;
-        }
-        let shows = match (moved.collection(), &before) {
-            (None, _) => Shows::Value,
-            (Some(_), Some(before)) if before.collection().is_none() => Shows::Gone,
-            (Some(_), _) => Shows::Nothing,
-        };
-        self.replace(to, before.as_ref(), live, shows)
+        self.remove(from, &moved, Ending::Deleted, Goes::Along)?;
+        let shows = shows_of(moved.collection(), before.as_ref());
+        self.replace(to, before.as_ref(), row, shows)
     }
 
     fn new_collection(&mut self) -> Result<CollectionId, StoreError> {
@@ -389,7 +370,6 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
         let next = &mut self.applying.applier.meta.next_collection;
         let id = *next;
         next.0 += 1;
-        self.applying.applier.pending.parts.gave_ids = true;
         Ok(id)
     }
 
@@ -409,50 +389,21 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     }
 
     fn clear(&mut self) -> Result<(), StoreError> {
-        let emptying = plan_emptying(self.applying, self.overlay, self.keyspace, b"").map_err(failed)?;
-        if matches!(emptying, Emptying::Later) && !self.applying.has_room_for_clear(self.keyspace, b"", 0) {
-            return Err(refused(TOO_MANY_CLEARS));
+        self.writes = true;
+        match self.applying.empty_prefix(self.keyspace, b"", self.revision) {
+            Ok(_) => Ok(()),
+            Err(Refused::Outcome(Outcome::TooMany { .. })) => Err(refused(TOO_MANY_CLEARS)),
+            Err(Refused::Outcome(_)) => Err(failed(MachineError::Stopped)),
+            Err(Refused::Failed(error)) => Err(failed(error)),
         }
-        let written = self.overlay.written_under(self.keyspace, b"");
-        if self.counts {
-            self.note_emptied(&written);
-        }
-        if self.keeps {
-            self.note_superseded(&emptying, &written)?;
-        }
-        match &emptying {
-            Emptying::Later => self.overlay.clear(self.keyspace, b""),
-            Emptying::Now(rows) => {
-                rows.iter().for_each(|row| self.overlay.set(self.keyspace, row.key.clone(), None));
-            }
-        }
-        written.iter().for_each(|key| self.overlay.set(self.keyspace, key.clone(), None));
-        self.effects.push(Effect::Clear { emptying, written });
-        Ok(())
     }
 }
 
-impl RedisStore<'_, '_, '_> {
-    /// Nothing counts any more, and collections that the entry wrote go; those in the backend go with their rows.
-    fn note_emptied(&mut self, written: &[Vec<u8>]) {
-        let mut counts = self.applying.counts_of(self.keyspace);
-        self.counted.iter().for_each(|change| counts.change(*change));
-        self.counted.push(CountChange::of_emptying(counts));
-        for key in written {
-            let held = self.overlay.get(self.keyspace, key).and_then(|live| live.as_ref()?.collection());
-            self.counted.push(CountChange { trash: held, ..CountChange::default() });
-        }
-    }
-
-    fn note_superseded(&mut self, emptying: &Emptying, written: &[Vec<u8>]) -> Result<(), StoreError> {
-        let rows = match emptying {
-            Emptying::Now(rows) => rows.as_slice(),
-            Emptying::Later => &[],
-        };
-        for key in rows.iter().map(|row| &row.key).chain(written) {
-            let superseded = self.applying.superseded(self.overlay, self.keyspace, key, self.revision, Ending::Deleted);
-            self.superseded.extend(superseded.map_err(failed)?);
-        }
-        Ok(())
+/// What watches see of a row that takes the place of another.
+fn shows_of(collection: Option<CollectionId>, before: Option<&Stored>) -> Shows {
+    match (collection, before) {
+        (None, _) => Shows::Value,
+        (Some(_), Some(before)) if before.collection().is_none() => Shows::Gone,
+        (Some(_), _) => Shows::Nothing,
     }
 }

@@ -1,0 +1,454 @@
+//! The map as the record being applied has left it so far: the backend's rows under the changes of the batch.
+//!
+//! Owns the batch, and finding in it what earlier commands of the record changed. Every read that a command makes goes
+//! through here ([`Applying::get`], [`Applying::look`], [`Applying::view`]), so a command sees what the commands before
+//! it left, whether they share its entry or not. Does not own the tables that the machine keeps in memory (heads,
+//! counts, clears, consumer groups): those are changed in place.
+//!
+//! An entry of blind writes reads nothing, so it never pays for the index: that is made by the first read that finds
+//! changes in the batch, and kept up from then on. The order of the changed keys is made by the first scan.
+//!
+//! Invariants:
+//! * Once there is an index, it names the last change of every key that the batch changes.
+//! * A rollback leaves the batch, and what reads find in it, as it was when the savepoint was made.
+
+use std::{
+    collections::BTreeSet,
+    hash::BuildHasher,
+    ops::{Bound, ControlFlow},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use bytes::Bytes;
+use foldhash::quality::RandomState;
+use hashbrown::{HashTable, hash_table::Entry};
+
+use crate::{
+    backend::{Applied, BackendError, Change, Direction, View, Visit, WriteBatch, bounds_are_empty},
+    machine::{MachineError, entry::Applying},
+};
+
+/// Takes the rows that a table writes.
+pub(crate) trait Changes {
+    /// Sets a key given in parts to a value given in parts.
+    fn put(&mut self, key: &[&[u8]], value: &[&[u8]]);
+}
+
+impl Changes for WriteBatch {
+    fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
+        WriteBatch::put(self, key, value);
+    }
+}
+
+impl Changes for Staged {
+    fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
+        Staged::put(self, key, value);
+    }
+}
+
+/// The changes of the record being applied.
+#[derive(Debug, Default)]
+pub(crate) struct Staged {
+    batch: WriteBatch,
+    index: OnceLock<Index>,
+    /// The keys that the batch changes, and perhaps some of changes that were taken back.
+    order: OnceLock<BTreeSet<Box<[u8]>>>,
+    /// The allocations of the last index.
+    spare: Mutex<Index>,
+}
+
+/// Finds the last change of a key.
+#[derive(Debug, Default)]
+struct Index {
+    hasher: RandomState,
+    /// Numbers of changes, by the hash of their key.
+    last: HashTable<u32>,
+    /// For each change the one of the same key before it.
+    before: Vec<u32>,
+    /// First bytes of the keys, as bits: a scan among rows of another kind need not look here.
+    tags: u32,
+}
+
+/// No earlier change.
+const NONE: u32 = u32::MAX;
+
+/// Changes for which an idle index keeps its allocations.
+const IDLE_CHANGES: usize = 64 * 1024;
+
+fn key_of(batch: &WriteBatch, number: u32) -> &[u8] {
+    match batch.change(number) {
+        Some(Change::Put(key, _) | Change::Delete(key)) => key,
+        None => &[],
+    }
+}
+
+fn tag_bit(key: &[u8]) -> u32 {
+    key.first().map_or(0, |tag| 1 << (tag & 31))
+}
+
+impl Index {
+    fn add(&mut self, batch: &WriteBatch, number: u32) {
+        let Self { hasher, last, before, tags } = self;
+        let key = key_of(batch, number);
+        *tags |= tag_bit(key);
+        let same = |other: &u32| key_of(batch, *other) == key;
+        match last.entry(hasher.hash_one(key), same, |other| hasher.hash_one(key_of(batch, *other))) {
+            Entry::Occupied(mut found) => before.push(std::mem::replace(found.get_mut(), number)),
+            Entry::Vacant(vacant) => {
+                vacant.insert(number);
+                before.push(NONE);
+            }
+        }
+    }
+
+    fn find(&self, batch: &WriteBatch, key: &[u8]) -> Option<u32> {
+        self.last.find(self.hasher.hash_one(key), |number| key_of(batch, *number) == key).copied()
+    }
+
+    /// Takes back the newest change.
+    fn remove_last(&mut self, batch: &WriteBatch) {
+        let Some(before) = self.before.pop() else { return };
+        let number = self.before.len() as u32;
+        let hash = self.hasher.hash_one(key_of(batch, number));
+        let Ok(mut found) = self.last.find_entry(hash, |other| *other == number) else { return };
+        match before {
+            NONE => drop(found.remove()),
+            before => *found.get_mut() = before,
+        }
+    }
+
+    fn clear(&mut self) {
+        if self.before.capacity() > IDLE_CHANGES {
+            *self = Self::default();
+        }
+        self.last.clear();
+        self.before.clear();
+        self.tags = 0;
+    }
+}
+
+impl Staged {
+    /// Sets a key given in parts to a value given in parts.
+    #[inline]
+    pub(crate) fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
+        self.batch.put(key, value);
+        self.note();
+    }
+
+    /// Removes a key given in parts.
+    #[inline]
+    pub(crate) fn delete(&mut self, key: &[&[u8]]) {
+        self.batch.delete(key);
+        self.note();
+    }
+
+    #[inline]
+    fn note(&mut self) {
+        if let Some(index) = self.index.get_mut() {
+            let number = self.batch.len() as u32 - 1;
+            index.add(&self.batch, number);
+            if let Some(order) = self.order.get_mut() {
+                let key = key_of(&self.batch, number);
+                if !order.contains(key) {
+                    order.insert(key.into());
+                }
+            }
+        }
+    }
+
+    /// Puts a value in the place of the last change of its key, if that is a put of as many bytes: commands that add
+    /// to one stream change its row again and again. Returns the number of the change and the value before.
+    pub(crate) fn put_in_place(&mut self, key: &[u8], value: &[u8]) -> Option<(u32, Box<[u8]>)> {
+        let number = self.index()?.find(&self.batch, key)?;
+        let Some(Change::Put(_, before)) = self.batch.change(number) else { return None };
+        let before = before.into();
+        self.batch.put_again(number, value).then_some((number, before))
+    }
+
+    /// Takes back what [`put_in_place`](Self::put_in_place) did.
+    pub(crate) fn restore(&mut self, number: u32, value: &[u8]) {
+        self.batch.put_again(number, value);
+    }
+
+    /// What the record made of a key: `None` if it did not change it, nothing if it removed it.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        let number = self.index()?.find(&self.batch, key)?;
+        Some(self.value(number))
+    }
+
+    fn value(&self, number: u32) -> Option<&[u8]> {
+        match self.batch.change(number) {
+            Some(Change::Put(_, value)) => Some(value),
+            Some(Change::Delete(_)) | None => None,
+        }
+    }
+
+    /// The keys within the bounds that the record changed, in order, with what it made of them.
+    pub(crate) fn range(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> impl DoubleEndedIterator<Item = (&[u8], Option<&[u8]>)> {
+        let index = self.index().filter(|index| index.may_touch(lower, upper) && !bounds_are_empty(lower, upper));
+        index.into_iter().flat_map(move |index| {
+            let order = self.order.get_or_init(|| index.last.iter().map(|n| key_of(&self.batch, *n).into()).collect());
+            order
+                .range::<[u8], _>((lower, upper))
+                .filter_map(|key| Some((&**key, self.value(index.find(&self.batch, key)?))))
+        })
+    }
+
+    /// The index; `None` while the batch is empty.
+    #[inline]
+    fn index(&self) -> Option<&Index> {
+        if self.batch.is_empty() {
+            return None;
+        }
+        Some(self.index.get_or_init(|| {
+            let mut index = std::mem::take(&mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner));
+            (0..self.batch.len() as u32).for_each(|number| index.add(&self.batch, number));
+            index
+        }))
+    }
+
+    /// How many changes there are: a savepoint.
+    pub(crate) fn len(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Takes back all changes but the first so many.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if let Some(index) = self.index.get_mut() {
+            while index.before.len() > len {
+                index.remove_last(&self.batch);
+            }
+        }
+        self.batch.truncate(len);
+    }
+
+    /// The batch, for rows that nobody reads before it is applied.
+    pub(crate) fn batch(&mut self) -> &mut WriteBatch {
+        &mut self.batch
+    }
+
+    /// Forgets everything and keeps the allocations.
+    pub(crate) fn clear(&mut self) {
+        self.batch.clear();
+        self.order.take();
+        if let Some(mut index) = self.index.take() {
+            index.clear();
+            *self.spare.get_mut().unwrap_or_else(PoisonError::into_inner) = index;
+        }
+    }
+}
+
+impl Index {
+    /// Whether a key within the bounds may have been changed. The kinds of rows lie one after the other, so bounds
+    /// whose first bytes are the same lie within one kind.
+    fn may_touch(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+        let first = |bound| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => <[u8]>::first(key).copied(),
+            Bound::Unbounded => None,
+        };
+        match (lower, first(lower), upper, first(upper)) {
+            (Bound::Included(key) | Bound::Excluded(key), Some(low), _, Some(high)) if low == high => {
+                self.tags & tag_bit(key) != 0
+            }
+            // All rows of a kind end before the first byte above it.
+            (Bound::Included(key), Some(low), Bound::Excluded([_]), Some(high)) if high == low + 1 => {
+                self.tags & tag_bit(key) != 0
+            }
+            _ => true,
+        }
+    }
+}
+
+/// The map as the commands so far have left it.
+pub(crate) struct StagedView<'s> {
+    staged: &'s Staged,
+    below: Arc<dyn View>,
+}
+
+impl View for StagedView<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
+        match self.staged.get(key) {
+            Some(value) => Ok(value.map(Bytes::copy_from_slice)),
+            None => self.below.get(key),
+        }
+    }
+
+    fn scan(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), BackendError> {
+        let own = self.staged.range(lower, upper);
+        match direction {
+            Direction::Forward => self.merge(own, lower, upper, direction, visit),
+            Direction::Reverse => self.merge(own.rev(), lower, upper, direction, visit),
+        }
+    }
+
+    fn applied(&self) -> Applied {
+        self.below.applied()
+    }
+}
+
+impl StagedView<'_> {
+    fn merge<'s>(
+        &self,
+        own: impl Iterator<Item = (&'s [u8], Option<&'s [u8]>)>,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), BackendError> {
+        let mut own = own.peekable();
+        if own.peek().is_none() {
+            return self.below.scan(lower, upper, direction, visit);
+        }
+        let comes_before = |own: &[u8], key: &[u8]| match direction {
+            Direction::Forward => own < key,
+            Direction::Reverse => own > key,
+        };
+        let mut ended = false;
+        self.below.scan(lower, upper, direction, &mut |key, row| {
+            let mut step = || {
+                while let Some((own, value)) = own.next_if(|(own, _)| comes_before(own, key)) {
+                    value.map_or(ControlFlow::Continue(()), |value| visit(own, value))?;
+                }
+                match own.next_if(|(own, _)| *own == key) {
+                    Some((_, value)) => value.map_or(ControlFlow::Continue(()), |value| visit(key, value)),
+                    None => visit(key, row),
+                }
+            };
+            let flow = step();
+            ended = flow.is_break();
+            flow
+        })?;
+        while !ended && let Some((own, value)) = own.next() {
+            ended = value.is_some_and(|value| visit(own, value).is_break());
+        }
+        Ok(())
+    }
+}
+
+impl Applying<'_> {
+    /// The value of a row as the commands so far have left it.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MachineError> {
+        match self.applier.staged.get(key) {
+            Some(value) => Ok(value.map(Bytes::copy_from_slice)),
+            None => Ok(self.machine.backend.get(key)?),
+        }
+    }
+
+    /// Shows the value of a row where it lies, if there is one.
+    #[inline]
+    pub(crate) fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), MachineError> {
+        match self.applier.staged.get(key) {
+            Some(Some(value)) => show(value),
+            Some(None) => {}
+            None => self.machine.backend.look(key, show)?,
+        }
+        Ok(())
+    }
+
+    /// All rows as the commands so far have left them.
+    pub(crate) fn view(&self) -> StagedView<'_> {
+        StagedView { staged: &self.applier.staged, below: self.machine.backend.view() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn put(staged: &mut Staged, key: &[u8], value: &[u8]) {
+        staged.put(&[key], &[value]);
+    }
+
+    fn pairs(staged: &Staged) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        let all = staged.range(Bound::Unbounded, Bound::Unbounded);
+        all.map(|(key, value)| (key.to_vec(), value.map(<[u8]>::to_vec))).collect()
+    }
+
+    #[test]
+    fn the_last_change_of_a_key_counts_and_a_rollback_brings_back_the_one_before() {
+        let mut staged = Staged::default();
+        assert_eq!(staged.get(b"\x10a"), None);
+        put(&mut staged, b"\x10a", b"1");
+        put(&mut staged, b"\x10b", b"2");
+        assert_eq!(staged.get(b"\x10a"), Some(Some(b"1".as_slice())));
+        let savepoint = staged.len();
+        put(&mut staged, b"\x10a", b"3");
+        staged.delete(&[b"\x10", b"b"]);
+        put(&mut staged, b"\x10c", b"4");
+        assert_eq!((staged.get(b"\x10a"), staged.get(b"\x10b")), (Some(Some(b"3".as_slice())), Some(None)));
+        assert_eq!(pairs(&staged).len(), 3);
+        staged.truncate(savepoint);
+        assert_eq!((staged.get(b"\x10a"), staged.get(b"\x10c")), (Some(Some(b"1".as_slice())), None));
+        let expected = [(b"\x10a".to_vec(), Some(b"1".to_vec())), (b"\x10b".to_vec(), Some(b"2".to_vec()))];
+        assert_eq!(pairs(&staged), expected);
+        staged.clear();
+        assert_eq!((staged.get(b"\x10a"), pairs(&staged).len()), (None, 0));
+    }
+
+    #[test]
+    fn a_put_in_place_needs_a_put_of_the_same_length_and_can_be_restored() {
+        let mut staged = Staged::default();
+        put(&mut staged, b"\x10a", b"12");
+        assert_eq!(staged.put_in_place(b"\x10a", b"123"), None);
+        assert_eq!(staged.put_in_place(b"\x10b", b"12"), None);
+        let (number, before) = staged.put_in_place(b"\x10a", b"34").unwrap();
+        assert_eq!((staged.get(b"\x10a"), &*before), (Some(Some(b"34".as_slice())), b"12".as_slice()));
+        staged.restore(number, &before);
+        assert_eq!(staged.get(b"\x10a"), Some(Some(b"12".as_slice())));
+        staged.delete(&[b"\x10a"]);
+        assert_eq!(staged.put_in_place(b"\x10a", b"34"), None);
+    }
+
+    /// Random changes, rollbacks and reads beside a map.
+    #[test]
+    fn random_changes_and_rollbacks_agree_with_a_map() {
+        for seed in 0..200_u64 {
+            let mut state = seed;
+            let mut random = |below: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % below
+            };
+            let (mut staged, mut model, mut saved) = (Staged::default(), BTreeMap::new(), Vec::new());
+            for step in 0..60 {
+                let key = vec![0x10 + random(2) as u8, random(6) as u8];
+                match random(6) {
+                    0 | 1 => {
+                        put(&mut staged, &key, &[step]);
+                        model.insert(key, Some(vec![step]));
+                    }
+                    2 => {
+                        staged.delete(&[&key]);
+                        model.insert(key, None);
+                    }
+                    3 => saved.push((staged.len(), model.clone())),
+                    4 => {
+                        if let Some((len, before)) = saved.pop() {
+                            staged.truncate(len);
+                            model = before;
+                        }
+                    }
+                    _ => {
+                        let expected = model.get(&key).map(Option::as_deref);
+                        assert_eq!(staged.get(&key), expected, "seed {seed}, step {step}");
+                    }
+                }
+            }
+            let expected: Vec<_> = model.into_iter().collect();
+            assert_eq!(pairs(&staged), expected, "seed {seed}");
+        }
+    }
+}
