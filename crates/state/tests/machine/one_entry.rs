@@ -20,7 +20,7 @@ use crate::{
         groupings::{same_outcomes, same_rows, sound},
         list::Grouping,
         node::{Node, on_a_map},
-        replicated::{self, Batches},
+        replicated,
     },
     support::command,
 };
@@ -40,7 +40,7 @@ fn together(first: &[Vec<u8>], later: u64, last: &[Vec<u8>]) -> (Node, Vec<Outco
     let (mut alone, mut grouped) = (Node::new(on_a_map(), OPTIONS), Node::new(on_a_map(), OPTIONS));
     let expected = alone.apply_list(&list, Grouping::Alone);
     let outcomes = grouped.apply_list(&list, Grouping::Random(0));
-    let rows = |node: &Node| replicated::of(&node.rows(), Batches::Compared);
+    let rows = |node: &Node| replicated::of(&node.rows());
     let checks = [
         sound(&grouped, Values::AtLeast),
         same_outcomes(&list, Grouping::Random(0), &expected, &outcomes),

@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 use thalweg_types::{
-    GroupId, Index, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId,
+    GroupId, KeyspaceId, LeaseId, Offset, SpaceTime, StreamId,
     command::{
-        CommandError, Deadline, HistoryFloor, KeyspaceConfig, KeyspaceHistory, encode_configure_keyspace,
-        encode_create_keyspace, encode_drop_keyspace, encode_expire, encode_forget_rows, encode_grant_lease,
-        encode_keep_lease, encode_prune_versions, encode_raise_history_floor, encode_revoke_lease, encode_sweep,
+        CommandError, Deadline, KeyspaceConfig, KeyspaceHistory, encode_configure_keyspace, encode_create_keyspace,
+        encode_drop_keyspace, encode_expire, encode_forget_rows, encode_grant_lease, encode_keep_lease,
+        encode_prune_versions, encode_revoke_lease, encode_sweep,
     },
 };
 
@@ -162,14 +162,9 @@ impl Generator {
     }
 
     fn about_history(&mut self, input: &mut Input<'_>, kind: u8, out: &mut Vec<u8>) -> Encoded {
-        match kind % 4 {
+        match kind % 3 {
             0 | 1 => encode_prune_versions(out, keyspace(input), max(input)),
-            2 => return encode_configure_keyspace(out, keyspace(input), &keyspace_config(input)),
-            _ => {
-                let revision = Revision(input.byte().into());
-                let floor = HistoryFloor { revision, index: Index(input.byte().into()) };
-                encode_raise_history_floor(out, floor, max(input));
-            }
+            _ => return encode_configure_keyspace(out, keyspace(input), &keyspace_config(input)),
         }
         Ok(())
     }

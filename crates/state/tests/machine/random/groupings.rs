@@ -14,7 +14,7 @@ use super::{
     list::Grouping,
     node::{Node, Open},
     probes::probes,
-    replicated::{self, Batches},
+    replicated,
 };
 
 /// What is wrong, in words.
@@ -33,12 +33,12 @@ impl Groupings<'_> {
     /// Checks a list.
     pub fn check(&self, list: &List) -> Checked {
         let (mut reference, expected) = self.run(list, Grouping::Alone, self.values)?;
-        let rows = replicated::of(&reference.rows(), Batches::Compared);
+        let rows = replicated::of(&reference.rows());
         let answers = self.probe(list, &mut reference, Grouping::Alone)?;
         for grouping in List::groupings() {
             let (mut node, outcomes) = self.run(list, grouping, audit::Values::AtLeast)?;
             same_outcomes(list, grouping, &expected, &outcomes)?;
-            same_rows(&format!("rows after {grouping:?}"), &rows, &replicated::of(&node.rows(), Batches::Compared))?;
+            same_rows(&format!("rows after {grouping:?}"), &rows, &replicated::of(&node.rows()))?;
             let probed = self.probe(list, &mut node, grouping)?;
             same_outcomes(&probes(list), grouping, &answers, &probed)?;
         }

@@ -6,8 +6,7 @@ use thalweg_types::{
     Attempt, Offset, StreamId,
     command::{
         AppendTerms, Compaction, ExpectedOffset, ProducerStamp, StreamConfig, encode_append_with,
-        encode_configure_stream, encode_create_stream, encode_delete_stream, encode_open_producer,
-        encode_reclaim_stream, encode_trim_stream,
+        encode_configure_stream, encode_create_stream, encode_delete_stream, encode_open_producer, encode_trim_stream,
         groups::{
             Again, GroupConfig, GroupOrder, OffsetRun, Settlement, encode_ack, encode_configure_group,
             encode_create_group, encode_delete_group, encode_extend, encode_fetch, encode_nack, encode_seek,
@@ -18,7 +17,7 @@ use thalweg_types::{
 
 use super::{
     Input,
-    generator::{Encoded, Generator, encoded, group, key, max, name, offset, span, stream, value},
+    generator::{Encoded, Generator, encoded, group, key, name, offset, span, stream, value},
 };
 
 /// Streams and groups for the other commands to find.
@@ -39,8 +38,7 @@ pub fn encode(_: &mut Generator, input: &mut Input<'_>, kind: u8, out: &mut Vec<
     match kind % 10 {
         0..5 => return encode_append_with(out, stream(input), &terms(input), &batch(input)),
         5 => encode_trim_stream(out, stream(input), offset(input)),
-        6 => encode_reclaim_stream(out, stream(input), max(input)),
-        7 => return encode_open_producer(out, stream(input), name(input)),
+        6 | 7 => return encode_open_producer(out, stream(input), name(input)),
         _ => return about_names(input, kind / 10, out),
     }
     Ok(())
@@ -48,12 +46,11 @@ pub fn encode(_: &mut Generator, input: &mut Input<'_>, kind: u8, out: &mut Vec<
 
 /// Commands that make, change and delete streams.
 pub fn about_names(input: &mut Input<'_>, kind: u8, out: &mut Vec<u8>) -> Encoded {
-    match kind % 6 {
+    match kind % 5 {
         0 => return encode_create_stream(out, name(input), &stream_config(input)),
         1 => encode_configure_stream(out, stream(input), &stream_config(input)),
         2 => encode_delete_stream(out, stream(input)),
-        3 => encode_trim_stream(out, stream(input), offset(input)),
-        _ => encode_reclaim_stream(out, stream(input), max(input)),
+        _ => encode_trim_stream(out, stream(input), offset(input)),
     }
     Ok(())
 }
