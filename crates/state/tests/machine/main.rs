@@ -1,10 +1,13 @@
 //! The state machine through its public API, over a map.
 
+mod audit;
 mod backends;
 mod behaviour;
 mod bounds;
 mod compaction;
 mod concurrent;
+mod determinism;
+mod differential;
 mod digest;
 mod garbage;
 mod golden;
@@ -23,6 +26,7 @@ mod ranges;
 mod redis;
 mod redis_model;
 mod replay;
+mod stores;
 mod support;
 mod time;
 mod time_model;

@@ -35,7 +35,7 @@ const LONG: usize = 300;
 /// Runs the first commands one by one, and the last ones in one entry; and all of them one by one. The node of the
 /// former, and what came of the last ones.
 fn together(first: &[Vec<u8>], later: u64, last: &[Vec<u8>]) -> (Node, Vec<Outcome>) {
-    let step = |time, joins| move |command: &Vec<u8>| Step { time, command: command.clone(), joins };
+    let step = |time, joins| move |command: &Vec<u8>| Step { joins, ..Step::new(time, command.clone()) };
     let list = List(first.iter().map(step(1000, 0)).chain(last.iter().map(step(1000 + later, 1))).collect());
     let (mut alone, mut grouped) = (Node::new(on_a_map(), OPTIONS), Node::new(on_a_map(), OPTIONS));
     let expected = alone.apply_list(&list, Grouping::Alone);

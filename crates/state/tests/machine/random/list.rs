@@ -13,6 +13,27 @@ pub struct Step {
     pub command: Vec<u8>,
     /// Bit by bit, in which random groupings the command joins the entry of the one before.
     pub joins: u8,
+    /// Decisions about what a node does for itself behind the entry that ends with the command.
+    pub upkeep: Vec<u8>,
+}
+
+/// Bytes of such decisions.
+const UPKEEP_BYTES: usize = 12;
+
+impl Step {
+    /// A command that shares no entry by itself.
+    pub fn new(time: u64, command: Vec<u8>) -> Self {
+        Self { time, command, joins: 0, upkeep: Vec::new() }
+    }
+}
+
+/// An entry of a list.
+#[derive(Clone, Debug)]
+pub struct ListEntry<'a> {
+    pub time: u64,
+    pub commands: Vec<&'a [u8]>,
+    /// See [`Step::upkeep`].
+    pub upkeep: &'a [u8],
 }
 
 /// Commands in order; times never fall.
@@ -38,21 +59,20 @@ impl List {
     pub fn generate(input: &mut Input<'_>, puts: Puts, max: usize) -> Self {
         let mut generator = Generator::new(input, puts);
         let names = generator.names(input);
-        let mut steps: Vec<_> =
-            names.into_iter().map(|command| Step { time: generator.time, command, joins: 0 }).collect();
+        let mut steps: Vec<_> = names.into_iter().map(|command| Step::new(generator.time, command)).collect();
         while steps.len() < max && !input.is_empty() {
             if input.one_in(6) {
                 generator.time += LATER[input.below(LATER.len())];
             }
-            let joins = input.byte();
-            steps.push(Step { time: generator.time, command: generator.command(input), joins });
+            let (joins, upkeep) = (input.byte(), input.take(UPKEEP_BYTES).to_vec());
+            steps.push(Step { time: generator.time, command: generator.command(input), joins, upkeep });
         }
         Self(steps)
     }
 
-    /// The entries: their time and their commands.
-    pub fn entries(&self, grouping: Grouping) -> Vec<(u64, Vec<&[u8]>)> {
-        let mut entries: Vec<(u64, Vec<&[u8]>)> = Vec::new();
+    /// The entries in order.
+    pub fn entries(&self, grouping: Grouping) -> Vec<ListEntry<'_>> {
+        let mut entries: Vec<ListEntry<'_>> = Vec::new();
         for step in &self.0 {
             let joins = match grouping {
                 Grouping::Alone => false,
@@ -60,8 +80,14 @@ impl List {
                 Grouping::Random(bit) => step.joins >> bit & 1 == 1,
             };
             match entries.last_mut() {
-                Some((time, commands)) if joins && *time == step.time => commands.push(&step.command),
-                _ => entries.push((step.time, vec![&step.command])),
+                Some(entry) if joins && entry.time == step.time => {
+                    entry.commands.push(&step.command);
+                    entry.upkeep = &step.upkeep;
+                }
+                _ => {
+                    let commands = vec![step.command.as_slice()];
+                    entries.push(ListEntry { time: step.time, commands, upkeep: &step.upkeep });
+                }
             }
         }
         entries

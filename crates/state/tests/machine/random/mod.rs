@@ -7,6 +7,7 @@
 //! Does not own which backends there are: a property is given a function that opens one.
 
 pub mod describe;
+pub mod differential;
 pub mod generator;
 pub mod groupings;
 pub mod input;
@@ -18,6 +19,7 @@ mod redis;
 pub mod replicated;
 pub mod shrink;
 mod streams;
+pub mod upkeep;
 
 pub use generator::{Generator, Puts};
 pub use input::Input;

@@ -14,7 +14,7 @@ use thalweg_state::{
 use thalweg_types::{SpaceTime, command::Outcome};
 
 use super::list::{Grouping, List};
-use crate::support::{Kind, Log, LogRecord, Map, MapBackend, apply, frame};
+use crate::support::{Log, LogRecord, Map, MapBackend, apply, frame};
 
 /// Opens a node's backend, again after each restart.
 pub type Open = Box<dyn Fn() -> Arc<dyn Backend>>;
@@ -67,7 +67,7 @@ impl Node {
     /// Applies a list, cut into entries.
     pub fn apply_list(&mut self, list: &List, grouping: Grouping) -> Vec<Outcome> {
         let entries = list.entries(grouping);
-        entries.into_iter().flat_map(|(time, commands)| self.apply(time, &commands)).collect()
+        entries.into_iter().flat_map(|entry| self.apply(entry.time, &entry.commands)).collect()
     }
 
     /// Applies one entry of these commands.
@@ -154,10 +154,5 @@ impl Node {
             .filter(|(_, pointing)| self.log.segments.read(&pointing.blob).is_err())
             .map(|(key, pointing)| format!("{}: {:?} cannot be read", super::describe::row(key), pointing.blob))
             .collect()
-    }
-
-    /// The entries that its log holds.
-    pub fn entry_count(&self) -> usize {
-        self.log.records.iter().filter(|record| matches!(record.kind, Kind::Entry { .. })).count()
     }
 }

@@ -22,7 +22,7 @@ pub fn probes(list: &List) -> List {
     let time = list.0.last().map_or(SECOND, |step| step.time);
     let now = looks().into_iter().chain(writes());
     let later = maintenance().into_iter().chain(looks());
-    let step = |time| move |command| Step { time, command, joins: 0 };
+    let step = |time| move |command| Step::new(time, command);
     List(now.map(step(time + 1)).chain(later.map(step(time + SECOND / 10))).collect())
 }
 
