@@ -1,8 +1,9 @@
 //! What goes on in the background: expiry, retention, reclaiming, dead letters of consumer groups, flushing,
 //! moving, freeing.
 //!
-//! Owns the thread and the order of a round. What is due is asked of the layers below; what changes the
-//! state is proposed as commands like anyone's, so replicas and replay agree on it.
+//! Owns the thread and the order of a round. What is due is asked of the layers below; what changes replicated rows is
+//! proposed as commands like anyone's, so replicas and replay agree on it. What is this node's own affair (where bytes
+//! lie, index entries, how far back the log can be read) is a record of its own log.
 //!
 //! A segment is freed when nothing needs it: the state has persisted past it, it is below the history
 //! floor, and nothing in the state points into it (see [`crate::mover`]).
@@ -15,12 +16,12 @@ use std::{
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::machine::{MachineError, StaleCursor};
+use thalweg_state::machine::{MachineError, Moved, StaleCursor};
 use thalweg_types::{
     Durability, KeyspaceId, Lsn, StreamId,
     command::{
-        CommandError, HistoryFloor, Outcome, encode_expire, encode_forget_rows, encode_prune_versions,
-        encode_raise_history_floor, encode_reclaim_stream, encode_sweep, encode_trim_stream,
+        CommandError, HistoryFloor, MoveTarget, Outcome, encode_expire, encode_forget_producers, encode_forget_rows,
+        encode_prune_versions, encode_sweep, encode_trim_stream,
     },
     limits::MAX_STALE_ROWS,
 };
@@ -40,11 +41,11 @@ const EXPIRE_PER_COMMAND: u32 = 1000;
 const EXPIRES_PER_ROUND: u32 = 100;
 /// Rows looked at per round for whether they are stale: a few milliseconds.
 const STALE_ROWS_PER_ROUND: u32 = 1000;
-/// Index entries forgotten by one command: bounds how long it holds the writer.
+/// Rows forgotten by one record or command: bounds how long it holds the writer.
 const RECLAIM_PER_COMMAND: u32 = 1000;
-/// Such commands per stream and round.
+/// Such records per stream and round.
 const RECLAIMS_PER_ROUND: u32 = 100;
-/// Such commands per round over all streams: the rest wait their turn. Bounds a round after a million streams were
+/// Such records per round over all streams: the rest wait their turn. Bounds a round after a million streams were
 /// trimmed or deleted at once to about 0.1 s.
 const ALL_RECLAIMS_PER_ROUND: u32 = 20_000;
 
@@ -121,6 +122,7 @@ impl Inner {
         done.stale_rows = self.forget_stale(&mut rounds.stale)?;
         done.trimmed_streams = self.enforce_retention(&mut rounds.swept)?;
         done.reclaimed_entries = self.reclaim(&mut rounds.reclaimed)?;
+        self.forget_producers()?;
         done.swept_rows = self.sweep()?;
         done.pruned_versions = self.prune_versions(&mut rounds.pruned)?;
         done.dead_letters = self.bury_dead()?;
@@ -223,22 +225,32 @@ impl Inner {
             let of_stream = RECLAIMS_PER_ROUND.min(commands);
             for _ in 0..of_stream {
                 commands -= 1;
-                let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
-                    encode_reclaim_stream(out, stream, RECLAIM_PER_COMMAND);
-                    Ok::<_, CommandError>(())
-                })?;
-                match committed.outcome.map(refusal) {
-                    Some(Ok(Outcome::Reclaimed { entries, more })) => {
-                        reclaimed += u64::from(entries);
-                        if !more {
-                            break;
-                        }
-                    }
-                    _ => break,
+                let reclaim = MoveTarget::Reclaimed { stream, max: RECLAIM_PER_COMMAND };
+                let Moved::Forgot { rows, more } = self.open.solo.relocate(&reclaim.encode_alone())? else { break };
+                reclaimed += u64::from(rows);
+                if !more {
+                    break;
                 }
             }
         }
         Ok(reclaimed)
+    }
+
+    /// Removes the rows of the producers of deleted streams.
+    fn forget_producers(&self) -> Result<(), WriteError> {
+        for stream in self.open.machine.former_producers_due(RECLAIMS_PER_ROUND as usize) {
+            for _ in 0..RECLAIMS_PER_ROUND {
+                let committed = self.propose(Durability::Os, Purpose::Reclaim, |out| {
+                    encode_forget_producers(out, stream, RECLAIM_PER_COMMAND);
+                    Ok::<_, CommandError>(())
+                })?;
+                let outcome = committed.outcome.map(refusal);
+                if !matches!(outcome, Some(Ok(Outcome::Reclaimed { more: true, .. }))) {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Forgets what helps to read log that has been freed.
@@ -252,10 +264,8 @@ impl Inner {
             if !machine.has_history_below(floor).map_err(failed)? {
                 break;
             }
-            self.propose(Durability::Os, Purpose::Reclaim, |out| {
-                encode_raise_history_floor(out, floor, RECLAIM_PER_COMMAND);
-                Ok::<_, CommandError>(())
-            })?;
+            let raise = MoveTarget::HistoryFloor { floor, max: RECLAIM_PER_COMMAND };
+            self.open.solo.relocate(&raise.encode_alone())?;
         }
         Ok(())
     }

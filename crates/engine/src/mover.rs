@@ -175,7 +175,7 @@ impl Mover {
             for live in &live {
                 match inner.open.solo.relocate(&live.payload)? {
                     Moved::Applied => done.moved_bytes += live.bytes,
-                    Moved::Void => void = true,
+                    Moved::Void | Moved::Forgot { .. } => void = true,
                 }
             }
             // A void copy was overwritten meanwhile, or is still wanted where it is: only a walk can tell.
@@ -284,7 +284,7 @@ impl Walk<'_> {
                         }
                         self.batch_at(stream, first, moved.bytes, at(moved.bytes_at))?;
                     }
-                    MoveTarget::Cleaned { .. } => {}
+                    MoveTarget::Cleaned { .. } | MoveTarget::Reclaimed { .. } | MoveTarget::HistoryFloor { .. } => {}
                 }
             }
             RecordKind::Membership

@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_disk::{Disk, LockGuard, RealDisk};
-use thalweg_log::{Log, Purpose};
+use thalweg_log::Log;
 use thalweg_replica::{Solo, SoloOptions, bridge, replay};
 use thalweg_state::{
     backend::{Backend, BarrierFailed, LogBarrier},
@@ -22,8 +22,8 @@ use thalweg_state::{
     machine::{Machine, MachineOptions},
 };
 use thalweg_types::{
-    BlobRef, Clock, Durability, Index, Lsn, NodeId, Revision, SpaceId, SystemClock,
-    command::{CommandError, Framed, HistoryFloor, encode_raise_history_floor},
+    BlobRef, Clock, Index, Lsn, NodeId, Revision, SpaceId, SystemClock,
+    command::{HistoryFloor, MoveTarget},
     limits::MIN_INLINE_VALUE_BYTES,
 };
 
@@ -145,7 +145,7 @@ pub(crate) fn on(
     // Also when the open before it was the one that bridged, and ended in between.
     let purged = machine.purged()?.map_or(Index::ZERO, |purged| purged.index);
     if purged > machine.history_floor()?.index {
-        forget_history(&solo)?;
+        forget_history(&solo, &log)?;
     }
     let tails = Arc::new(Tails::new(machine.clone()));
     let watches = Hub::new(Source { log: log.clone(), machine: machine.clone(), space });
@@ -180,21 +180,13 @@ fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
 }
 
 /// The log can't tell what lies before a bridge: watches from there are told so. The floor goes no higher than
-/// what is applied, so the second entry puts it above the first, which is above the bridge.
-fn forget_history(solo: &Solo) -> Result<(), OpenError> {
+/// what is applied, which is above the bridge.
+fn forget_history(solo: &Solo, log: &Log) -> Result<(), OpenError> {
     let everything = HistoryFloor { revision: Revision(u64::MAX), index: Index(u64::MAX) };
-    for _ in 0..2 {
-        let mut command = Framed::default();
-        let encoded = command.encode(|out| {
-            encode_raise_history_floor(out, everything, HISTORY_ROWS);
-            Ok::<_, CommandError>(())
-        });
-        let proposed = encoded.map_err(|error| error.to_string()).and_then(|()| {
-            solo.propose(&command, Durability::Disk, Purpose::Reclaim).map_err(|error| error.to_string())
-        });
-        proposed.map_err(|reason| OpenError::Repair { reason })?;
-    }
-    Ok(())
+    let raise = MoveTarget::HistoryFloor { floor: everything, max: HISTORY_ROWS };
+    let raised = solo.relocate(&raise.encode_alone()).map_err(|error| error.to_string());
+    let synced = raised.and_then(|_| log.sync().map_err(|error| error.to_string()));
+    synced.map(drop).map_err(|reason| OpenError::Repair { reason })
 }
 
 /// Takes the directory for this process.

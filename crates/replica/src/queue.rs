@@ -14,8 +14,8 @@ use std::{
 use thalweg_log::Purpose;
 use thalweg_types::{
     Durability,
-    command::Framed,
-    limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS},
+    command::{Framed, max_redis_bytes},
+    limits::{MAX_ENTRY_BYTES, MAX_ENTRY_COMMANDS, MAX_REDIS_ENTRY_BYTES},
 };
 
 use crate::{
@@ -109,9 +109,15 @@ impl Queue {
     /// Moves the commands for one entry into `into`: all that wait, up to an entry's limits.
     pub(crate) fn take_entry(&self, into: &mut Vec<Pending>) {
         let mut inner = self.lock();
-        let mut bytes = 0;
+        let (mut bytes, mut redis_bytes) = (0, 0);
+        let is_alone = inner.pending.len() == 1;
         while let Some(next) = inner.pending.front() {
-            let fits = into.len() < MAX_ENTRY_COMMANDS && bytes + next.command.bytes().len() <= MAX_ENTRY_BYTES;
+            if !is_alone {
+                redis_bytes += max_redis_bytes(next.command.bytes().get(4..).unwrap_or_default());
+            }
+            let fits = into.len() < MAX_ENTRY_COMMANDS
+                && bytes + next.command.bytes().len() <= MAX_ENTRY_BYTES
+                && redis_bytes <= MAX_REDIS_ENTRY_BYTES;
             if !fits && !into.is_empty() {
                 break;
             }
@@ -152,7 +158,11 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_types::{KeyspaceId, command::encode_put};
+    use thalweg_types::{
+        KeyspaceId,
+        command::{CommandError, RedisBuilder, encode_put},
+        limits::{MAX_REDIS_READ_BYTES, MAX_VALUE_BYTES},
+    };
 
     use super::*;
 
@@ -183,6 +193,27 @@ mod tests {
         assert_eq!(entries([MAX_ENTRY_BYTES / 2 - head; 3]), [2, 1], "just as many bytes as it takes");
         assert_eq!(entries([MAX_ENTRY_BYTES / 2 - head, MAX_ENTRY_BYTES / 2 - head + 1]), [1, 1]);
         assert_eq!(entries([0, MAX_ENTRY_BYTES * 2, 0]), [1, 1, 1], "a larger command goes alone");
+    }
+
+    #[test]
+    fn an_entry_takes_redis_commands_as_far_as_what_they_can_read_and_write() {
+        let burst = |name: &[u8]| {
+            let mut builder = RedisBuilder::new(KeyspaceId(1));
+            builder.push(&[b"set", b"k", b"v"]).unwrap().push(&[name, b"k"]).unwrap();
+            let (mut command, bytes) = (Framed::new(), builder.finish());
+            command.encode(|out| Ok::<_, CommandError>(out.extend_from_slice(&bytes))).unwrap();
+            Pending { command, level: Durability::Os, purpose: Purpose::Data, slot: None }
+        };
+        let first_entry = |name: &[u8]| {
+            let queue = Queue::new(usize::MAX);
+            (0..100).for_each(|_| queue.push(burst(name), WhenFull::Refuse).unwrap());
+            let mut entry = Vec::new();
+            queue.take_entry(&mut entry);
+            entry.len()
+        };
+        assert_eq!(first_entry(b"del"), 100);
+        assert_eq!(first_entry(b"get"), MAX_REDIS_ENTRY_BYTES / MAX_VALUE_BYTES);
+        assert_eq!(first_entry(b"keys"), MAX_REDIS_ENTRY_BYTES / MAX_REDIS_READ_BYTES);
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub use keyspace_config::{KeyspaceConfig, KeyspaceHistory};
 pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::{Operations, ScanOperation};
 pub use outcome::{AppendedAt, Outcome};
-pub use redis::{RedisBatch, RedisBuilder, RedisCommands, offset_within};
+pub use redis::{RedisBatch, RedisBuilder, RedisCommands, max_redis_bytes, offset_within};
 pub use stream_config::{Compaction, StreamConfig, StreamLimit};
 pub use time::{
     Deadline, StaleRows, TimeCommand, encode_expire, encode_forget_rows, encode_grant_lease, encode_keep_lease,

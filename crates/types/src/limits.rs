@@ -231,8 +231,8 @@ pub const MAX_REDIS_READ_BYTES: usize = 2 * MAX_REDIS_REPLY_BYTES;
 /// Bytes that the Redis commands of one command of the log compute and write together, beside those that came with it:
 /// commands above it are refused.
 pub const MAX_REDIS_WRITTEN_BYTES: usize = 128 * 1024 * 1024;
-/// What each of the two is for all commands of one entry of the log together, be they of however many clients. Above it
-/// commands are refused as if they were too large themselves: they may be sent again.
+/// Most bytes that the Redis commands of one entry of the log may read and write together, by what their names say that
+/// they can. More commands go into the next entry, so what a client may do does not depend on what others do.
 pub const MAX_REDIS_ENTRY_BYTES: usize = 4 * MAX_REDIS_READ_BYTES;
 /// Entries of a Redis stream that one command trims, or delivers to a consumer group, at most. More: the rest goes, or is
 /// delivered, with a later command. Pending entries that one command looks at, or a consumer takes along when it is
@@ -252,8 +252,10 @@ pub const MAX_REDIS_GROUP_NAME_BYTES: usize = 1024;
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(2 * MAX_VALUE_BYTES < MAX_REDIS_REPLY_BYTES);
-// What is written may be in an entry's batch twice: as a row, and as what watches are told of it.
+// What is written may be in an entry's batch twice: as a row, and as what watches are told of it. The last command that
+// joins an entry may take it to the bound.
 const _: () = assert!(3 * MAX_REDIS_ENTRY_BYTES < 1 << 31);
+const _: () = assert!(MAX_REDIS_READ_BYTES + MAX_REDIS_WRITTEN_BYTES <= MAX_REDIS_ENTRY_BYTES);
 const _: () = assert!(MAX_REDIS_TRIM_BYTES + MAX_VALUE_BYTES < MAX_REDIS_READ_BYTES);
 // A frame holds any command, and any answer to a transaction, with what stands around it.
 const _: () = assert!(2 * MAX_COMMAND_BYTES <= MAX_FRAME_BYTES && 2 * MAX_TRANSACTION_RESULT_BYTES <= MAX_FRAME_BYTES);

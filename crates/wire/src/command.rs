@@ -140,8 +140,7 @@ impl<'a> ClientCommand<'a> {
                 | GroupCommand::Seek { .. },
             ) => (AtNone::Refused, false),
             Command::Sweep { .. }
-            | Command::ReclaimStream { .. }
-            | Command::RaiseHistoryFloor { .. }
+            | Command::ForgetProducers { .. }
             | Command::PruneVersions { .. }
             | Command::Redis(_)
             | Command::Time(TimeCommand::Expire { .. } | TimeCommand::Forget { .. })
@@ -271,8 +270,8 @@ mod tests {
         command::{
             AppendTerms, CommandError, CommitBuilder, Deadline, KeyspaceConfig, ProducerStamp, StreamConfig,
             TransactionBuilder, encode_append, encode_append_with, encode_create_keyspace, encode_create_stream,
-            encode_delete, encode_expire, encode_grant_lease, encode_open_producer, encode_put, encode_put_until,
-            encode_reclaim_stream, encode_sweep, encode_trim_stream,
+            encode_delete, encode_expire, encode_forget_producers, encode_grant_lease, encode_open_producer, encode_put,
+            encode_put_until, encode_sweep, encode_trim_stream,
             groups::{Settlement, encode_ack, encode_fetch, encode_seek},
         },
         record::RecordBatch,
@@ -350,7 +349,7 @@ mod tests {
         for bytes in [
             infallible(|out| encode_sweep(out, 1)),
             infallible(|out| encode_expire(out, 1)),
-            infallible(|out| encode_reclaim_stream(out, STREAM, 1)),
+            infallible(|out| encode_forget_producers(out, STREAM, 1)),
             encoded(|out| encode_fetch(out, GroupId(1), 1, Offset(0), &[], "m")),
         ] {
             let error = ClientCommand::check(&bytes).unwrap_err();

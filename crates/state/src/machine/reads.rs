@@ -186,6 +186,12 @@ impl Machine {
         self.reclaim_due_after(None, usize::MAX)
     }
 
+    /// At most `limit` deleted streams of whose producers rows are left.
+    #[must_use]
+    pub fn former_producers_due(&self, limit: usize) -> Vec<StreamId> {
+        self.collect_watched(Chore::Producers, None, limit, |id, _| Some(id)).0
+    }
+
     /// At most `limit` streams after one of them, by id. Each one's figures are of one moment, but not all
     /// of the same.
     #[must_use]

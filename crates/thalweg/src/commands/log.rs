@@ -272,7 +272,9 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
             Command::ConfigureStream { stream, .. } => others.push(format!("configure stream {stream}")),
             Command::DeleteStream { stream } => others.push(format!("delete stream {stream}")),
             Command::TrimStream { stream, before } => others.push(format!("trim stream {stream} before {before}")),
-            Command::ReclaimStream { stream, max } => others.push(format!("reclaim {max} entries of stream {stream}")),
+            Command::ForgetProducers { stream, max } => {
+                others.push(format!("forget {max} rows of producers of stream {stream}"));
+            }
             Command::OpenProducer { stream, id } => others.push(format!("open producer {id} of stream {stream}")),
             Command::Group(command) => others.push(group_summary(&command)),
             Command::Redis(batch) => {
@@ -280,9 +282,6 @@ fn summary(entry: &[u8]) -> Result<String, Malformed> {
             }
             Command::PruneVersions { max, from } => {
                 others.push(format!("prune {max} rows of versions, from keyspace {from} on"));
-            }
-            Command::RaiseHistoryFloor { floor, .. } => {
-                others.push(format!("raise the history floor to revision {}", floor.revision));
             }
         }
     }
