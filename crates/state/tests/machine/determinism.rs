@@ -199,7 +199,7 @@ fn forgetting_history_takes_no_room_from_a_sweep_in_the_same_entry() {
     let keys: Vec<_> = (0..10_000).map(|number| format!("p{number:05}")).collect();
     for keys in keys.chunks(2500) {
         let mut commit = command::CommitBuilder::new();
-        keys.iter().for_each(|key| drop(commit.put(KS, key.as_bytes(), b"").unwrap()));
+        keys.iter().for_each(|key| _ = commit.put(KS, key.as_bytes(), b"").unwrap());
         pair.run(&command(|out| commit.encode(out)));
     }
     let mut transaction = TransactionBuilder::new();

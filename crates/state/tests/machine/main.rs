@@ -23,6 +23,7 @@ mod one_entry;
 mod producers;
 mod random;
 mod ranges;
+mod reach;
 mod redis;
 mod redis_model;
 mod replay;

@@ -91,7 +91,7 @@ fn transaction(build: impl FnOnce(&mut command::Operations)) -> Vec<u8> {
 }
 
 fn delete_prefix(prefix: &[u8]) -> Vec<u8> {
-    transaction(|then| drop(then.delete_prefix(KS, prefix).unwrap()))
+    transaction(|then| _ = then.delete_prefix(KS, prefix).unwrap())
 }
 
 fn sweep() -> Vec<u8> {
@@ -153,7 +153,7 @@ fn a_key_that_is_swept_and_then_deleted_gives_up_its_bytes_once() {
 
 #[test]
 fn a_lease_that_is_granted_again_does_not_bring_back_the_keys_of_the_former() {
-    let get = transaction(|then| drop(then.get(KS, b"p/a").unwrap()));
+    let get = transaction(|then| _ = then.get(KS, b"p/a").unwrap());
     let (_, outcomes) = together(&a_leased_key_and_another(), 1, &[revoke(), grant(), get]);
     let Outcome::Transacted(transacted) = &outcomes[2] else { panic!("{outcomes:?}") };
     assert_eq!(transacted.results, [OperationResult::Got(None)]);

@@ -5,10 +5,10 @@
 //! A list draws on a random choice of families of commands: a list that leaves most families out has more commands of
 //! the others, and so more of them meet.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use thalweg_types::{
-    GroupId, KeyspaceId, LeaseId, Offset, SpaceTime, StreamId,
+    Attempt, GroupId, KeyspaceId, LeaseId, Offset, SpaceTime, StreamId,
     command::{
         CommandError, Deadline, KeyspaceConfig, KeyspaceHistory, encode_configure_keyspace, encode_create_keyspace,
         encode_drop_keyspace, encode_expire, encode_forget_rows, encode_grant_lease, encode_keep_lease,
@@ -47,6 +47,22 @@ const GROUPS_FAMILY: u16 = 32;
 const REDIS_FAMILY: u16 = 64;
 const ADMIN_FAMILY: u16 = 128;
 
+/// How often each comes.
+const FAMILIES: [u16; 12] = [
+    KEYS_FAMILY,
+    TIME_FAMILY,
+    CLEARS_FAMILY,
+    HISTORY_FAMILY,
+    STREAMS_FAMILY,
+    GROUPS_FAMILY,
+    REDIS_FAMILY,
+    ADMIN_FAMILY,
+    KEYS_FAMILY,
+    KEYS_FAMILY,
+    REDIS_FAMILY,
+    TIME_FAMILY,
+];
+
 /// What the commands of one list depend on beside the input.
 #[derive(Debug)]
 pub struct Generator {
@@ -55,6 +71,10 @@ pub struct Generator {
     pub puts: Puts,
     families: u16,
     fresh: u32,
+    /// The next sequences of producers, as far as their appends succeed.
+    sequences: HashMap<(StreamId, &'static str), u64>,
+    /// Numbers that attempts have got, if their fetches found something.
+    attempts: Vec<u64>,
     /// Keys of rows that may have become stale.
     ends: Vec<Vec<u8>>,
 }
@@ -70,7 +90,15 @@ impl Generator {
         let families = if families & 0xff == 0 { u16::MAX } else { families };
         // Redis commands replace values.
         let families = if puts == Puts::FreshKeys { families & !REDIS_FAMILY } else { families };
-        Self { time: 1_000_000, puts, families, fresh: 0, ends: Vec::new() }
+        Self {
+            time: 1_000_000,
+            puts,
+            families,
+            fresh: 0,
+            sequences: HashMap::new(),
+            attempts: Vec::new(),
+            ends: Vec::new(),
+        }
     }
 
     /// The commands that a list begins with: names for the others to find.
@@ -88,11 +116,12 @@ impl Generator {
         let configs: Vec<_> = configs.into_iter().zip(NAMES).collect();
         let mut names: Vec<_> =
             configs.iter().map(|(config, name)| encoded(|out| encode_create_keyspace(out, name, config))).collect();
-        if self.has(STREAMS_FAMILY | GROUPS_FAMILY) {
+        if self.has_streams() {
             names.extend(streams::names(input));
         }
         if self.has(TIME_FAMILY) {
-            names.push(encoded(|out| encode_grant_lease(out, Some(LeaseId(1)), Duration::from_millis(200))));
+            let ttl = lease_ttl(input).max(Duration::from_millis(200));
+            names.push(encoded(|out| encode_grant_lease(out, Some(LeaseId(1)), ttl)));
         }
         names
     }
@@ -126,7 +155,7 @@ impl Generator {
 
     /// `None`: the list has no commands of the family.
     fn encode(&mut self, input: &mut Input<'_>, out: &mut Vec<u8>) -> Option<Encoded> {
-        let (family, kind) = (1 << input.below(8), input.byte());
+        let (family, kind) = (FAMILIES[input.below(FAMILIES.len())], input.byte());
         if !self.has(family) {
             return None;
         }
@@ -136,7 +165,7 @@ impl Generator {
             CLEARS_FAMILY => keys::about_prefixes(self, input, kind, out),
             HISTORY_FAMILY => self.about_history(input, kind, out),
             STREAMS_FAMILY => streams::encode(self, input, kind, out),
-            GROUPS_FAMILY => streams::about_groups(input, kind, out),
+            GROUPS_FAMILY => streams::about_groups(self, input, kind, out),
             REDIS_FAMILY => redis::encode(self, input, out),
             ADMIN_FAMILY => self.about_names(input, kind, out),
             _ => return None,
@@ -171,9 +200,9 @@ impl Generator {
 
     fn about_names(&mut self, input: &mut Input<'_>, kind: u8, out: &mut Vec<u8>) -> Encoded {
         match kind % 6 {
-            0 => return encode_create_keyspace(out, name(input), &keyspace_config(input)),
+            2 if input.one_in(3) => encode_drop_keyspace(out, keyspace(input)),
+            0 | 2 => return encode_create_keyspace(out, name(input), &keyspace_config(input)),
             1 => return encode_configure_keyspace(out, keyspace(input), &keyspace_config(input)),
-            2 => encode_drop_keyspace(out, keyspace(input)),
             3 => encode_sweep(out, max(input)),
             _ => return streams::about_names(input, kind / 6, out),
         }
@@ -189,6 +218,37 @@ impl Generator {
                 [PREFIXES[input.below(PREFIXES.len())], format!("{:05}", self.fresh).as_bytes()].concat()
             }
         }
+    }
+
+    /// Whether the list has commands about streams.
+    pub fn has_streams(&self) -> bool {
+        self.has(STREAMS_FAMILY | GROUPS_FAMILY)
+    }
+
+    /// The sequence of a producer's append: mostly the next, or one of those before.
+    pub fn sequence(&mut self, input: &mut Input<'_>, stream: StreamId, id: &'static str) -> u64 {
+        let next = self.sequences.entry((stream, id)).or_default();
+        match input.below(8) {
+            0..5 => {
+                *next += 1;
+                *next - 1
+            }
+            7 => input.number(),
+            back => next.saturating_sub(back as u64 - 4),
+        }
+    }
+
+    /// Remembers the number of the attempt that a fetch makes: the time, or one above the last.
+    pub fn note_fetch(&mut self) {
+        let again = self.attempts.iter().filter(|&&attempt| attempt >= self.time).count() as u64;
+        self.attempts.push(self.time + again.min(2));
+    }
+
+    /// An attempt, mostly one of the last ones made.
+    pub fn attempt(&self, input: &mut Input<'_>) -> Attempt {
+        let back = [0, 0, 1, 0, 1, 2, 3, 200][input.below(8)];
+        let at = self.attempts.len().checked_sub(1 + back).map(|at| self.attempts[at]);
+        Attempt(at.unwrap_or_else(|| input.number()))
     }
 
     /// Remembers the rows of a put that ends, for commands that forget them.
@@ -226,7 +286,8 @@ pub fn keyspace(input: &mut Input<'_>) -> KeyspaceId {
     match input.byte() {
         255 => KeyspaceId(0),
         250..255 => KeyspaceId(6),
-        byte => KeyspaceId([1, 2, 3, 4, 1, 2, 3, 5][usize::from(byte) % 8]),
+        243..250 => KeyspaceId(5),
+        byte => KeyspaceId([1, 2, 3, 4, 1, 2, 3][usize::from(byte) % 7]),
     }
 }
 
@@ -239,12 +300,11 @@ pub fn group(input: &mut Input<'_>) -> GroupId {
 }
 
 pub fn lease(input: &mut Input<'_>) -> Option<LeaseId> {
-    // The fourth is what the state machine may choose.
-    Some(LeaseId([1, 2, 1, 2, 1, 3, 0, 0][input.below(8)])).filter(|lease| *lease != LeaseId::ZERO)
+    Some(LeaseId([0, 1, 1, 1, 0, 2, 1, 3][input.below(8)])).filter(|lease| *lease != LeaseId::ZERO)
 }
 
 fn lease_ttl(input: &mut Input<'_>) -> Duration {
-    Duration::from_millis([100, 150, 500, 10_000, 0][input.below(5)])
+    Duration::from_millis([10_000, 150, 500, 100, 10_000, 60_000, 0][input.below(7)])
 }
 
 pub fn name(input: &mut Input<'_>) -> &'static str {

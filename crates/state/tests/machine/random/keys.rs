@@ -1,7 +1,7 @@
 //! Commits and transactions.
 
 use thalweg_types::{
-    Revision,
+    KeyspaceId, Revision,
     command::{
         CommitBuilder, Deadline, Expect, Operations, ScanOperation, TransactionBuilder, UnchangedRange, encode_delete,
         encode_drop_keyspace, encode_put, encode_put_until, encode_sweep,
@@ -20,7 +20,7 @@ pub fn encode(generator: &mut Generator, input: &mut Input<'_>, kind: u8, out: &
         0..3 => encode_put(out, keyspace(input), &generator.put_key(input), &value(input)),
         3 => put_until(generator, input, out),
         4 if generator.puts == Puts::Anywhere => encode_delete(out, keyspace(input), key(input)),
-        5..8 => transaction(generator, input, out),
+        5..9 => transaction(generator, input, out),
         _ => commit(generator, input, out),
     }
 }
@@ -28,15 +28,15 @@ pub fn encode(generator: &mut Generator, input: &mut Input<'_>, kind: u8, out: &
 /// Commands that hide many rows, and those that remove them.
 pub fn about_prefixes(generator: &mut Generator, input: &mut Input<'_>, kind: u8, out: &mut Vec<u8>) -> Encoded {
     match kind % 8 {
-        0 | 1 => fill(generator, input, out),
-        2..5 => {
+        0..3 => fill(generator, input, out),
+        3..6 => {
             let mut transaction = TransactionBuilder::new();
             for _ in 0..=input.below(2) {
-                transaction.then().delete_prefix(keyspace(input), prefix(input))?;
+                transaction.then().delete_prefix(filled(input), if input.one_in(2) { prefix(input) } else { b"p" })?;
             }
             transaction.encode(out)
         }
-        5 if input.one_in(3) => {
+        6 if input.one_in(6) => {
             encode_drop_keyspace(out, keyspace(input));
             Ok(())
         }
@@ -47,9 +47,14 @@ pub fn about_prefixes(generator: &mut Generator, input: &mut Input<'_>, kind: u8
     }
 }
 
+/// A keyspace that may hold many rows: mostly one with history.
+fn filled(input: &mut Input<'_>) -> KeyspaceId {
+    if input.one_in(2) { keyspace(input) } else { KeyspaceId(3) }
+}
+
 /// More keys with one prefix than are deleted at once.
 fn fill(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u8>) -> Encoded {
-    let (id, bytes, ends) = (keyspace(input), value(input), deadline(generator, input));
+    let (id, bytes, ends) = (filled(input), value(input), deadline(generator, input));
     let mut commit = CommitBuilder::new();
     for number in 0..MAX_EAGER_PREFIX_ROWS + 2 {
         let key = match generator.puts {
@@ -102,7 +107,7 @@ fn with_expect(input: &mut Input<'_>, add: &mut dyn FnMut(&mut Input<'_>, Expect
 
 fn transaction(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u8>) -> Encoded {
     let mut transaction = TransactionBuilder::new();
-    for _ in 0..input.below(3) {
+    for _ in 0..input.below(5).saturating_sub(2) {
         let (id, key) = (keyspace(input), key(input));
         with_expect(input, &mut |_, expect| transaction.expect(id, key, expect).map(|_| ()))?;
     }
@@ -112,7 +117,7 @@ fn transaction(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u
 }
 
 fn operations(generator: &mut Generator, input: &mut Input<'_>, list: &mut Operations) -> Encoded {
-    for _ in 0..input.below(5) {
+    for _ in 0..=input.below(4) {
         operation(generator, input, list)?;
     }
     Ok(())
@@ -133,16 +138,21 @@ fn operation(generator: &mut Generator, input: &mut Input<'_>, list: &mut Operat
         6 if replaces => list.add(id, key(input), input.number().cast_signed())?,
         7 | 8 if replaces => list.delete_prefix(id, prefix(input))?,
         9 => scan(id, input, list)?,
-        10 => list.append(stream(input), streams::terms(input).expected, &streams::batch(input))?,
-        11 => list.ack(group(input), &streams::settlements(input))?,
-        12 => list.nack(group(input), streams::again(input), "why", &streams::settlements(input))?,
+        10 if generator.has_streams() => {
+            let stream = stream(input);
+            list.append(stream, streams::terms(generator, input, stream).expected, &streams::batch(input))?
+        }
+        11 if generator.has_streams() => list.ack(group(input), &streams::settlements(generator, input))?,
+        12 if generator.has_streams() => {
+            list.nack(group(input), streams::again(input), "why", &streams::settlements(generator, input))?
+        }
         _ => list.get(id, key(input))?,
     };
     Ok(())
 }
 
 fn scan<'l>(
-    id: thalweg_types::KeyspaceId,
+    id: KeyspaceId,
     input: &mut Input<'_>,
     list: &'l mut Operations,
 ) -> Result<&'l mut Operations, thalweg_types::command::CommandError> {
@@ -156,12 +166,12 @@ fn scan<'l>(
 
 fn commit(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u8>) -> Encoded {
     let mut commit = CommitBuilder::new();
-    for _ in 0..input.below(3) {
+    for _ in 0..input.below(5).saturating_sub(2) {
         let (id, key) = (keyspace(input), key(input));
         with_expect(input, &mut |_, expect| commit.expect(id, key, expect).map(|_| ()))?;
     }
     let replaces = generator.puts == Puts::Anywhere;
-    for _ in 0..input.below(5) {
+    for _ in 0..=input.below(4) {
         let id = keyspace(input);
         match input.below(10) {
             0 | 1 => {
@@ -172,9 +182,14 @@ fn commit(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u8>) -
             }
             2 if replaces => commit.touch(id, key(input), deadline(generator, input))?,
             3 if replaces => commit.delete(id, key(input))?,
-            4 | 5 => commit.append_with(stream(input), &streams::terms(input), &streams::batch(input))?,
-            6 => commit.ack(group(input), &streams::settlements(input))?,
-            7 => commit.nack(group(input), streams::again(input), "why", &streams::settlements(input))?,
+            4 | 5 if generator.has_streams() => {
+                let stream = stream(input);
+                commit.append_with(stream, &streams::terms(generator, input, stream), &streams::batch(input))?
+            }
+            6 if generator.has_streams() => commit.ack(group(input), &streams::settlements(generator, input))?,
+            7 if generator.has_streams() => {
+                commit.nack(group(input), streams::again(input), "why", &streams::settlements(generator, input))?
+            }
             _ => commit.put(id, &generator.put_key(input), &value(input))?,
         };
     }

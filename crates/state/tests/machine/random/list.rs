@@ -52,7 +52,22 @@ pub enum Grouping {
 }
 
 /// Microseconds between times: mostly so that short deadlines pass, rarely so that nearly everything does.
-const LATER: [u64; 8] = [1, 1000, 40_000, 60_000, 100_000, 250_000, 1_000_000, 9 * 24 * 3_600_000_000];
+const LATER: [u64; 14] = [
+    1,
+    1000,
+    10_000,
+    40_000,
+    60_000,
+    100_000,
+    1,
+    40_000,
+    60_000,
+    100_000,
+    250_000,
+    1000,
+    1_000_000,
+    9 * 24 * 3_600_000_000,
+];
 
 impl List {
     /// A list of at most `max` commands.

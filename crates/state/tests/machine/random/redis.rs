@@ -92,6 +92,9 @@ const TEMPLATES: &[&str] = &[
     "FLUSHDB",
 ];
 
+/// Few, so that a command finds what another has left.
+const KEYS: [&[u8]; 3] = [b"a", b"b", b"p"];
+
 /// Ids as `XADD *` gives them come from the entry's time, so some are written out.
 fn id(generator: &Generator, input: &mut Input<'_>) -> Vec<u8> {
     let now = generator.time / 1000;
@@ -130,7 +133,7 @@ pub fn encode(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u8
             255 => "FLUSHDB",
             byte => TEMPLATES[usize::from(byte) % (TEMPLATES.len() - 1)],
         };
-        let keys = [key(input).to_vec(), key(input).to_vec()];
+        let keys = [(); 2].map(|()| if input.one_in(4) { key(input) } else { KEYS[input.below(KEYS.len())] }.to_vec());
         let args: Vec<_> = template.split(' ').map(|word| argument(generator, input, word, &keys)).collect();
         batch.push(&args.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
     }
