@@ -17,7 +17,8 @@ pub(super) fn check(view: &dyn View, held: &Held, report: &mut Report) -> Result
             Some(of) if held.contains(&of) => {}
             Some((keyspace, collection)) if is_there(view, &keys::trash_row(keyspace, collection))? => {}
             _ => {
-                report.add(FindingKind::Collection, beginning, "parts of a collection that is held or trash", "neither")
+                let expected = "parts of a collection that is held or trash";
+                report.add(FindingKind::Collection, beginning, expected, "neither");
             }
         }
         Ok(())

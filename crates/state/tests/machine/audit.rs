@@ -84,19 +84,22 @@ fn a_sound_state_has_no_findings() {
     sound(&node(), Values::Exactly).unwrap();
 }
 
+/// A change of the rows.
+type Change = Box<dyn Fn(&mut Map)>;
+
 /// Adds to a byte of the first row with a prefix.
-fn change(prefix: &'static [u8], at: usize) -> Box<dyn Fn(&mut Map)> {
+fn change(prefix: &'static [u8], at: usize) -> Change {
     Box::new(move |rows| {
         let key = first_with(rows, prefix);
         rows.get_mut(&key).unwrap()[at] += 1;
     })
 }
 
-fn remove(prefix: &'static [u8]) -> Box<dyn Fn(&mut Map)> {
+fn remove(prefix: &'static [u8]) -> Change {
     Box::new(move |rows| drop(rows.remove(&first_with(rows, prefix))))
 }
 
-fn add(key: &'static [u8], row: &'static [u8]) -> Box<dyn Fn(&mut Map)> {
+fn add(key: &'static [u8], row: &'static [u8]) -> Change {
     Box::new(move |rows| drop(rows.insert(key.to_vec(), row.to_vec())))
 }
 
@@ -104,7 +107,7 @@ fn add(key: &'static [u8], row: &'static [u8]) -> Box<dyn Fn(&mut Map)> {
 fn each_disagreement_is_found() {
     let node = node();
     use FindingKind::*;
-    let cases: Vec<(&str, Box<dyn Fn(&mut Map)>, FindingKind)> = vec![
+    let cases: Vec<(&str, Change, FindingKind)> = vec![
         ("more bytes of batches in a segment", change(b"\x04", 0), Liveness),
         ("more bytes of values in a segment", change(b"\x04", 16), Liveness),
         ("no row of a segment", remove(b"\x04"), Liveness),

@@ -24,9 +24,11 @@ impl LogBarrier for Durable {
     }
 }
 
+/// A backend's name, and what makes a disk for it.
+type Store = (&'static str, fn() -> Open);
+
 /// The backends with a file format, by name.
-pub const STORES: [(&str, fn() -> Open); 4] =
-    [("memory", on_memory), ("lsm", on_lsm), ("redb", on_redb), ("sqlite", on_sqlite)];
+pub const STORES: [Store; 4] = [("memory", on_memory), ("lsm", on_lsm), ("redb", on_redb), ("sqlite", on_sqlite)];
 
 fn small_buffer() -> BufferOptions {
     BufferOptions { memtable_bytes: 1 << 20, ..BufferOptions::default() }

@@ -84,7 +84,7 @@ fn clean(node: &mut Node, input: &mut Input<'_>) {
 pub fn replace(node: &mut Node, stream: StreamId, stretch: &Stretch, salt: u8) {
     let (Some(first), Some(last)) = (stretch.batches.first(), stretch.batches.last()) else { return };
     let (first, end) = (first.first, last.end());
-    let keeps = |offset: u64| (offset.wrapping_mul(31) ^ u64::from(salt)) % 3 > 0;
+    let keeps = |offset: u64| !(offset.wrapping_mul(31) ^ u64::from(salt)).is_multiple_of(3);
     let mut builder = SparseBuilder::new();
     let mut push = |from: u64, time: SpaceTime, bytes: &[u8]| {
         let mut records = Records::new(bytes);
