@@ -6,8 +6,15 @@
 #[cfg(feature = "engine")]
 pub mod engine;
 pub mod machine;
+// What the property tests of the state machine share with the targets.
+#[allow(missing_docs, missing_debug_implementations, dead_code, clippy::unwrap_used)]
+#[path = "../../crates/state/tests/machine/random/mod.rs"]
+pub mod random;
 #[cfg(feature = "native")]
 pub mod served;
+#[allow(missing_docs, missing_debug_implementations, dead_code, clippy::unwrap_used)]
+#[path = "../../crates/state/tests/machine/support.rs"]
+pub mod support;
 
 use std::sync::Arc;
 
@@ -15,50 +22,7 @@ use thalweg_disk::{Disk, SimDisk};
 use thalweg_state::backend::{BarrierFailed, LogBarrier};
 use thalweg_types::Lsn;
 
-/// Decisions out of an input.
-#[derive(Debug)]
-pub struct Input<'a>(pub &'a [u8]);
-
-impl<'a> Input<'a> {
-    /// Whether bytes are left.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// A byte; zero at the end.
-    pub fn byte(&mut self) -> u8 {
-        self.take(1).first().copied().unwrap_or_default()
-    }
-
-    /// Two bytes.
-    pub fn short(&mut self) -> u16 {
-        u16::from_le_bytes([self.byte(), self.byte()])
-    }
-
-    /// Eight bytes, near zero, near the top, or as they come.
-    pub fn number(&mut self) -> u64 {
-        match self.byte() % 4 {
-            0 => u64::from(self.byte()),
-            1 => u64::MAX - u64::from(self.byte()),
-            2 => u64::from(self.short()),
-            _ => (0..4).fold(0, |number, _| number << 16 | u64::from(self.short())),
-        }
-    }
-
-    /// At most `len` bytes.
-    pub fn take(&mut self, len: usize) -> &'a [u8] {
-        let (now, later) = self.0.split_at(len.min(self.0.len()));
-        self.0 = later;
-        now
-    }
-
-    /// Bytes behind a length of one byte.
-    pub fn bytes(&mut self) -> &'a [u8] {
-        let len = self.byte();
-        self.take(len.into())
-    }
-}
+pub use random::Input;
 
 /// A simulated disk with these files in `dir`, all of it durable.
 ///

@@ -5,6 +5,7 @@
 //! encodings in the map are.
 //! Does not own: the log, ordering, time, I/O scheduling of entries. Knows no sockets, tasks or Raft.
 
+pub mod audit;
 pub mod backend;
 pub mod blobs;
 #[cfg(any(feature = "redb", feature = "sqlite"))]

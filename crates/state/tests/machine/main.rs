@@ -1,26 +1,34 @@
 //! The state machine through its public API, over a map.
 
+mod audit;
 mod backends;
 mod behaviour;
 mod bounds;
 mod compaction;
 mod concurrent;
+mod determinism;
+mod differential;
 mod digest;
 mod garbage;
 mod golden;
 mod group;
 mod group_rows;
+mod groupings;
 mod groups;
 mod groups_commit;
 mod groups_model;
 mod history;
 mod model;
+mod one_entry;
 mod producers;
+mod random;
 mod ranges;
+mod reach;
 mod redis;
 mod redis_model;
 mod replay;
 mod running_hash;
+mod stores;
 mod support;
 mod time;
 mod time_model;

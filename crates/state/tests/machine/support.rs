@@ -185,6 +185,17 @@ impl Log {
         Self { segments: Segments::default(), records: Vec::new(), segment_bytes, next_index: 1 }
     }
 
+    /// The empty log of a node whose state has applied entries up to an index elsewhere.
+    pub fn after(segment_bytes: usize, index: Index) -> Self {
+        Self { next_index: index.0 + 1, ..Self::new(segment_bytes) }
+    }
+
+    /// The same bytes and records, of another node.
+    pub fn copy(&self) -> Self {
+        let segments = self.segments.0.lock().unwrap().clone();
+        Self { segments: Segments(Arc::new(Mutex::new(segments))), ..self.clone() }
+    }
+
     pub fn entry(&mut self, payload: &[u8], time: SpaceTime) -> LogRecord {
         self.next_index += 1;
         self.push(payload, Kind::Entry { index: Index(self.next_index - 1), time })

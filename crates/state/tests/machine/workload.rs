@@ -38,12 +38,16 @@ impl Rng {
 
 /// Runs a randomised test over its seeds, or over the one in `THALWEG_SEED`, and prints each.
 pub fn for_seeds(count: u64, run: impl Fn(u64)) {
-    let given = std::env::var("THALWEG_SEED").ok().map(|seed| seed.parse().expect("THALWEG_SEED is a number"));
-    let seeds = given.map_or(1..count + 1, |seed: u64| seed..seed + 1);
-    for seed in seeds {
+    for_each_seed(count, |seed| {
         eprintln!("THALWEG_SEED={seed}");
         run(seed);
-    }
+    });
+}
+
+/// The same for a test that itself tells which seeds fail.
+pub fn for_each_seed(count: u64, mut run: impl FnMut(u64)) {
+    let given = std::env::var("THALWEG_SEED").ok().map(|seed| seed.parse().expect("THALWEG_SEED is a number"));
+    given.map_or(1..count + 1, |seed: u64| seed..seed + 1).for_each(&mut run);
 }
 
 #[derive(Clone, Debug)]

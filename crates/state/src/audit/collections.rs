@@ -1,0 +1,34 @@
+//! Parts of hashes and streams of Redis clients: each belongs to a collection that a key holds, or that is trash.
+
+use crate::{
+    audit::{
+        FindingKind, Report, is_there,
+        pages::{each_beginning, each_row},
+        values::Held,
+    },
+    backend::View,
+    keys::{self, KeyRange, PART_PREFIX_LEN, TAG_PART, TAG_TRASH},
+    machine::MachineError,
+};
+
+pub(super) fn check(view: &dyn View, held: &Held, report: &mut Report) -> Result<(), MachineError> {
+    each_beginning(view, &[TAG_PART], PART_PREFIX_LEN, |beginning| {
+        match keys::collection_of_trash(beginning) {
+            Some(of) if held.contains(&of) => {}
+            Some((keyspace, collection)) if is_there(view, &keys::trash_row(keyspace, collection))? => {}
+            _ => {
+                let expected = "parts of a collection that is held or trash";
+                report.add(FindingKind::Collection, beginning, expected, "neither");
+            }
+        }
+        Ok(())
+    })?;
+    each_row(view, &KeyRange::with_prefix(&[TAG_TRASH]), |key, _| {
+        match keys::collection_of_trash(key) {
+            Some(of) if !held.contains(&of) => {}
+            Some(_) => report.add(FindingKind::Collection, key, "a collection that no key holds", "a key holds it"),
+            None => report.add(FindingKind::Undecodable, key, "the key of a trash row", "another key"),
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,30 @@
+//! Consumer groups: their rows agree with each other, and with the streams that they read.
+//!
+//! Loading a group compares its rows: members and attempts belong to it, attempts and offsets were given out, and no
+//! record is pending twice.
+
+use crate::{
+    audit::{FindingKind, Report},
+    backend::View,
+    groups::GroupTable,
+    keys,
+    machine::MachineError,
+    streams::index,
+};
+
+pub(super) fn check(view: &dyn View, report: &mut Report) -> Result<(), MachineError> {
+    let Some(groups) = report.unless_corrupt(GroupTable::load(view))? else { return Ok(()) };
+    for (id, group) in groups.iter() {
+        let (key, stream) = (keys::group_head(id), group.head.stream);
+        let Some(head) = report.decoded(&key, index::head(view, stream))? else { continue };
+        match head.filter(|head| head.is_live()) {
+            None => report.add(FindingKind::Group, &key, "a stream that exists", stream.0),
+            Some(head) if group.head.cursor > head.next => {
+                let expected = format_args!("a cursor of at most {}", head.next.0);
+                report.add(FindingKind::Group, &key, expected, group.head.cursor.0);
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}

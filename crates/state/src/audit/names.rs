@@ -1,0 +1,43 @@
+//! The tables of names, and rows that belong to nothing.
+
+use crate::{
+    audit::{FindingKind, Names, Report, pages::each_row},
+    backend::View,
+    keys::{self, KeyRange, TAG_COUNTS, TAG_TRASH},
+    machine::MachineError,
+};
+
+/// First byte of the keys that are the backends' own.
+const BACKENDS: u8 = 0xf0;
+
+pub(super) fn check(view: &dyn View, names: &Names, report: &mut Report) -> Result<(), MachineError> {
+    for tag in TAG_TRASH + 1..BACKENDS {
+        each_row(view, &KeyRange::with_prefix(&[tag]), |key, _| {
+            report.add(FindingKind::UnknownKind, key, "a kind that this version knows", format_args!("{tag:02x}"));
+            Ok(())
+        })?;
+    }
+    for (keyspace, prefix, clear) in names.clears.iter() {
+        let key = [&keys::clear_prefix(keyspace), prefix].concat();
+        if names.keyspaces.row(keyspace).is_none() {
+            report.add(FindingKind::Stray, &key, "a keyspace that exists", keyspace.0);
+        }
+        if clear.revision > names.revision {
+            report.add(FindingKind::FutureRevision, &key, names.revision.0, clear.revision.0);
+        }
+        let revisions = || clear.kept.iter().chain([&clear.revision]);
+        if revisions().zip(revisions().skip(1)).any(|(one, next)| one >= next) {
+            report.add(FindingKind::Clear, &key, "former deletes in order", format_args!("{:?}", clear.kept));
+        }
+        if clear.swept.as_deref().is_some_and(|swept| !swept.starts_with(prefix)) {
+            report.add(FindingKind::Clear, &key, "a key with the prefix", "another, as the last one swept");
+        }
+    }
+    each_row(view, &KeyRange::with_prefix(&[TAG_COUNTS]), |key, _| {
+        let row = keys::id_of(key).and_then(|id| names.keyspaces.row(thalweg_types::KeyspaceId(id)));
+        if row.is_none_or(|row| !row.config.exact_counts) {
+            report.add(FindingKind::Stray, key, "a keyspace that counts exactly", "no such keyspace");
+        }
+        Ok(())
+    })
+}

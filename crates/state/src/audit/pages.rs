@@ -1,0 +1,74 @@
+//! Rows in pages: a backend need not be able to answer while it scans.
+
+use std::ops::{Bound, ControlFlow};
+
+use crate::{
+    backend::{BackendError, Direction, View},
+    keys::KeyRange,
+    machine::MachineError,
+};
+
+/// Rows, and bytes, after which a page ends.
+const PAGE_ROWS: usize = 1000;
+const PAGE_BYTES: usize = 1024 * 1024;
+
+type Row = (Vec<u8>, Vec<u8>);
+
+/// Calls `visit` with every row of a range in order; it may look up others in the view.
+pub(super) fn each_row(
+    view: &dyn View,
+    range: &KeyRange,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), MachineError>,
+) -> Result<(), MachineError> {
+    let mut rest = range.clone();
+    loop {
+        let (page, more) = page(view, &rest)?;
+        for (key, row) in &page {
+            visit(key, row)?;
+        }
+        match page.into_iter().next_back() {
+            Some((last, _)) if more => rest.set_lower(Bound::Excluded(last)),
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn page(view: &dyn View, range: &KeyRange) -> Result<(Vec<Row>, bool), BackendError> {
+    let (mut rows, mut bytes, mut more) = (Vec::new(), 0, false);
+    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, row| {
+        if rows.len() == PAGE_ROWS || bytes >= PAGE_BYTES {
+            more = true;
+            return ControlFlow::Break(());
+        }
+        bytes += key.len() + row.len();
+        rows.push((key.to_vec(), row.to_vec()));
+        ControlFlow::Continue(())
+    })?;
+    Ok((rows, more))
+}
+
+/// Calls `visit` with each distinct beginning of `len` bytes that keys with a prefix have; passes over the rows.
+pub(super) fn each_beginning(
+    view: &dyn View,
+    prefix: &[u8],
+    len: usize,
+    mut visit: impl FnMut(&[u8]) -> Result<(), MachineError>,
+) -> Result<(), MachineError> {
+    let mut range = KeyRange::with_prefix(prefix);
+    loop {
+        let mut first = None;
+        view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, _| {
+            first = Some(key[..len.min(key.len())].to_vec());
+            ControlFlow::Break(())
+        })?;
+        let Some(first) = first else { return Ok(()) };
+        visit(&first)?;
+        match crate::keys::after_prefix(&first) {
+            Some(next) => range.set_lower(Bound::Included(next)),
+            None => return Ok(()),
+        }
+        if range.is_empty() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Live bytes of segments: what rows point at, against what the segments' own rows say.
+
+use std::collections::BTreeMap;
+
+use thalweg_types::{BlobRef, Generation};
+
+use crate::{
+    audit::{FindingKind, Report, Values},
+    backend::View,
+    keys,
+    liveness::{BlobKind, Liveness, LivenessTable},
+    machine::MachineError,
+};
+
+/// What rows point at, by segment.
+#[derive(Debug, Default)]
+pub(super) struct Segments(BTreeMap<Generation, Liveness>);
+
+impl Segments {
+    /// A row points at these bytes.
+    pub(super) fn add(&mut self, kind: BlobKind, blob: &BlobRef) {
+        if blob.len == 0 {
+            return;
+        }
+        let sum = self.0.entry(blob.generation).or_default();
+        let (bytes, count) = match kind {
+            BlobKind::Batch => (&mut sum.stream_bytes, &mut sum.batches),
+            BlobKind::Value => (&mut sum.value_bytes, &mut sum.values),
+        };
+        *bytes = bytes.saturating_add(u64::from(blob.len));
+        *count = count.saturating_add(1);
+    }
+
+    /// Compares with the segments' rows.
+    pub(super) fn check(mut self, view: &dyn View, values: Values, report: &mut Report) -> Result<(), MachineError> {
+        let Some(table) = report.unless_corrupt(LivenessTable::load(view))? else { return Ok(()) };
+        let stored: BTreeMap<_, _> = table.rows().into_iter().collect();
+        stored.keys().for_each(|generation| _ = self.0.entry(*generation).or_default());
+        for (generation, live) in &self.0 {
+            let key = keys::liveness_row(*generation);
+            let row = stored.get(generation).copied().unwrap_or_default();
+            let batches = |of: &Liveness| (of.stream_bytes, of.batches);
+            report.same(FindingKind::Liveness, &key, "bytes and count of batches", &batches(live), &batches(&row));
+            let is_enough = row.value_bytes >= live.value_bytes && row.values >= live.values;
+            let is_same = (row.value_bytes, row.values) == (live.value_bytes, live.values);
+            if !is_enough || (values == Values::Exactly && !is_same) {
+                let bound = if values == Values::Exactly { "exactly" } else { "at least" };
+                let expected = format_args!("{bound} {} bytes in {} values", live.value_bytes, live.values);
+                let found = format_args!("{} bytes in {}", row.value_bytes, row.values);
+                report.add(FindingKind::Liveness, &key, expected, found);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! Values of keys: what they point at, what of them counts exactly, and the rows by which they end.
+
+use std::collections::{BTreeMap, HashSet};
+
+use thalweg_redis::CollectionId;
+use thalweg_types::{KeyspaceId, Revision};
+
+use crate::{
+    audit::{FindingKind, Names, Report, Segments, is_there, pages::each_row},
+    backend::View,
+    catalog::KeyspaceRow,
+    clears::Prefixes,
+    counts::Counts,
+    expiry::{Expiry, attached_prefix, deadline_prefix, lease_row},
+    keys::{self, DATA_PREFIX_LEN, KeyRange, TAG_DATA},
+    keyspaces::{Decoded, decode_value},
+    liveness::BlobKind,
+    machine::MachineError,
+};
+
+/// Collections that a key holds.
+pub(super) type Held = HashSet<(KeyspaceId, CollectionId)>;
+
+pub(super) fn check(
+    view: &dyn View,
+    names: &Names,
+    segments: &mut Segments,
+    report: &mut Report,
+) -> Result<Held, MachineError> {
+    let (mut counts, mut held) = (BTreeMap::<KeyspaceId, Counts>::new(), Held::new());
+    each_row(view, &KeyRange::with_prefix(&[TAG_DATA]), |full, row| {
+        let head = full.split_at_checked(DATA_PREFIX_LEN);
+        let id = head.and_then(|(head, _)| keys::id_of(head)).map(KeyspaceId);
+        let Some((id, keyspace)) = id.and_then(|id| Some((id, names.keyspaces.row(id)?))) else {
+            report.add(FindingKind::Stray, full, "a keyspace that exists", "none");
+            return Ok(());
+        };
+        let Some(value) = report.decoded(full, decode_value(full, row))? else { return Ok(()) };
+        if let Some(blob) = value.value.blob() {
+            segments.add(BlobKind::Value, &blob);
+        }
+        if value.revision > names.revision {
+            report.add(FindingKind::FutureRevision, full, names.revision.0, value.revision.0);
+        }
+        let key = &full[DATA_PREFIX_LEN..];
+        if keyspace.config.exact_counts && is_counted(names, id, value.revision) {
+            add(counts.entry(id).or_default(), key, &value);
+        }
+        if let Some(collection) = value.value.collection() {
+            check_collection(names, keyspace, full, collection, report);
+            if !held.insert((id, collection)) {
+                report.add(FindingKind::Collection, full, "a collection of one key", "another key holds it, too");
+            }
+        }
+        // What a deleted prefix hides has ended already.
+        let is_hidden = names.clears.of(id).is_some_and(|clears| clears.hides(key, value.revision, Revision::MAX));
+        if value.expiry != Expiry::NEVER && !is_hidden {
+            check_ends(view, id, key, &value.expiry, report)?;
+        }
+        Ok(())
+    })?;
+    check_counts(view, names, &counts, report)?;
+    Ok(held)
+}
+
+fn is_counted(names: &Names, id: KeyspaceId, revision: Revision) -> bool {
+    let emptied = names.clears.of(id).and_then(Prefixes::emptied_at);
+    emptied.is_none_or(|emptied| revision >= emptied)
+}
+
+fn add(counts: &mut Counts, key: &[u8], value: &Decoded<'_>) {
+    counts.keys += 1;
+    counts.bytes += (key.len() + value.value.value_len()) as u64;
+    counts.collections += u64::from(value.value.collection().is_some());
+}
+
+fn check_collection(names: &Names, keyspace: &KeyspaceRow, full: &[u8], collection: CollectionId, report: &mut Report) {
+    if collection >= names.meta.next_collection {
+        let next = format_args!("an id below {}", names.meta.next_collection.0);
+        report.add(FindingKind::Collection, full, next, collection.0);
+    }
+    if !keyspace.config.exact_counts {
+        report.add(FindingKind::Collection, full, "bytes, as the keyspace does not count exactly", "a collection");
+    }
+}
+
+/// A value with a deadline has its row, and so has one with a lease, which has one itself.
+fn check_ends(
+    view: &dyn View,
+    id: KeyspaceId,
+    key: &[u8],
+    expiry: &Expiry,
+    report: &mut Report,
+) -> Result<(), MachineError> {
+    if let Some(deadline) = expiry.deadline {
+        let row = [&deadline_prefix(deadline, id), key].concat();
+        if !is_there(view, &row)? {
+            report.add(FindingKind::Deadline, &row, "the row of a value's deadline", "no row");
+        }
+    }
+    if let Some(lease) = expiry.lease {
+        let row = [&attached_prefix(lease, id), key].concat();
+        if !is_there(view, &row)? {
+            report.add(FindingKind::Attachment, &row, "the row of a value that ends with a lease", "no row");
+        }
+        if !is_there(view, &lease_row(lease))? {
+            report.add(FindingKind::Attachment, &lease_row(lease), "the lease that a value ends with", "no row");
+        }
+    }
+    Ok(())
+}
+
+fn check_counts(
+    view: &dyn View,
+    names: &Names,
+    counts: &BTreeMap<KeyspaceId, Counts>,
+    report: &mut Report,
+) -> Result<(), MachineError> {
+    // Nobody looks at the counts of a keyspace that has been dropped.
+    for (id, _) in names.keyspaces.list().iter().filter(|(_, row)| row.config.exact_counts) {
+        let key = keys::counts_row(*id);
+        let Some(stored) = report.decoded(&key, Counts::in_view(view, *id))? else { continue };
+        let counted = counts.get(id).copied().unwrap_or_default();
+        report.same(FindingKind::Counts, &key, "what its rows come to,", &counted, &stored);
+    }
+    Ok(())
+}

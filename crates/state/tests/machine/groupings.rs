@@ -1,0 +1,56 @@
+//! Commands that share an entry do what they do alone: random lists of commands of every kind.
+
+use thalweg_state::{audit::Values, machine::MachineOptions};
+
+use crate::{
+    random::{
+        Input, List, Puts,
+        groupings::Groupings,
+        node::{Open, on_a_map},
+        shrink::Reports,
+    },
+    stores::STORES,
+    workload::{Rng, for_each_seed},
+};
+
+/// Values of the generator are below and above it.
+const OPTIONS: MachineOptions = MachineOptions { inline_value_bytes: 128 };
+
+/// How many cases a test takes: `normally`, or as many as a variable says.
+pub fn count(variable: &str, normally: u64) -> u64 {
+    let given = std::env::var(variable).ok();
+    given.map_or(normally, |given| given.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
+}
+
+/// The list of a seed.
+pub fn list(seed: u64, puts: Puts) -> List {
+    let mut rng = Rng(seed);
+    let (bytes, max) = (300 + rng.below(4000), 12 + rng.below(60) as usize);
+    List::generate(&mut Input(&rng.bytes(bytes)), puts, max)
+}
+
+fn check(count: u64, puts: Puts, values: Values, backend: fn() -> Open) {
+    let groupings = Groupings { options: OPTIONS, backend: &backend, values };
+    let mut reports = Reports::default();
+    for_each_seed(count, |seed| {
+        let about = format!("THALWEG_SEED={seed}");
+        reports.check(&about, &list(seed, puts), &|list| groupings.check(list));
+    });
+    reports.finish();
+}
+
+#[test]
+fn any_grouping_into_entries_gives_the_same_outcomes_and_rows() {
+    check(count("THALWEG_LISTS", 300), Puts::Anywhere, Values::AtLeast, on_a_map);
+}
+
+#[test]
+fn live_bytes_are_exact_where_nothing_is_replaced_blindly() {
+    check(count("THALWEG_LISTS", 300) / 2, Puts::FreshKeys, Values::Exactly, on_a_map);
+}
+
+#[test]
+fn any_grouping_is_the_same_on_every_backend() {
+    let lists = count("THALWEG_LISTS", 300) / 20;
+    STORES.into_iter().for_each(|(_, open)| check(lists, Puts::Anywhere, Values::AtLeast, open));
+}

@@ -1,0 +1,228 @@
+//! Commands that share an entry, in the ways that once went wrong.
+//!
+//! Each list is applied with the commands of its last time in one entry, and one an entry: outcomes and rows are the
+//! same, and what the state keeps twice agrees.
+
+use std::time::Duration;
+
+use thalweg_state::{audit::Values, keyspaces::StoredValue, machine::MachineOptions};
+use thalweg_types::{
+    KeyspaceId, LeaseId, Revision,
+    command::{
+        self, CommitBuilder, Deadline, KeyspaceConfig, KeyspaceHistory, OperationResult, Outcome, TransactionBuilder,
+    },
+    limits::MAX_EAGER_PREFIX_ROWS,
+};
+
+use crate::{
+    random::{
+        List, Step,
+        groupings::{same_outcomes, same_rows, sound},
+        list::Grouping,
+        node::{Node, on_a_map},
+        replicated,
+    },
+    support::command,
+};
+
+const OPTIONS: MachineOptions = MachineOptions { inline_value_bytes: 128 };
+const KS: KeyspaceId = KeyspaceId(1);
+const OTHER: KeyspaceId = KeyspaceId(2);
+const LEASE: LeaseId = LeaseId(7);
+/// Of values that stay in the log.
+const LONG: usize = 300;
+
+/// Runs the first commands one by one, and the last ones in one entry; and all of them one by one. The node of the
+/// former, and what came of the last ones.
+fn together(first: &[Vec<u8>], later: u64, last: &[Vec<u8>]) -> (Node, Vec<Outcome>) {
+    let step = |time, joins| move |command: &Vec<u8>| Step { joins, ..Step::new(time, command.clone()) };
+    let list = List(first.iter().map(step(1000, 0)).chain(last.iter().map(step(1000 + later, 1))).collect());
+    let (mut alone, mut grouped) = (Node::new(on_a_map(), OPTIONS), Node::new(on_a_map(), OPTIONS));
+    let expected = alone.apply_list(&list, Grouping::Alone);
+    let outcomes = grouped.apply_list(&list, Grouping::Random(0));
+    let rows = |node: &Node| replicated::of(&node.rows());
+    let checks = [
+        sound(&grouped, Values::AtLeast),
+        same_outcomes(&list, Grouping::Random(0), &expected, &outcomes),
+        same_rows("rows", &rows(&alone), &rows(&grouped)),
+    ];
+    let wrong: Vec<_> = checks.into_iter().filter_map(Result::err).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    (grouped, outcomes[first.len()..].to_vec())
+}
+
+fn keyspace(name: &str, config: KeyspaceConfig) -> Vec<u8> {
+    command(|out| command::encode_create_keyspace(out, name, &config).unwrap())
+}
+
+fn keyspaces() -> Vec<Vec<u8>> {
+    vec![keyspace("one", KeyspaceConfig::default()), keyspace("other", KeyspaceConfig::default())]
+}
+
+fn with_history(revisions: u32) -> KeyspaceConfig {
+    let history = KeyspaceHistory { revisions: Some(revisions), age: None };
+    KeyspaceConfig { history, ..KeyspaceConfig::default() }
+}
+
+fn configure(keyspace: KeyspaceId, config: KeyspaceConfig) -> Vec<u8> {
+    command(|out| command::encode_configure_keyspace(out, keyspace, &config).unwrap())
+}
+
+fn put(keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Vec<u8> {
+    command(|out| command::encode_put(out, keyspace, key, value).unwrap())
+}
+
+fn put_until(key: &[u8], deadline: Deadline, lease: Option<LeaseId>) -> Vec<u8> {
+    command(|out| command::encode_put_until(out, KS, key, &[b'v'; LONG], deadline, lease).unwrap())
+}
+
+fn grant() -> Vec<u8> {
+    command(|out| command::encode_grant_lease(out, Some(LEASE), Duration::from_secs(1)).unwrap())
+}
+
+fn revoke() -> Vec<u8> {
+    command(|out| command::encode_revoke_lease(out, LEASE))
+}
+
+fn transaction(build: impl FnOnce(&mut command::Operations)) -> Vec<u8> {
+    let mut transaction = TransactionBuilder::new();
+    build(transaction.then());
+    command(|out| transaction.encode(out).unwrap())
+}
+
+fn delete_prefix(prefix: &[u8]) -> Vec<u8> {
+    transaction(|then| _ = then.delete_prefix(KS, prefix).unwrap())
+}
+
+fn sweep() -> Vec<u8> {
+    command(|out| command::encode_sweep(out, 10_000))
+}
+
+fn prune(max: u32) -> Vec<u8> {
+    command(|out| command::encode_prune_versions(out, KS, max))
+}
+
+/// More keys with a prefix than are deleted at once.
+fn fill(prefix: &str) -> Vec<u8> {
+    let mut commit = CommitBuilder::new();
+    for number in 0..MAX_EAGER_PREFIX_ROWS + 1 {
+        commit.put(KS, format!("{prefix}{number:02}").as_bytes(), b"value").unwrap();
+    }
+    command(|out| commit.encode(out))
+}
+
+/// A key that ends with a lease, and beside it in the segment one that stays.
+fn a_leased_key_and_another() -> Vec<Vec<u8>> {
+    let mut first = keyspaces();
+    first.extend([grant(), put_until(b"p/a", Deadline::Never, Some(LEASE)), put(OTHER, b"b", &[b'w'; LONG])]);
+    first
+}
+
+#[test]
+fn a_key_that_goes_with_its_lease_and_then_with_its_prefix_gives_up_its_bytes_once() {
+    let (node, _) = together(&a_leased_key_and_another(), 1, &[revoke(), delete_prefix(b"p/")]);
+    let live: u64 = node.machine().liveness().iter().map(|(_, row)| row.value_bytes).sum();
+    assert_eq!(live, LONG as u64, "the other key's");
+}
+
+#[test]
+fn a_key_that_ends_and_then_goes_with_its_prefix_gives_up_its_bytes_once() {
+    let mut first = keyspaces();
+    let deadline = Deadline::After(Duration::from_micros(10));
+    first.extend([put_until(b"p/a", deadline, None), put(OTHER, b"b", &[b'w'; LONG])]);
+    let expire = command(|out| command::encode_expire(out, 100));
+    together(&first, 20, &[expire, delete_prefix(b"p/")]);
+}
+
+#[test]
+fn a_key_that_goes_with_its_lease_and_then_with_its_keyspace_gives_up_its_bytes_once() {
+    let drop = command(|out| command::encode_drop_keyspace(out, KS));
+    together(&a_leased_key_and_another(), 1, &[revoke(), drop.clone()]);
+    let mut many = a_leased_key_and_another();
+    many.push(fill("p/"));
+    together(&many, 1, &[revoke(), drop, sweep()]);
+}
+
+#[test]
+fn a_key_that_is_swept_and_then_deleted_gives_up_its_bytes_once() {
+    let mut first = keyspaces();
+    first.extend([fill("p/"), put(KS, b"p/long", &[b'v'; LONG]), put(OTHER, b"b", &[b'w'; LONG])]);
+    first.push(delete_prefix(b"p/"));
+    together(&first, 1, &[sweep(), delete_prefix(b"p/"), sweep()]);
+}
+
+#[test]
+fn a_lease_that_is_granted_again_does_not_bring_back_the_keys_of_the_former() {
+    let get = transaction(|then| _ = then.get(KS, b"p/a").unwrap());
+    let (_, outcomes) = together(&a_leased_key_and_another(), 1, &[revoke(), grant(), get]);
+    let Outcome::Transacted(transacted) = &outcomes[2] else { panic!("{outcomes:?}") };
+    assert_eq!(transacted.results, [OperationResult::Got(None)]);
+}
+
+#[test]
+fn two_deletes_of_a_prefix_in_a_transaction_keep_what_an_earlier_one_deleted() {
+    let first = [keyspace("one", with_history(4)), fill("p"), delete_prefix(b"p"), put(KS, b"x", b"1")];
+    let twice = transaction(|then| {
+        then.delete_prefix(KS, b"p").unwrap().delete_prefix(KS, b"p").unwrap();
+    });
+    let (node, _) = together(&first, 1, &[twice]);
+    let before = past(&node, b"p00", 3);
+    let opened = node.copy();
+    assert_eq!(past(&opened, b"p00", 1).as_deref(), Some(b"value".as_slice()));
+    assert_eq!((before, past(&opened, b"p00", 3)), (None, None), "deleted at revision 2");
+}
+
+/// What a key was at a revision.
+fn past(node: &Node, key: &[u8], revision: u64) -> Option<Vec<u8>> {
+    let snapshot = node.machine().snapshot();
+    let past = snapshot.past(KS, Revision(revision), snapshot.time()).unwrap();
+    past.get(key).unwrap().map(|stored| match stored.value {
+        StoredValue::Inline(value) => value.to_vec(),
+        other => panic!("{other:?}"),
+    })
+}
+
+#[test]
+fn a_history_that_begins_within_an_entry_keeps_what_the_entry_wrote_before() {
+    let first = [keyspace("one", KeyspaceConfig::default()), put(KS, b"k", b"v0")];
+    let begins = [put(KS, b"k", b"v1"), configure(KS, with_history(4)), put(KS, b"k", b"v2")];
+    let (node, outcomes) = together(&first, 1, &begins);
+    assert_eq!(outcomes[0], Outcome::Committed { revision: Revision(2), appends: vec![] });
+    assert_eq!(past(&node, b"k", 2).as_deref(), Some(b"v1".as_slice()));
+    assert_eq!(past(&node, b"k", 3).as_deref(), Some(b"v2".as_slice()));
+}
+
+#[test]
+fn two_prunes_in_an_entry_give_up_a_versions_bytes_once() {
+    let mut first = vec![keyspace("one", with_history(4)), keyspace("other", KeyspaceConfig::default())];
+    first.extend([b'a', b'b', b'c'].map(|byte| put(KS, b"k", &[byte; LONG])));
+    first.extend([put(OTHER, b"b", &[b'w'; LONG]), configure(KS, KeyspaceConfig::default())]);
+    together(&first, 1, &[prune(1), prune(1)]);
+    together(&first, 1, &[prune(10), prune(10)]);
+}
+
+#[test]
+fn a_value_put_without_history_and_superseded_with_it_is_its_version() {
+    let first = [keyspace("one", KeyspaceConfig::default())];
+    let long = put(KS, b"k", &[b'a'; LONG]);
+    together(&first, 1, &[long, configure(KS, with_history(2)), delete_prefix(b""), prune(10)]);
+}
+
+#[test]
+fn how_a_prefix_is_deleted_does_not_depend_on_which_entry_wrote_its_rows() {
+    together(&keyspaces(), 1, &[fill("p"), delete_prefix(b"p")]);
+    together(&keyspaces(), 1, &[fill("p"), command(|out| command::encode_drop_keyspace(out, KS))]);
+}
+
+#[test]
+fn a_blind_put_over_one_of_the_same_entry_removes_the_same_rows() {
+    let soon = Deadline::After(Duration::from_micros(10));
+    let again = Deadline::After(Duration::from_micros(20));
+    together(&keyspaces(), 1, &[put_until(b"a", soon, None), put_until(b"a", again, None)]);
+}
+
+#[test]
+fn ids_of_leases_are_chosen_alike_in_every_grouping() {
+    let chosen = command(|out| command::encode_grant_lease(out, None, Duration::from_secs(1)).unwrap());
+    together(&[], 1, &[chosen.clone(), chosen.clone(), chosen]);
+}

@@ -1,0 +1,61 @@
+//! The property: outcomes and replicated rows are functions of the entries.
+//!
+//! The same entries are applied by a node that does nothing else, and by one with other options on another backend, which
+//! moves and compacts, forgets, restarts, and is replaced by one that has installed its snapshot.
+
+use thalweg_state::{audit::Values, machine::MachineOptions};
+
+use super::{
+    Input, List,
+    groupings::{Checked, same_outcomes, same_rows, sound},
+    list::Grouping,
+    node::{Node, Open, on_a_map},
+    replicated, upkeep,
+};
+
+/// Options of nodes: short values, and all of them, stay inline.
+pub const OPTIONS: [MachineOptions; 3] = [
+    MachineOptions { inline_value_bytes: 128 },
+    MachineOptions { inline_value_bytes: 256 },
+    MachineOptions { inline_value_bytes: 1 << 20 },
+];
+
+/// A membership is not carried by a snapshot: a node begins with its own.
+const MEMBERSHIP: [u8; 2] = [0x05, 0x01];
+
+/// The other node.
+pub struct Differential<'a> {
+    pub options: MachineOptions,
+    /// Gives the way to open a fresh backend.
+    pub backend: &'a dyn Fn() -> Open,
+}
+
+impl Differential<'_> {
+    /// Checks a list, in the grouping that its steps say.
+    pub fn check(&self, list: &List) -> Checked {
+        let grouping = Grouping::Random(0);
+        let mut plain = Node::new(on_a_map(), OPTIONS[0]);
+        let mut busy = Node::new((self.backend)(), self.options);
+        let (mut expected, mut outcomes) = (Vec::new(), Vec::new());
+        for entry in list.entries(grouping) {
+            expected.extend(plain.apply(entry.time, &entry.commands));
+            outcomes.extend(busy.apply(entry.time, &entry.commands));
+            same_outcomes(list, grouping, &expected, &outcomes)?;
+            let mut input = Input(entry.upkeep);
+            for _ in 0..input.below(3) {
+                upkeep::some(&mut busy, &mut input);
+            }
+            if input.one_in(32) {
+                busy = busy.install(OPTIONS[input.below(OPTIONS.len())]);
+            }
+        }
+        busy.restart();
+        let rows = |node: &Node| {
+            let mut rows = replicated::of(&node.rows());
+            rows.remove(MEMBERSHIP.as_slice());
+            rows
+        };
+        same_rows("replicated rows", &rows(&plain), &rows(&busy))?;
+        sound(&busy, Values::AtLeast)
+    }
+}

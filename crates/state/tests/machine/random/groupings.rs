@@ -1,0 +1,109 @@
+//! The property: how commands are cut into entries changes nothing but positions.
+//!
+//! A list is applied one command an entry, with all commands of equal time in one entry, and in random groupings. All
+//! must answer each command alike and leave the same replicated rows; what the state keeps twice must agree; what a
+//! machine knows that has loaded its rows must be what the machine knew that wrote them.
+
+use std::fmt::Write as _;
+
+use thalweg_state::{audit, machine::MachineOptions};
+use thalweg_types::command::Outcome;
+
+use super::{
+    List, describe,
+    list::Grouping,
+    node::{Node, Open},
+    probes::probes,
+    replicated,
+};
+
+/// What is wrong, in words.
+pub type Checked = Result<(), String>;
+
+/// How the property is checked.
+pub struct Groupings<'a> {
+    pub options: MachineOptions,
+    /// Gives the way to open a fresh backend.
+    pub backend: &'a dyn Fn() -> Open,
+    /// How exact the counts of live bytes must be where each command has an entry of its own.
+    pub values: audit::Values,
+}
+
+impl Groupings<'_> {
+    /// Checks a list.
+    pub fn check(&self, list: &List) -> Checked {
+        let (mut reference, expected) = self.run(list, Grouping::Alone, self.values)?;
+        let rows = replicated::of(&reference.rows());
+        let answers = self.probe(list, &mut reference, Grouping::Alone)?;
+        for grouping in List::groupings() {
+            let (mut node, outcomes) = self.run(list, grouping, audit::Values::AtLeast)?;
+            same_outcomes(list, grouping, &expected, &outcomes)?;
+            same_rows(&format!("rows after {grouping:?}"), &rows, &replicated::of(&node.rows()))?;
+            let probed = self.probe(list, &mut node, grouping)?;
+            same_outcomes(&probes(list), grouping, &answers, &probed)?;
+        }
+        Ok(())
+    }
+
+    fn run(&self, list: &List, grouping: Grouping, values: audit::Values) -> Result<(Node, Vec<Outcome>), String> {
+        let mut node = Node::new((self.backend)(), self.options);
+        let outcomes = node.apply_list(list, grouping);
+        if outcomes.len() != list.0.len() {
+            return Err(format!("{grouping:?}: {} outcomes of {} commands", outcomes.len(), list.0.len()));
+        }
+        sound(&node, values).map_err(|found| format!("after {grouping:?}\n{found}"))?;
+        Ok((node, outcomes))
+    }
+
+    /// Applies more commands to the node, and to one that has loaded its rows.
+    fn probe(&self, list: &List, node: &mut Node, grouping: Grouping) -> Result<Vec<Outcome>, String> {
+        let (more, mut loaded) = (probes(list), node.copy());
+        let (answers, of_loaded) = (node.apply_list(&more, Grouping::Alone), loaded.apply_list(&more, Grouping::Alone));
+        let context = |found| format!("{grouping:?}, then opened again from the rows (found: the opened one)\n{found}");
+        same_outcomes(&more, Grouping::Alone, &answers, &of_loaded).map_err(context)?;
+        same_rows("rows", &node.rows(), &loaded.rows()).map_err(context)?;
+        sound(node, audit::Values::AtLeast).map_err(|found| format!("{grouping:?}, after probes\n{found}"))?;
+        Ok(answers)
+    }
+}
+
+/// Audits the rows, and reads what they point at.
+pub fn sound(node: &Node, values: audit::Values) -> Checked {
+    let findings = audit::audit(&*node.backend().view(), values).map_err(|error| format!("audit: {error}"))?;
+    let mut wrong: Vec<_> = findings.iter().map(|finding| format!("audit: {finding}")).collect();
+    wrong.extend(node.unreadable());
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+/// Compares outcomes command by command; tells the first that differs.
+pub fn same_outcomes(list: &List, grouping: Grouping, expected: &[Outcome], found: &[Outcome]) -> Checked {
+    let Some(at) = (0..expected.len().max(found.len())).find(|&at| expected.get(at) != found.get(at)) else {
+        return Ok(());
+    };
+    let mut out = format!("outcomes differ with {grouping:?}, of command {at}");
+    if let Some(step) = list.0.get(at) {
+        let _ = write!(out, "\n  {}", describe::command(&step.command));
+    }
+    let _ = write!(out, "\n  expected {:?}\n  found    {:?}", expected.get(at), found.get(at));
+    Err(out)
+}
+
+/// Compares rows; tells the first few that differ.
+pub fn same_rows(
+    what: &str,
+    expected: &std::collections::BTreeMap<Vec<u8>, Vec<u8>>,
+    found: &std::collections::BTreeMap<Vec<u8>, Vec<u8>>,
+) -> Checked {
+    let keys: std::collections::BTreeSet<_> = expected.keys().chain(found.keys()).collect();
+    let different: Vec<_> = keys.into_iter().filter(|key| expected.get(*key) != found.get(*key)).collect();
+    if different.is_empty() {
+        return Ok(());
+    }
+    let mut out = format!("{what}: {} differ", different.len());
+    let text = |row: Option<&Vec<u8>>| row.map_or_else(|| "no row".to_owned(), |row| row.escape_ascii().to_string());
+    for key in different.iter().take(6) {
+        let (expected, found) = (text(expected.get(*key)), text(found.get(*key)));
+        let _ = write!(out, "\n  {}\n    expected {expected}\n    found    {found}", describe::row(key));
+    }
+    Err(out)
+}

@@ -1,0 +1,20 @@
+//! Rows in the form in which all replicas of a space have them.
+
+use std::collections::BTreeMap;
+
+use thalweg_state::digest::{Standing, replicated_row};
+
+use crate::support::Map;
+
+/// Replicated forms by key.
+pub type Replicated = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The replicated forms of all rows that have one.
+pub fn of(map: &Map) -> Replicated {
+    let forms = map.iter().filter_map(|(key, row)| {
+        let mut form = Vec::new();
+        let standing = replicated_row(key, row, &mut form).expect("a row that decodes");
+        (standing == Standing::Replicated).then(|| (key.clone(), form))
+    });
+    forms.collect()
+}
