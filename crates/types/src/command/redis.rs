@@ -373,7 +373,7 @@ mod tests {
         let bound = |commands: &[&[&[u8]]]| {
             let mut builder = RedisBuilder::new(KeyspaceId(1));
             builder.watch(b"watched", 7).unwrap();
-            commands.iter().for_each(|args| drop(builder.push(args).unwrap()));
+            commands.iter().for_each(|args| _ = builder.push(args).unwrap());
             max_redis_bytes(&builder.finish())
         };
         assert_eq!(
