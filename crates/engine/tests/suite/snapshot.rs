@@ -121,8 +121,8 @@ fn a_cut_snapshot_says_where_it_can_go_on() {
         assert!(matches!(verify(junk), Err(SnapshotReadError::NotASnapshot)));
     }
     let mut newer = files[0].clone();
-    newer[4] = 2;
-    assert!(matches!(verify(&newer[..]), Err(SnapshotReadError::Version { found: 2, supported: 1 })));
+    newer[4] = 3;
+    assert!(matches!(verify(&newer[..]), Err(SnapshotReadError::Version { found: 3, supported: 2 })));
 }
 
 #[test]
