@@ -201,7 +201,11 @@ mod tests {
             let mut builder = RedisBuilder::new(KeyspaceId(1));
             builder.push(&[b"set", b"k", b"v"]).unwrap().push(&[name, b"k"]).unwrap();
             let (mut command, bytes) = (Framed::new(), builder.finish());
-            command.encode(|out| Ok::<_, CommandError>(out.extend_from_slice(&bytes))).unwrap();
+            let copied = command.encode(|out| {
+                out.extend_from_slice(&bytes);
+                Ok::<_, CommandError>(())
+            });
+            copied.unwrap();
             Pending { command, level: Durability::Os, purpose: Purpose::Data, slot: None }
         };
         let first_entry = |name: &[u8]| {

@@ -101,7 +101,7 @@ pub struct WriteBatch {
 
 #[derive(Clone, Copy, Debug)]
 struct Op {
-    key_at: u32,
+    key_at: usize,
     key_len: u32,
     /// `u32::MAX`: a delete.
     value_len: u32,
@@ -126,20 +126,20 @@ impl WriteBatch {
     /// Sets a key given in parts to a value given in parts.
     #[inline]
     pub fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
-        let key_at = self.bytes.len() as u32;
+        let key_at = self.bytes.len();
         key.iter().for_each(|part| self.bytes.extend_from_slice(part));
-        let key_len = self.bytes.len() as u32 - key_at;
+        let value_at = self.bytes.len();
         value.iter().for_each(|part| self.bytes.extend_from_slice(part));
-        let value_len = self.bytes.len() as u32 - key_at - key_len;
+        let (key_len, value_len) = ((value_at - key_at) as u32, (self.bytes.len() - value_at) as u32);
         self.ops.push(Op { key_at, key_len, value_len });
     }
 
     /// Removes a key given in parts.
     #[inline]
     pub fn delete(&mut self, key: &[&[u8]]) {
-        let key_at = self.bytes.len() as u32;
+        let key_at = self.bytes.len();
         key.iter().for_each(|part| self.bytes.extend_from_slice(part));
-        self.ops.push(Op { key_at, key_len: self.bytes.len() as u32 - key_at, value_len: u32::MAX });
+        self.ops.push(Op { key_at, key_len: (self.bytes.len() - key_at) as u32, value_len: u32::MAX });
     }
 
     /// The changes in order.
@@ -155,8 +155,8 @@ impl WriteBatch {
 
     #[inline]
     fn change_of(&self, op: &Op) -> Change<'_> {
-        let key_end = (op.key_at + op.key_len) as usize;
-        let key = &self.bytes[op.key_at as usize..key_end];
+        let key_end = op.key_at + op.key_len as usize;
+        let key = &self.bytes[op.key_at..key_end];
         if op.value_len == u32::MAX {
             Change::Delete(key)
         } else {
@@ -170,7 +170,7 @@ impl WriteBatch {
         let Some(op) = self.ops.get(number as usize).filter(|op| op.value_len as usize == value.len()) else {
             return false;
         };
-        let value_at = (op.key_at + op.key_len) as usize;
+        let value_at = op.key_at + op.key_len as usize;
         self.bytes[value_at..value_at + value.len()].copy_from_slice(value);
         true
     }
@@ -178,7 +178,7 @@ impl WriteBatch {
     /// Takes back all changes but the first so many.
     pub(crate) fn truncate(&mut self, len: usize) {
         if let Some(op) = self.ops.get(len) {
-            self.bytes.truncate(op.key_at as usize);
+            self.bytes.truncate(op.key_at);
             self.ops.truncate(len);
         }
     }
@@ -204,7 +204,7 @@ impl WriteBatch {
     /// Checks what [`Backend`] demands of keys.
     pub(crate) fn check(&self) -> Result<(), BackendError> {
         for op in &self.ops {
-            match (op.key_len, self.bytes.get(op.key_at as usize)) {
+            match (op.key_len, self.bytes.get(op.key_at)) {
                 (0, _) => return Err(BackendError::BadBatch("a key is empty")),
                 (65_536.., _) => return Err(BackendError::BadBatch("a key is longer than 65,535 bytes")),
                 (_, Some(0xff)) => return Err(BackendError::BadBatch("a key begins with the reserved byte 0xff")),

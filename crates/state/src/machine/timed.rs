@@ -18,6 +18,7 @@ use crate::{
         entry::Applying,
         leases::deadline_after,
         live::live_key,
+        savepoint::Undo,
     },
     versions::Ending,
 };
@@ -227,5 +228,16 @@ pub(crate) fn write_value(
     expiry: &Expiry,
     value: StoredRef<'_>,
 ) {
-    applying.applier.staged.put(&[&keys::data_prefix(keyspace), key], &[&encode_value(revision, expiry, value)]);
+    let full = [&keys::data_prefix(keyspace), key].concat();
+    let row = encode_value(revision, expiry, value);
+    if row.len() >= IN_PLACE_BYTES
+        && let Some((change, before)) = applying.applier.staged.put_in_place(&full, &row)
+    {
+        return applying.note_undo(|_| Undo::InPlace(change, before));
+    }
+    applying.applier.staged.put(&[&full], &[&row]);
 }
+
+/// Rows of so many bytes take the place of those that the same entry wrote before: a large value that is touched again
+/// and again must not fill the batch with its copies.
+const IN_PLACE_BYTES: usize = 4 * 1024;

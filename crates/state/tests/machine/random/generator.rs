@@ -241,7 +241,7 @@ impl Generator {
     /// Remembers the number of the attempt that a fetch makes: the time, or one above the last.
     pub fn note_fetch(&mut self) {
         let again = self.attempts.iter().filter(|&&attempt| attempt >= self.time).count() as u64;
-        self.attempts.push(self.time + again.min(2));
+        self.attempts.push(self.time.saturating_add(again.min(2)));
     }
 
     /// An attempt, mostly one of the last ones made.
@@ -346,7 +346,7 @@ pub fn deadline(generator: &Generator, input: &mut Input<'_>) -> Deadline {
     match input.below(8) {
         0 => Deadline::Default,
         1 => Deadline::Never,
-        2 => Deadline::At(SpaceTime(generator.time + 50_000 * input.below(6) as u64)),
+        2 => Deadline::At(SpaceTime(generator.time.saturating_add(50_000 * input.below(6) as u64))),
         3 => Deadline::At(SpaceTime(input.number())),
         4 => Deadline::Keep,
         _ => Deadline::After(span(input)),

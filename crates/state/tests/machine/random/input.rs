@@ -50,6 +50,7 @@ impl<'a> Input<'a> {
     }
 
     /// Bytes behind a length of one byte.
+    #[allow(dead_code, reason = "only fuzz targets ask for it")]
     pub fn bytes(&mut self) -> &'a [u8] {
         let len = self.byte();
         self.take(len.into())
