@@ -5,7 +5,7 @@
 //! [`Placed`]). Does not own: reading or writing the rows, or the bytes they point at.
 //!
 //! A row that points into the log travels with the bytes, and its pointer without a place: the place is the
-//! node's, length and checksum are the bytes'. Invariant: each kind of row that a machine writes ([`RowKind`])
+//! node's, length and checksum are the bytes'. Invariant: each kind of row that a machine writes (see `row_kinds`)
 //! is decided here; a row of an unknown kind is corruption, since nothing says whether it may travel.
 
 use std::borrow::Cow;
