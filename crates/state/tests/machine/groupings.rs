@@ -51,6 +51,6 @@ fn live_bytes_are_exact_where_nothing_is_replaced_blindly() {
 
 #[test]
 fn any_grouping_is_the_same_on_every_backend() {
-    let lists = count("THALWEG_LISTS", 300) / 20;
+    let lists = count("THALWEG_STORE_LISTS", 15);
     STORES.into_iter().for_each(|(_, open)| check(lists, Puts::Anywhere, Values::AtLeast, open));
 }
