@@ -450,7 +450,8 @@ fn names_and_contenders_have_bounds(node: &mut Node) {
         for chunk in (0..count).collect::<Vec<_>>().chunks(500) {
             let mut commit = CommitBuilder::new();
             for number in chunk {
-                commit.put(keyspace, format!("job/{number:016x}").as_bytes(), b"").unwrap();
+                // Names of leases that nobody has been given.
+                commit.put(keyspace, format!("job/{:016x}", number + (1 << 40)).as_bytes(), b"").unwrap();
             }
             db.commit(&commit).unwrap();
         }

@@ -408,13 +408,14 @@ mod tests {
         let mut staged = Staged::default();
         put(&mut staged, b"\x10a", b"12");
         assert_eq!(staged.put_in_place(b"\x10a", b"123"), None);
+        assert_eq!(staged.put_in_place(b"\x10a", b"22"), None, "another form");
         assert_eq!(staged.put_in_place(b"\x10b", b"12"), None);
-        let (number, before) = staged.put_in_place(b"\x10a", b"34").unwrap();
-        assert_eq!((staged.get(b"\x10a"), &*before), (Some(Some(b"34".as_slice())), b"12".as_slice()));
+        let (number, before) = staged.put_in_place(b"\x10a", b"14").unwrap();
+        assert_eq!((staged.get(b"\x10a"), &*before), (Some(Some(b"14".as_slice())), b"12".as_slice()));
         staged.restore(number, &before);
         assert_eq!(staged.get(b"\x10a"), Some(Some(b"12".as_slice())));
         staged.delete(&[b"\x10a"]);
-        assert_eq!(staged.put_in_place(b"\x10a", b"34"), None);
+        assert_eq!(staged.put_in_place(b"\x10a", b"14"), None);
     }
 
     /// Random changes, rollbacks and reads beside a map.

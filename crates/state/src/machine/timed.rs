@@ -158,7 +158,7 @@ pub(crate) fn store_touched(
         return remove(applying, keyspace, key);
     };
     replace_rows(applying, keyspace, key, expiry)?;
-    write_value(applying, keyspace, key, live.revision, expiry, live.value.as_ref());
+    rewrite_value(applying, keyspace, key, live.revision, expiry, live.value.as_ref());
     Ok(())
 }
 
@@ -228,16 +228,29 @@ pub(crate) fn write_value(
     expiry: &Expiry,
     value: StoredRef<'_>,
 ) {
-    let full = [&keys::data_prefix(keyspace), key].concat();
-    let row = encode_value(revision, expiry, value);
-    if row.len() >= IN_PLACE_BYTES
-        && let Some((change, before)) = applying.applier.staged.put_in_place(&full, &row)
-    {
-        return applying.note_undo(|_| Undo::InPlace(change, before));
-    }
-    applying.applier.staged.put(&[&full], &[&row]);
+    applying.applier.staged.put(&[&keys::data_prefix(keyspace), key], &[&encode_value(revision, expiry, value)]);
 }
 
-/// Rows of so many bytes take the place of those that the same entry wrote before: a large value that is touched again
-/// and again must not fill the batch with its copies.
+/// As [`write_value`], for a value that the key has already. A large one that the same entry wrote before is written in
+/// its place: a value that is touched again and again must not fill the batch with its copies. How long a value is does
+/// not depend on where it is stored, so every node has as many changes.
+pub(crate) fn rewrite_value(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    revision: Revision,
+    expiry: &Expiry,
+    value: StoredRef<'_>,
+) {
+    if value.value_len() < IN_PLACE_BYTES {
+        return write_value(applying, keyspace, key, revision, expiry, value);
+    }
+    let full = [&keys::data_prefix(keyspace), key].concat();
+    let row = encode_value(revision, expiry, value);
+    match applying.applier.staged.put_in_place(&full, &row) {
+        Some((change, before)) => applying.note_undo(|_| Undo::InPlace(change, before)),
+        None => applying.applier.staged.put(&[&full], &[&row]),
+    }
+}
+
 const IN_PLACE_BYTES: usize = 4 * 1024;

@@ -539,7 +539,7 @@ fn leases_are_granted_shown_kept_and_revoked() {
         assert_eq!((chosen["id"].as_u64(), chosen["ttl_seconds"].as_f64()), (Some(7), Some(10.0)));
         place.cli(&["lease", "grant", "10s", "--id", "7"]).fails(2);
         let listed = place.cli(&["lease", "list", "--json"]).ok();
-        assert_eq!(listed.lines().map(|line| json(line)["id"].to_string()).collect::<Vec<_>>(), ["7", &id]);
+        assert_eq!(listed.lines().map(|line| json(line)["id"].to_string()).collect::<Vec<_>>(), [id.as_str(), "7"]);
         place.cli(&["lease", "revoke", &id]).ok();
         place.cli(&["get", "m", "a"]).fails(3);
         for action in ["show", "keep-alive", "revoke"] {

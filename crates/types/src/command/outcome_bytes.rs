@@ -5,10 +5,13 @@
 //!
 //! ```text
 //! outcome  := number of the variant u8 | its fields in order, little-endian
-//! optional := 0 | 1 | field             list := count u32 | item*             bytes := len u32 | byte*
+//! optional := 0 | 1 | field             list := count u32 | item*
+//! bytes    := len u32 | byte*           more than 1,024 of them: len u32 | their XXH3-64
 //! ```
 //! Invariant: texts for people are left out, and so is how far a malformed command could be read. Two versions may word
 //! an error differently, and must still agree. Of a Redis error its code counts, which is its first word.
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     AppendedAt, FailedCondition, OperationError, OperationResult, Outcome, ProducerRefusal, ScanPage, StreamLimit,
@@ -109,6 +112,9 @@ impl Outcome {
     }
 }
 
+/// Longer bytes are not copied: the replies of one command may come to 128 MiB.
+const MAX_COPIED_BYTES: usize = 1024;
+
 /// Appends fields.
 struct Sink<'a>(&'a mut Vec<u8>);
 
@@ -133,7 +139,11 @@ impl Sink<'_> {
     }
 
     fn bytes(&mut self, field: &[u8]) -> &mut Self {
-        self.u32(field.len() as u32).0.extend_from_slice(field);
+        self.u32(field.len() as u32);
+        if field.len() > MAX_COPIED_BYTES {
+            return self.u64(xxh3_64(field));
+        }
+        self.0.extend_from_slice(field);
         self
     }
 

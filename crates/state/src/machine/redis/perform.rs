@@ -12,7 +12,7 @@ use crate::{
     expiry::{Expiry, deadline_prefix},
     history::KeyChange,
     keys::data_prefix,
-    keyspaces::{FORM_INLINE, StoredRef, StoredValue, encode_value, value_head},
+    keyspaces::{FORM_INLINE, Stored, StoredRef, StoredValue, encode_value, value_head},
     liveness::BlobKind,
     machine::{
         MachineError,
@@ -21,7 +21,7 @@ use crate::{
         live::{change_of_row, replaced},
         redis::store::{NewRow, RedisStore, Shows},
         savepoint::Undo,
-        timed::write_value,
+        timed::{rewrite_value, write_value},
     },
 };
 
@@ -78,6 +78,20 @@ impl<'a> RedisStore<'_, '_, 'a> {
                 write_value(self.applying, self.keyspace, key, revision, &expiry, StoredRef::Blob(*blob));
             }
         }
+        Ok(())
+    }
+
+    /// Writes a key's row anew, with another deadline.
+    pub(super) fn put_deadline(
+        &mut self,
+        key: &[u8],
+        before: &Stored,
+        revision: Revision,
+        expiry: &Expiry,
+    ) -> Result<(), MachineError> {
+        self.writes = true;
+        replace_ends(self.applying, self.keyspace, key, &before.expiry, expiry)?;
+        rewrite_value(self.applying, self.keyspace, key, revision, expiry, before.value.as_ref());
         Ok(())
     }
 

@@ -332,8 +332,7 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
         };
         let expiry = Expiry { lease: before.expiry.lease, ..expiry };
         let revision = if self.keeps { before.revision } else { self.revision };
-        let value = NewRow::Value(before.value);
-        self.put_row(key, before.expiry, &value, revision, expiry, Shows::Nothing).map_err(failed)
+        self.put_deadline(key, &before, revision, &expiry).map_err(failed)
     }
 
     fn delete(&mut self, key: &'a [u8]) -> Result<bool, StoreError> {

@@ -41,6 +41,10 @@ impl Differential<'_> {
             expected.extend(plain.apply(entry.time, &entry.commands));
             outcomes.extend(busy.apply(entry.time, &entry.commands));
             same_outcomes(list, grouping, &expected, &outcomes)?;
+            let hashes = [&plain, &busy].map(|node| node.machine().applied().running_hash);
+            if hashes[0] != hashes[1] {
+                return Err(format!("running hashes differ after {} outcomes: {hashes:x?}", outcomes.len()));
+            }
             let mut input = Input(entry.upkeep);
             for _ in 0..input.below(3) {
                 upkeep::some(&mut busy, &mut input);
