@@ -147,6 +147,14 @@ impl WriteBatch {
         self.ops.iter().map(|op| self.change_of(op))
     }
 
+    /// The changes in order, each with its key and value as they lie, one behind the other.
+    pub(crate) fn changes_whole(&self) -> impl ExactSizeIterator<Item = (Change<'_>, &[u8])> {
+        self.ops.iter().map(|op| {
+            let value_len = if op.value_len == u32::MAX { 0 } else { op.value_len as usize };
+            (self.change_of(op), &self.bytes[op.key_at..op.key_at + op.key_len as usize + value_len])
+        })
+    }
+
     /// The change of that number, from 0, if there are so many.
     #[inline]
     pub(crate) fn change(&self, number: u32) -> Option<Change<'_>> {

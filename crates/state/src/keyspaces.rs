@@ -39,7 +39,7 @@ pub(crate) const FORM_BLOB_ENDING: u8 = 3;
 pub(crate) const FORM_COLLECTION: u8 = 4;
 pub(crate) const FORM_COLLECTION_ENDING: u8 = 5;
 /// Form and revision.
-const HEAD_LEN: usize = 9;
+pub(crate) const HEAD_LEN: usize = 9;
 
 /// A key's value and when it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -48,15 +48,21 @@ fn steps(hash: u64, words: &[(u64, u64)]) -> u64 {
 #[test]
 fn the_hash_of_a_put_is_what_the_description_says() {
     let key = xxh3_64(b"\x10\0\0\0\x01key");
-    for inline_value_bytes in [0, 100] {
+    let long = [b'v'; 129];
+    for inline_value_bytes in [128, 200] {
         let mut bench = bench(inline_value_bytes);
         let before = hash(&bench);
-        bench.run(7, &[put(b"value")]);
-        let (len, crc) = (5, 0xe1e0_0363 << 32);
+        bench.run(7, &[put(&long)]);
+        let (len, crc) = (129, u64::from(crc_fast::crc32_iscsi(&long)) << 32);
         let after = steps(before, &[(1, 1), (1, 2), (1, 7), (2, 1), (4, key), (5, 1), (5, len | crc)]);
         assert_eq!(hash(&bench), after);
         bench.run(8, &[command(|out| command::encode_delete(out, KEYSPACE, b"key").unwrap())]);
         assert_eq!(hash(&bench), steps(after, &[(1, 1), (1, 3), (1, 8), (2, 2), (7, key)]));
+        let before = hash(&bench);
+        bench.run(9, &[put(b"value")]);
+        let whole = xxh3_64(b"\x10\0\0\0\x01key\0\x03\0\0\0\0\0\0\0value");
+        let short = (8, whole.wrapping_add(8 << 32));
+        assert_eq!(hash(&bench), steps(before, &[(1, 1), (1, 4), (1, 9), (2, 3), short]));
     }
 }
 
@@ -86,8 +92,8 @@ fn the_hash_of_other_outcomes_and_rows_is_what_the_description_says() {
 
 #[test]
 fn records_of_the_node_leave_it_as_it_is() {
-    let mut bench = bench(0);
-    bench.run(2, &[put(b"value")]);
+    let mut bench = bench(128);
+    bench.run(2, &[put(&[b'v'; 129])]);
     let before = hash(&bench);
     let StoredValue::Blob(blob) = bench.machine.get(KEYSPACE, b"key").unwrap().unwrap().value else { panic!("inline") };
     let bytes = bench.log.read(&blob);
@@ -107,7 +113,8 @@ fn where_values_are_stored_and_restarts_do_not_show() {
         let mut records = RecordBatch::new();
         records.push_payload(b"record").unwrap();
         let append = command(|out| command::encode_append(out, StreamId(1), None, &records));
-        for (time, commands) in [vec![put(b"1")], vec![put(b"2"), append.clone(), append], vec![put(b"3"), put(b"4")]]
+        let long = |fill: u8| put(&[fill; 150]);
+        for (time, commands) in [vec![long(1)], vec![put(b"2"), append.clone(), append], vec![long(3), put(b"4")]]
             .into_iter()
             .enumerate()
         {
@@ -118,8 +125,8 @@ fn where_values_are_stored_and_restarts_do_not_show() {
         }
         hash(&bench)
     };
-    let expected = run(0, false);
-    for (inline_value_bytes, restarts) in [(0, true), (100, false), (100, true)] {
+    let expected = run(128, false);
+    for (inline_value_bytes, restarts) in [(128, true), (200, false), (200, true)] {
         assert_eq!(run(inline_value_bytes, restarts), expected);
     }
 }
