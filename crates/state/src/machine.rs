@@ -100,7 +100,9 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineOptions {
     /// Longer values stay in the log, and the state keeps where they are. Raising it costs memory and
-    /// write amplification in the state; lowering it costs a read of the log for more gets.
+    /// write amplification in the state; lowering it costs a read of the log for more gets. At least
+    /// [`MIN_INLINE_VALUE_BYTES`](thalweg_types::limits::MIN_INLINE_VALUE_BYTES), which the engine sees to: the running
+    /// hash counts on it.
     pub inline_value_bytes: usize,
 }
 

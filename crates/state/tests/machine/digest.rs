@@ -1,6 +1,7 @@
 //! The state digest depends on the entries, and on nothing that is this node's own.
 
 use thalweg_state::{
+    backend::Applied,
     digest::{StateDigest, state_digest},
     keyspaces::StoredValue,
     machine::{Machine, MachineOptions, Moved},
@@ -13,8 +14,10 @@ use crate::{
     workload::{Model, Rng, for_seeds},
 };
 
+/// Without the running hash: some of these machines keep shorter values in the log than a node ever does.
 fn digest_of(machine: &Machine) -> StateDigest {
-    state_digest(&*machine.backend().view(), &mut |_| {}).unwrap()
+    let digest = state_digest(&*machine.backend().view(), &mut |_| {}).unwrap();
+    StateDigest { applied: Applied { running_hash: 0, ..digest.applied }, ..digest }
 }
 
 #[test]

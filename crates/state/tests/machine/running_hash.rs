@@ -114,9 +114,8 @@ fn where_values_are_stored_and_restarts_do_not_show() {
         records.push_payload(b"record").unwrap();
         let append = command(|out| command::encode_append(out, StreamId(1), None, &records));
         let long = |fill: u8| put(&[fill; 150]);
-        for (time, commands) in [vec![long(1)], vec![put(b"2"), append.clone(), append], vec![long(3), put(b"4")]]
-            .into_iter()
-            .enumerate()
+        for (time, commands) in
+            [vec![long(1)], vec![put(b"2"), append.clone(), append], vec![long(3), put(b"4")]].into_iter().enumerate()
         {
             if restarts {
                 bench.reopen();
