@@ -312,6 +312,8 @@ fn who_waits_bears_with_a_database_that_fails_for_a_while(node: &mut Node) {
         probe.stumbles.store(0, Ordering::SeqCst);
         assert!(waits.try_recv().is_err());
         if slots == 1 {
+            // It knows how many are before it once it has begun to watch one of them.
+            wait_until(|| probe.watches.load(Ordering::SeqCst) > 0);
             node.pass(5 * SECOND);
             assert!(told(&waits).unwrap_err().contains("1 ahead"));
         } else {
