@@ -129,8 +129,8 @@ pub type VisitKeys<'v> = dyn FnMut(&[u8], &Look) -> ControlFlow<()> + 'v;
 pub trait Read {
     /// The time by which deadlines are judged, in milliseconds since the Unix epoch.
     fn now(&self) -> u64;
-    /// A number to choose by (`RANDOMKEY`, `HRANDFIELD`), another one on each call where that can be. Within an entry of
-    /// the log it comes from the entry and how often it was asked there, so that every node chooses alike.
+    /// A number to choose by (`RANDOMKEY`, `HRANDFIELD`), another one on each call where that can be. In a command of
+    /// the log it comes from a counter of the space, so that every node chooses alike.
     fn seed(&self) -> u64 {
         self.now()
     }

@@ -33,9 +33,9 @@ pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, R
     let max = max.min(MAX_EXPIRED_ROWS);
     let (rows, mut more) = ended_rows(&applying.view(), applying.applied.time, max)?;
     let mut removal = Removal { left: max, keys: 0, revision: None };
-    for (number, row) in rows.iter().enumerate() {
+    for row in &rows {
         if removal.left == 0 {
-            more |= number < rows.len();
+            more = true;
             break;
         }
         removal.left -= 1;
