@@ -100,7 +100,7 @@ impl Classified for OpenError {
             Self::TermWentBack { .. } => "term_went_back",
             Self::Read(_) => "log_read",
             Self::Append(_) => "log_append",
-            Self::Machine(_) => "state_failed",
+            Self::Machine(error) => error.code(),
             Self::Malformed { .. } => "malformed_record",
             Self::NoGroup { .. } => "group_missing",
             Self::NotAlone { .. } => "not_alone",

@@ -25,7 +25,7 @@ use crate::{
     keys,
     keyspaces::{FORM_BLOB, FORM_INLINE, StoredRef, decode_value},
     machine::MachineError,
-    row_kinds::{self, RowKind},
+    row_kinds::{self, Form, RowKind},
     streams::Head,
     versions::{PastKey, VERSION_HEAD_LEN, VersionRow},
 };
@@ -46,39 +46,18 @@ pub enum Standing {
 /// part of a form.
 #[inline]
 pub fn replicated_row(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<Standing, MachineError> {
-    match RowKind::of(key)? {
-        RowKind::Liveness
-        | RowKind::Vote
-        | RowKind::Purged
-        | RowKind::HistoryFloor
-        | RowKind::Verdict
-        | RowKind::Mark
-        | RowKind::IndexEntry => return Ok(Standing::NodeLocal),
-        RowKind::Value => value_form(key, row, out)?,
-        RowKind::Version => version_form(key, row, out)?,
-        RowKind::StreamHead => {
+    match RowKind::of(key)?.sharing().digest {
+        Form::Nothing => return Ok(Standing::NodeLocal),
+        Form::Row => out.extend_from_slice(row),
+        Form::Value => value_form(key, row, out)?,
+        Form::Version => version_form(key, row, out)?,
+        Form::StreamHead => {
             let head = Head::decode(key, row)?;
             if head.is_leftover() {
                 return Ok(Standing::NodeLocal);
             }
             head.encode_replicated(out);
         }
-        RowKind::Meta
-        | RowKind::Keyspace
-        | RowKind::Membership
-        | RowKind::Clear
-        | RowKind::Counts
-        | RowKind::Deadline
-        | RowKind::Lease
-        | RowKind::Attached
-        | RowKind::Producer
-        | RowKind::Consumers
-        | RowKind::Member
-        | RowKind::History
-        | RowKind::VersionTime
-        | RowKind::Part
-        | RowKind::Parcel
-        | RowKind::Trash => out.extend_from_slice(row),
     }
     Ok(Standing::Replicated)
 }

@@ -5,8 +5,8 @@
 //! [`Placed`]). Does not own: reading or writing the rows, or the bytes they point at.
 //!
 //! A row that points into the log travels with the bytes, and its pointer without a place: the place is the
-//! node's, length and checksum are the bytes'. Invariant: each kind of row that a machine writes (see `row_kinds`)
-//! is decided here; a row of an unknown kind is corruption, since nothing says whether it may travel.
+//! node's, length and checksum are the bytes'. Which kinds of rows travel is in the table of `row_kinds`. Invariant: a row
+//! of an unknown kind is corruption, since nothing says whether it may travel.
 
 use std::borrow::Cow;
 
@@ -21,7 +21,7 @@ use crate::{
     keyspaces::{FORM_BLOB, FORM_BLOB_ENDING},
     liveness::{BlobKind, LivenessChanges, LivenessTable},
     machine::{LogId, MachineError},
-    row_kinds::RowKind,
+    row_kinds::{Carried, RowKind},
     streams::index,
     versions::{self, PastKey, VersionRow},
 };
@@ -80,33 +80,12 @@ impl Whose<'_> {
 
 /// Says what a row is.
 pub fn sort<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
-    match RowKind::of(key)? {
-        RowKind::Liveness
-        | RowKind::Membership
-        | RowKind::Vote
-        | RowKind::Purged
-        | RowKind::HistoryFloor
-        | RowKind::Verdict
-        | RowKind::Mark => Ok(Row::Local),
-        RowKind::Meta
-        | RowKind::Keyspace
-        | RowKind::StreamHead
-        | RowKind::Clear
-        | RowKind::Counts
-        | RowKind::Deadline
-        | RowKind::Lease
-        | RowKind::Attached
-        | RowKind::Producer
-        | RowKind::Consumers
-        | RowKind::Member
-        | RowKind::History
-        | RowKind::VersionTime
-        | RowKind::Part
-        | RowKind::Parcel
-        | RowKind::Trash => Ok(Row::Plain),
-        RowKind::Value => sort_value(key, value),
-        RowKind::Version => sort_version(key, value),
-        RowKind::IndexEntry => sort_index(key, value),
+    match RowKind::of(key)?.sharing().snapshot {
+        Carried::Nothing => Ok(Row::Local),
+        Carried::Row => Ok(Row::Plain),
+        Carried::Value => sort_value(key, value),
+        Carried::Version => sort_version(key, value),
+        Carried::IndexEntry => sort_index(key, value),
     }
 }
 

@@ -1,10 +1,11 @@
 //! The kinds of rows in the map.
 //!
-//! Owns: [`RowKind`], which kind of row a key belongs to. Does not own the layout of keys (`keys`), nor what a kind
-//! means to another node (`portable`) or to the state digest (`digest`): both match on the kind exhaustively, so that
-//! a new kind does not compile until each of them has decided.
+//! Owns: [`RowKind`], which kind of row a key belongs to, and [`Sharing`], what snapshots, the state digest and the running
+//! hash take of each kind. Does not own the layout of keys (`keys`), nor how a row is read for those three (`portable`,
+//! `digest`, `machine::running_hash`).
 //!
-//! Invariant: every key that the state machine writes has a kind. A key of no kind is corruption.
+//! Invariants: every key that the state machine writes has a kind; a key of no kind is corruption. The table in
+//! [`RowKind::sharing`] is exhaustive, so a new kind does not compile before it is decided for all three.
 
 use crate::{keys, machine::MachineError};
 
@@ -76,6 +77,40 @@ impl RowKind {
             .ok_or_else(|| MachineError::corrupt("row", key, "it is of a kind that this version doesn't know"))
     }
 
+    /// What snapshots, the state digest and the running hash take of these rows.
+    #[inline]
+    pub(crate) const fn sharing(self) -> Sharing {
+        let (snapshot, digest, running_hash) = match self {
+            Self::Liveness
+            | Self::Membership
+            | Self::Vote
+            | Self::Purged
+            | Self::HistoryFloor
+            | Self::Verdict
+            | Self::Mark => (Carried::Nothing, Form::Nothing, false),
+            Self::IndexEntry => (Carried::IndexEntry, Form::Nothing, false),
+            Self::Meta => (Carried::Row, Form::Row, false),
+            Self::StreamHead => (Carried::Row, Form::StreamHead, false),
+            Self::Value => (Carried::Value, Form::Value, true),
+            Self::Version => (Carried::Version, Form::Version, true),
+            Self::Keyspace
+            | Self::Clear
+            | Self::Counts
+            | Self::Deadline
+            | Self::Lease
+            | Self::Attached
+            | Self::Producer
+            | Self::Consumers
+            | Self::Member
+            | Self::History
+            | Self::VersionTime
+            | Self::Part
+            | Self::Parcel
+            | Self::Trash => (Carried::Row, Form::Row, true),
+        };
+        Sharing { snapshot, digest, running_hash }
+    }
+
     #[inline]
     fn of_tag(tag: u8, rest: &[u8]) -> Option<Self> {
         Some(match tag {
@@ -114,6 +149,48 @@ impl RowKind {
             _ => return None,
         })
     }
+}
+
+/// What a kind of row is to other nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    /// What a snapshot carries of the row.
+    pub(crate) snapshot: Carried,
+    /// The row's form in the state digest.
+    pub(crate) digest: Form,
+    /// Whether puts and deletes of the row are part of the running hash. Left out are rows that follow from outcomes
+    /// (the meta row) and stream heads, of which the fields in memory count instead.
+    pub(crate) running_hash: bool,
+}
+
+/// What a snapshot carries of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carried {
+    /// Nothing: the row is about this node, its log or its group.
+    Nothing,
+    /// The row as it is.
+    Row,
+    /// A value, which may point into the log.
+    Value,
+    /// A version, which may point into the log.
+    Version,
+    /// An index entry, which points into the log unless compaction has left nothing of its batch.
+    IndexEntry,
+}
+
+/// A row's form in the state digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// None: the row is node-local.
+    Nothing,
+    /// The row as it is.
+    Row,
+    /// A value's length and checksum in place of its bytes.
+    Value,
+    /// A version with the form of its value.
+    Version,
+    /// The fields of a stream's head that the space's entries decide.
+    StreamHead,
 }
 
 /// A name for people of the rows that begin with this byte.

@@ -19,6 +19,7 @@ mod repair;
 mod snapshot;
 mod space;
 mod state_digest;
+mod state_version;
 mod truncations;
 mod undercount;
 mod watch_bounds;

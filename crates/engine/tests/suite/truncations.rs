@@ -26,22 +26,22 @@ fn open(disk: &SimDisk, options: Options) -> Database {
 }
 
 /// Writes records as a member of a group would, into a directory that nobody has open.
-struct Writer {
+pub struct Writer {
     log: Log,
     time: SpaceTime,
-    keyspace: KeyspaceId,
+    pub keyspace: KeyspaceId,
     node: NodeId,
 }
 
 impl Writer {
-    fn append(&self, kind: RecordKind, term: u64, index: u64, payload: &[u8]) -> Lsn {
+    pub fn append(&self, kind: RecordKind, term: u64, index: u64, payload: &[u8]) -> Lsn {
         let (space, payload) = (SpaceId::ZERO, [IoSlice::new(payload)]);
         let draft = Draft { space, kind, term: Term(term), index: Index(index), time: self.time, payload: &payload };
         self.log.append(&[draft], Durability::Disk, Purpose::Data).unwrap().first
     }
 
     /// Entries that put a value under the key of each index.
-    fn puts(&self, term: u64, indexes: RangeInclusive<u64>) {
+    pub fn puts(&self, term: u64, indexes: RangeInclusive<u64>) {
         for index in indexes {
             let mut command = Framed::new();
             command.encode(|out| encode_put(out, self.keyspace, &key(index), &value_of(term, index))).unwrap();
@@ -66,7 +66,7 @@ fn key(index: u64) -> Vec<u8> {
 }
 
 /// A new directory with a keyspace, which is entry 1.
-fn founded(disk: &SimDisk, options: &Options) -> Database {
+pub fn founded(disk: &SimDisk, options: &Options) -> Database {
     let db = open(disk, options.clone());
     db.keyspace("k").unwrap();
     assert_eq!(db.stats().applied_index, Index(1));
@@ -74,7 +74,7 @@ fn founded(disk: &SimDisk, options: &Options) -> Database {
 }
 
 /// Closes a directory, and says how to write to its log.
-fn writer(disk: &SimDisk, db: Database) -> Writer {
+pub fn writer(disk: &SimDisk, db: Database) -> Writer {
     let (node, time) = (db.report().node, db.stats().space_time);
     let keyspace = db.find_keyspace("k").unwrap().id();
     db.close().unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::Node;
+use crate::support::{Node, gated};
 
 #[tokio::test]
 async fn a_digest_is_computed_on_request_and_kept() {
@@ -43,4 +43,26 @@ async fn the_version_in_force_is_told_and_not_raised_beyond_what_is_known() {
     node.call("POST", "/v1/state/version", &head, raise(65_536).as_bytes()).await.is(400);
     node.call("POST", "/v1/state/version", &head, b"{\"to\": 1, \"x\": 2}").await.is(400);
     assert_eq!(node.get("/v1/state/version").await.is(200).json(), versions);
+}
+
+#[tokio::test]
+async fn one_digest_at_a_time_is_computed() {
+    let (node, gate) = gated::node().await;
+    gate.set(true);
+    let (mut one, mut other) = (node.connect().await, node.connect().await);
+    for client in [&mut one, &mut other] {
+        client.send("POST", "/v1/state/digest", &[], b"").await;
+    }
+    // The disk does not answer, so whichever came first is still waiting for its entry.
+    let (refused, waiting) = tokio::select! {
+        reply = one.reply("POST") => (reply, &mut other),
+        reply = other.reply("POST") => (reply, &mut one),
+    };
+    gate.set(false);
+    let error = refused.is(503).json();
+    assert_eq!((&error["code"], &error["retry"]), (&json!("digest_busy"), &json!("retry")), "{error}");
+    let computed = waiting.reply("POST").await.is(200).json();
+    assert_eq!(node.get("/v1/state/digest").await.is(200).json(), computed);
+    node.call("POST", "/v1/state/digest", &[], b"").await.is(200);
+    node.stop().await;
 }

@@ -114,7 +114,7 @@ impl RunningHash {
                     self.step(SHORT, xxh3_64(whole).wrapping_add((key.len() as u64) << 32));
                 }
                 Change::Put(key, row) => self.add_put(key, row)?,
-                Change::Delete(key) if is_hashed(RowKind::of(key)?) => self.add(DELETED, key),
+                Change::Delete(key) if RowKind::of(key)?.sharing().running_hash => self.add(DELETED, key),
                 Change::Delete(_) => {}
             }
         }
@@ -123,7 +123,7 @@ impl RunningHash {
 
     #[inline]
     fn add_put(&mut self, key: &[u8], row: &[u8]) -> Result<(), MachineError> {
-        if !is_hashed(RowKind::of(key)?) {
+        if !RowKind::of(key)?.sharing().running_hash {
             return Ok(());
         }
         self.add(KEY, key);
@@ -172,37 +172,3 @@ fn is_short_value(key: &[u8], row: &[u8]) -> bool {
 
 /// Room that was larger is given back.
 const MAX_KEPT_BYTES: usize = 64 * 1024;
-
-/// True for rows whose puts and deletes count. Of a stream's head the fields in memory count instead, see
-/// [`RunningHash::finish`].
-#[inline]
-fn is_hashed(kind: RowKind) -> bool {
-    match kind {
-        RowKind::Value
-        | RowKind::Keyspace
-        | RowKind::Clear
-        | RowKind::Counts
-        | RowKind::Deadline
-        | RowKind::Lease
-        | RowKind::Attached
-        | RowKind::Producer
-        | RowKind::Consumers
-        | RowKind::Member
-        | RowKind::History
-        | RowKind::Version
-        | RowKind::VersionTime
-        | RowKind::Part
-        | RowKind::Parcel
-        | RowKind::Trash => true,
-        RowKind::Meta
-        | RowKind::Membership
-        | RowKind::StreamHead
-        | RowKind::Liveness
-        | RowKind::Vote
-        | RowKind::Purged
-        | RowKind::HistoryFloor
-        | RowKind::Verdict
-        | RowKind::Mark
-        | RowKind::IndexEntry => false,
-    }
-}
