@@ -90,6 +90,10 @@ impl SyncMode {
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 }
 
+/// Allocations that a cleared batch keeps, of its bytes and of its changes each: about what the largest entry takes that
+/// carries no more than it says.
+const MAX_IDLE_BYTES: usize = 8 * 1024 * 1024;
+
 /// A batch of changes that become visible, and survive, together. Keeps its allocations when cleared.
 ///
 /// Keys are unique within a batch only if the caller makes them so: the last op on a key wins.
@@ -172,15 +176,18 @@ impl WriteBatch {
         }
     }
 
-    /// Lets the change of that number put another value, if it puts one of the same length. What has changed the key
-    /// since then would still win.
-    pub(crate) fn put_again(&mut self, number: u32, value: &[u8]) -> bool {
-        let Some(op) = self.ops.get(number as usize).filter(|op| op.value_len as usize == value.len()) else {
-            return false;
-        };
+    /// Overwrites the beginning of the value that the change of that number puts. What has changed the key since then
+    /// would still win. Returns the bytes before; `None` if the change puts no value of so many bytes.
+    pub(crate) fn overwrite(&mut self, number: u32, beginning: &[u8]) -> Option<Box<[u8]>> {
+        let op = self.ops.get(number as usize)?;
+        if op.value_len == u32::MAX || (op.value_len as usize) < beginning.len() {
+            return None;
+        }
         let value_at = op.key_at + op.key_len as usize;
-        self.bytes[value_at..value_at + value.len()].copy_from_slice(value);
-        true
+        let bytes = &mut self.bytes[value_at..value_at + beginning.len()];
+        let before = (&*bytes).into();
+        bytes.copy_from_slice(beginning);
+        Some(before)
     }
 
     /// Takes back all changes but the first so many.
@@ -222,10 +229,12 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// Forgets the changes and keeps the allocations.
+    /// Forgets the changes and keeps the allocations, unless they are unusually large.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ops.clear();
+        self.bytes.shrink_to(MAX_IDLE_BYTES);
+        self.ops.shrink_to(MAX_IDLE_BYTES / size_of::<Op>());
     }
 }
 

@@ -395,6 +395,20 @@ pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
     head
 }
 
+/// What a row of this form begins with once it has another revision and expiry; `None` if it needs another form, because
+/// it ends and did not, or the other way round.
+pub(crate) fn head_in_form(form: u8, revision: Revision, expiry: &Expiry) -> Option<Vec<u8>> {
+    let mut head = value_head(form, revision).to_vec();
+    match (form, *expiry == Expiry::NEVER) {
+        (FORM_INLINE | FORM_BLOB | FORM_COLLECTION, true) => {}
+        (FORM_INLINE_ENDING | FORM_BLOB_ENDING | FORM_COLLECTION_ENDING, false) => {
+            head.extend_from_slice(&expiry.encode());
+        }
+        _ => return None,
+    }
+    Some(head)
+}
+
 /// A value's row, in the form that its place and its end ask for.
 pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef<'_>) -> Vec<u8> {
     let ends = *expiry != Expiry::NEVER;

@@ -17,7 +17,7 @@ use crate::{
         MachineError, consumers,
         entry::{Applying, Refused},
         leases::check_attachable,
-        live::{count_change, live_key},
+        live::{count_change, live_head, live_key},
         producers,
         timed::{PutUntil, put_until, tell_if_passed, touch},
         transaction_scan::{Unchanged, check_unchanged},
@@ -194,21 +194,28 @@ pub(super) fn check_condition(
             }
         };
     }
-    let live = live_key(applying, keyspace, key)?;
-    let actual = live.as_ref().map(|live| live.revision);
-    let holds = match expect {
+    let (actual, holds) = if let Expect::Value(value) = expect {
+        match live_key(applying, keyspace, key)? {
+            Some(live) => (Some(live.revision), applying.value_is(&live, value)?),
+            None => (None, false),
+        }
+    } else {
+        let actual = live_head(applying, keyspace, key)?.map(|live| live.revision);
+        (actual, is_expected(expect, actual))
+    };
+    if holds { Ok(()) } else { Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })) }
+}
+
+/// Whether a key with this revision, or none, is what a condition asks for that does not look at its value.
+fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool {
+    match expect {
         Expect::Absent => actual.is_none(),
         Expect::Present => actual.is_some(),
         Expect::Revision(revision) => actual == Some(revision),
         Expect::Before(revision) => actual.unwrap_or(Revision::ZERO) < revision,
         Expect::After(revision) => actual.is_some_and(|actual| actual > revision),
-        Expect::Value(value) => match &live {
-            Some(live) => applying.value_is(live, value)?,
-            None => false,
-        },
-        Expect::Unchanged(_) | Expect::Any => true,
-    };
-    if holds { Ok(()) } else { Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })) }
+        Expect::Value(_) | Expect::Unchanged(_) | Expect::Any => true,
+    }
 }
 
 #[inline]

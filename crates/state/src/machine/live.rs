@@ -1,6 +1,7 @@
 //! What a key is at the time of the entry being applied: the one place that decides.
 //!
-//! Conditions, transactions, counters and reads within a commit all ask [`live_key`]. It sees what the commands so far
+//! Conditions, transactions, counters and reads within a commit all ask [`live_key`], or [`live_head`] if the value does
+//! not matter. It sees what the commands so far
 //! left of the key, and answers `None` for a key that is not there any more although a row of it is. Whether a row
 //! counts is [`Sight`]'s to say, by which readers outside of an entry decide, too.
 //!
@@ -8,7 +9,7 @@
 
 use bytes::Bytes;
 use thalweg_redis::CollectionId;
-use thalweg_types::KeyspaceId;
+use thalweg_types::{KeyspaceId, Revision};
 
 use crate::{
     counts::{CountChange, Held},
@@ -72,6 +73,32 @@ pub(crate) fn live_key(
     key: &[u8],
 ) -> Result<Option<Stored>, MachineError> {
     let found = applying.row_of(keyspace, key)?;
+    let Some(found) = found.filter(|found| applying.sight(keyspace).shows(key, found.revision)) else {
+        return Ok(None);
+    };
+    Ok(is_live(applying, &found.expiry)?.then_some(found))
+}
+
+/// What a row says of a key beside its value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LiveHead {
+    pub(crate) revision: Revision,
+    pub(crate) expiry: Expiry,
+}
+
+/// As [`live_key`]; nothing of the value is copied, however large it is.
+pub(crate) fn live_head(
+    applying: &Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+) -> Result<Option<LiveHead>, MachineError> {
+    let found = keys::with_data_key(keyspace, key, |full| {
+        let mut found = Ok(None);
+        applying.look(full, &mut |row| {
+            found = decode_value(full, row).map(|row| Some(LiveHead { revision: row.revision, expiry: row.expiry }));
+        })?;
+        found
+    })?;
     let Some(found) = found.filter(|found| applying.sight(keyspace).shows(key, found.revision)) else {
         return Ok(None);
     };

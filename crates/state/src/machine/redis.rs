@@ -29,7 +29,7 @@ use crate::{
     machine::{
         Machine, MachineError,
         entry::{Applying, Refused},
-        live::live_key,
+        live::live_head,
         redis::store::RedisStore,
     },
 };
@@ -107,7 +107,7 @@ fn has_changed(applying: &Applying<'_>, batch: &RedisBatch<'_>) -> Result<bool, 
 }
 
 fn version_of(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<u64, MachineError> {
-    Ok(live_key(applying, keyspace, key)?.map_or(0, |live| live.revision.0))
+    Ok(live_head(applying, keyspace, key)?.map_or(0, |live| live.revision.0))
 }
 
 /// What stopped a command, as it was before it went through the trait.

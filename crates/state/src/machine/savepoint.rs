@@ -20,7 +20,10 @@ use crate::{
     counts::Counts,
     history::VerdictSavepoint,
     liveness::Liveness,
-    machine::entry::{Applier, Applying},
+    machine::{
+        entry::{Applier, Applying},
+        staged::Overwritten,
+    },
 };
 
 /// What was there before a change.
@@ -32,8 +35,8 @@ pub(crate) enum Undo {
     Liveness(Generation, Option<Liveness>),
     /// What the record made of a deleted prefix.
     Clear((KeyspaceId, Vec<u8>), Option<Option<Clear>>),
-    /// The value of a change of the batch that was overwritten in place.
-    InPlace(u32, Box<[u8]>),
+    /// A change of the batch that was overwritten in place.
+    InPlace(Overwritten),
 }
 
 /// What to put back, the newest change last.
@@ -41,6 +44,8 @@ pub(crate) enum Undo {
 pub(crate) struct UndoList {
     /// Whether there is a savepoint to go back to.
     is_kept: bool,
+    /// Changes of the batch at the savepoint.
+    staged: usize,
     changes: Vec<Undo>,
 }
 
@@ -66,7 +71,7 @@ impl Applying<'_> {
     pub(crate) fn savepoint(&mut self) -> Savepoint {
         let Applier { staged, undo, verdict, meta, clears, .. } = &mut *self.applier;
         debug_assert!(!undo.is_kept, "savepoints do not nest");
-        undo.is_kept = true;
+        (undo.is_kept, undo.staged) = (true, staged.len());
         Savepoint { changes: staged.len(), told: verdict.savepoint(), meta: *meta, clears: clears.clone() }
     }
 
@@ -85,7 +90,7 @@ impl Applying<'_> {
                 Undo::Liveness(generation, before) => liveness.restore(generation, before),
                 Undo::Clear(key, Some(before)) => drop(pending.clears.insert(key, before)),
                 Undo::Clear(key, None) => drop(pending.clears.remove(&key)),
-                Undo::InPlace(number, before) => staged.restore(number, &before),
+                Undo::InPlace(overwritten) => staged.restore(&overwritten),
             }
         }
         staged.truncate(to.changes);
@@ -101,6 +106,15 @@ impl Applying<'_> {
         if self.applier.undo.is_kept {
             let before = before(self.applier);
             self.applier.undo.changes.push(before);
+        }
+    }
+
+    /// After a change of the batch was overwritten. One that was made after the savepoint goes as a whole.
+    #[inline]
+    pub(crate) fn note_overwritten(&mut self, overwritten: Overwritten) {
+        let undo = &mut self.applier.undo;
+        if undo.is_kept && (overwritten.number as usize) < undo.staged {
+            undo.changes.push(Undo::InPlace(overwritten));
         }
     }
 

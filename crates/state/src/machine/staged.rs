@@ -57,6 +57,14 @@ pub(crate) struct Staged {
     spare: Mutex<Index>,
 }
 
+/// The beginning of a value that a change of the batch put, before something else was written in its place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Overwritten {
+    /// The number of the change.
+    pub(crate) number: u32,
+    before: Box<[u8]>,
+}
+
 /// Finds the last change of a key.
 #[derive(Debug, Default)]
 struct Index {
@@ -156,22 +164,42 @@ impl Staged {
         }
     }
 
-    /// Puts a value in the place of the last change of its key, if that is a put of as many bytes: commands that add
-    /// to one stream change its row again and again. Both rows have the same form, so it does not depend on where the
-    /// value of the key is stored. Returns the number of the change and the value before.
-    pub(crate) fn put_in_place(&mut self, key: &[u8], value: &[u8]) -> Option<(u32, Box<[u8]>)> {
-        let number = self.index()?.find(&self.batch, key)?;
-        let Some(Change::Put(_, before)) = self.batch.change(number) else { return None };
-        if before.first() != value.first() {
+    /// Puts a value in the place of the last change of its key, if that is a put of as many bytes in the same form:
+    /// commands that add to one stream change its row again and again. Whether it is does not depend on where a node
+    /// stores the value of the key.
+    pub(crate) fn put_in_place(&mut self, key: &[u8], value: &[u8]) -> Option<Overwritten> {
+        let (number, before) = self.last_put(key)?;
+        if before.len() != value.len() || before.first() != value.first() {
             return None;
         }
-        let before = before.into();
-        self.batch.put_again(number, value).then_some((number, before))
+        self.overwrite(number, value)
     }
 
-    /// Takes back what [`put_in_place`](Self::put_in_place) did.
-    pub(crate) fn restore(&mut self, number: u32, value: &[u8]) {
-        self.batch.put_again(number, value);
+    /// Overwrites the beginning of the value that the last change of the key puts. `make` makes the new beginning, given
+    /// the value's first byte; where it makes none nothing happens.
+    pub(crate) fn put_beginning(
+        &mut self,
+        key: &[u8],
+        make: impl FnOnce(u8) -> Option<Vec<u8>>,
+    ) -> Option<Overwritten> {
+        let (number, before) = self.last_put(key)?;
+        let beginning = make(*before.first()?)?;
+        self.overwrite(number, &beginning)
+    }
+
+    fn last_put(&self, key: &[u8]) -> Option<(u32, &[u8])> {
+        let number = self.index()?.find(&self.batch, key)?;
+        Some((number, self.value(number)?))
+    }
+
+    fn overwrite(&mut self, number: u32, beginning: &[u8]) -> Option<Overwritten> {
+        let before = self.batch.overwrite(number, beginning)?;
+        Some(Overwritten { number, before })
+    }
+
+    /// Puts back what was overwritten.
+    pub(crate) fn restore(&mut self, overwritten: &Overwritten) {
+        self.batch.overwrite(overwritten.number, &overwritten.before);
     }
 
     /// What the record made of a key: `None` if it did not change it, nothing if it removed it.
@@ -410,12 +438,19 @@ mod tests {
         assert_eq!(staged.put_in_place(b"\x10a", b"123"), None);
         assert_eq!(staged.put_in_place(b"\x10a", b"22"), None, "another form");
         assert_eq!(staged.put_in_place(b"\x10b", b"12"), None);
-        let (number, before) = staged.put_in_place(b"\x10a", b"14").unwrap();
-        assert_eq!((staged.get(b"\x10a"), &*before), (Some(Some(b"14".as_slice())), b"12".as_slice()));
-        staged.restore(number, &before);
+        let before = staged.put_in_place(b"\x10a", b"14").unwrap();
+        assert_eq!((staged.get(b"\x10a"), &*before.before), (Some(Some(b"14".as_slice())), b"12".as_slice()));
+        staged.restore(&before);
         assert_eq!(staged.get(b"\x10a"), Some(Some(b"12".as_slice())));
         staged.delete(&[b"\x10a"]);
         assert_eq!(staged.put_in_place(b"\x10a", b"14"), None);
+        put(&mut staged, b"\x10a", b"1234");
+        assert_eq!(staged.put_beginning(b"\x10a", |_| None), None);
+        assert_eq!(staged.put_beginning(b"\x10a", |_| Some(b"12345".to_vec())), None, "longer than the value");
+        let before = staged.put_beginning(b"\x10a", |first| Some(vec![first, b'x'])).unwrap();
+        assert_eq!((staged.get(b"\x10a"), before.number), (Some(Some(b"1x34".as_slice())), 2));
+        staged.restore(&before);
+        assert_eq!(staged.get(b"\x10a"), Some(Some(b"1234".as_slice())));
     }
 
     /// Random changes, rollbacks and reads beside a map.

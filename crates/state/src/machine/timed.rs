@@ -10,15 +10,14 @@ use crate::{
     expiry::{Expiry, deadline_prefix},
     history::KeyChange,
     keys,
-    keyspaces::{Stored, StoredRef, decode_value, encode_value},
+    keyspaces::{StoredRef, decode_value, encode_value, head_in_form},
     liveness::BlobKind,
     machine::{
         MachineError,
         commit::{blob_at, note_replaced},
         entry::Applying,
         leases::deadline_after,
-        live::live_key,
-        savepoint::Undo,
+        live::live_head,
     },
     versions::Ending,
 };
@@ -69,7 +68,7 @@ pub(crate) fn end_of_put(
     deadline: Deadline,
     lease: Option<LeaseId>,
 ) -> Result<Option<Expiry>, MachineError> {
-    let live = if deadline.reads() { live_key(applying, keyspace, key)? } else { None };
+    let live = if deadline.reads() { live_head(applying, keyspace, key)? } else { None };
     let expiry = match live {
         Some(live) => Expiry { lease: lease.or(live.expiry.lease), ..live.expiry },
         None => Expiry { deadline: resolve(applying, keyspace, deadline), lease },
@@ -121,8 +120,8 @@ pub(crate) fn touch(
 /// What a touch changes.
 #[derive(Debug)]
 pub(crate) struct Touched {
-    /// The key before it.
-    live: Stored,
+    /// The key's revision, which stays.
+    revision: Revision,
     /// When it ends with it; `None`: it has ended already.
     expiry: Option<Expiry>,
 }
@@ -134,13 +133,13 @@ pub(crate) fn plan_touch(
     key: &[u8],
     deadline: Deadline,
 ) -> Result<Option<Option<Touched>>, MachineError> {
-    let Some(live) = live_key(applying, keyspace, key)? else { return Ok(None) };
+    let Some(live) = live_head(applying, keyspace, key)? else { return Ok(None) };
     if deadline == Deadline::Keep {
         return Ok(Some(None));
     }
     let expiry = Expiry { deadline: resolve(applying, keyspace, deadline), ..live.expiry };
     let expiry = (!has_passed(applying, &expiry)).then_some(expiry);
-    Ok(Some(Some(Touched { live, expiry })))
+    Ok(Some(Some(Touched { revision: live.revision, expiry })))
 }
 
 /// Does it.
@@ -151,15 +150,13 @@ pub(crate) fn store_touched(
     touched: &Touched,
     revision: Revision,
 ) -> Result<(), MachineError> {
-    let Touched { live, expiry } = touched;
-    let Some(expiry) = expiry else {
+    let Some(expiry) = &touched.expiry else {
         note_replaced(applying, keyspace, key, None, revision, Ending::Expired)?;
         applying.changed(&KeyChange::Expire { keyspace, key }, None);
         return remove(applying, keyspace, key);
     };
     replace_rows(applying, keyspace, key, expiry)?;
-    rewrite_value(applying, keyspace, key, live.revision, expiry, live.value.as_ref());
-    Ok(())
+    rewrite_value(applying, keyspace, key, touched.revision, expiry, None)
 }
 
 /// The deadline that is meant, in space time.
@@ -231,26 +228,26 @@ pub(crate) fn write_value(
     applying.applier.staged.put(&[&keys::data_prefix(keyspace), key], &[&encode_value(revision, expiry, value)]);
 }
 
-/// As [`write_value`], for a value that the key has already. A large one that the same entry wrote before is written in
-/// its place: a value that is touched again and again must not fill the batch with its copies. How long a value is does
-/// not depend on where it is stored, so every node has as many changes.
+/// As [`write_value`], for a value that the key has already; callers that have it at hand give it. If the same entry wrote
+/// the value's row before, in the same form, the row's beginning is overwritten: a value that is touched again and again
+/// must not fill the batch with its copies. The form says whether the value ends, on every node alike, so every node has
+/// as many changes.
 pub(crate) fn rewrite_value(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
     key: &[u8],
     revision: Revision,
     expiry: &Expiry,
-    value: StoredRef<'_>,
-) {
-    if value.value_len() < IN_PLACE_BYTES {
-        return write_value(applying, keyspace, key, revision, expiry, value);
-    }
+    value: Option<StoredRef<'_>>,
+) -> Result<(), MachineError> {
     let full = [&keys::data_prefix(keyspace), key].concat();
-    let row = encode_value(revision, expiry, value);
-    match applying.applier.staged.put_in_place(&full, &row) {
-        Some((change, before)) => applying.note_undo(|_| Undo::InPlace(change, before)),
-        None => applying.applier.staged.put(&[&full], &[&row]),
+    let overwritten = applying.applier.staged.put_beginning(&full, |form| head_in_form(form, revision, expiry));
+    if let Some(overwritten) = overwritten {
+        applying.note_overwritten(overwritten);
+    } else if let Some(value) = value {
+        write_value(applying, keyspace, key, revision, expiry, value);
+    } else if let Some(stored) = applying.row_of(keyspace, key)? {
+        write_value(applying, keyspace, key, revision, expiry, stored.value.as_ref());
     }
+    Ok(())
 }
-
-const IN_PLACE_BYTES: usize = 4 * 1024;

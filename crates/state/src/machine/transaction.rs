@@ -26,7 +26,7 @@ use crate::{
         consumers,
         entry::{Applying, Refused},
         leases::check_attachable,
-        live::live_key,
+        live::{live_head, live_key},
         timed::{end_of_put, plan_touch, put_ending, store_touched},
         transaction_scan,
     },
@@ -139,7 +139,7 @@ impl Run {
             }
             Write::Delete { keyspace, key } => {
                 check_key(applying, keyspace, key)?;
-                let existed = live_key(applying, keyspace, key)?.is_some();
+                let existed = live_head(applying, keyspace, key)?.is_some();
                 commit::delete_counted(applying, keyspace, key, revision)?;
                 self.writes = true;
                 OperationResult::Deleted { existed }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use thalweg_state::machine::MachineOptions;
 use thalweg_types::{
     KeyspaceId, SpaceTime,
-    command::{self, CommitBuilder, Deadline, KeyspaceConfig, Outcome, RedisBuilder},
+    command::{self, CommitBuilder, Deadline, KeyspaceConfig, Outcome, RedisBuilder, TransactionBuilder},
     limits::MAX_VALUE_BYTES,
 };
 
@@ -13,18 +13,38 @@ use crate::support::{Bench, command};
 
 const KS: KeyspaceId = KeyspaceId(1);
 
-#[test]
-fn a_large_value_that_an_entry_touches_again_and_again_is_in_its_batch_once() {
+/// A machine in whose state lies a value as large as they may be.
+fn with_a_large_value() -> Bench {
     let mut bench = Bench::new(MachineOptions::default());
     let config = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
     let mut large = RedisBuilder::new(KS);
     large.push(&[b"setrange", b"k", (MAX_VALUE_BYTES - 8).to_string().as_bytes(), b"x"]).unwrap();
     bench.run(1, &[command(|out| command::encode_create_keyspace(out, "k", &config).unwrap()), large.finish()]);
-    let touch = |at: u64| {
-        let mut commit = CommitBuilder::new();
-        commit.touch(KS, b"k", Deadline::At(SpaceTime(1_000_000 + at))).unwrap();
-        command(|out| commit.encode(out))
-    };
+    bench
+}
+
+fn touch(at: u64) -> Vec<u8> {
+    let mut commit = CommitBuilder::new();
+    commit.touch(KS, b"k", Deadline::At(SpaceTime(1_000_000 + at))).unwrap();
+    command(|out| commit.encode(out))
+}
+
+fn deadline(bench: &Bench) -> Option<SpaceTime> {
+    let stored = bench.machine.get(KS, b"k").unwrap().unwrap();
+    assert_eq!(stored.value.as_ref().value_len(), MAX_VALUE_BYTES - 7);
+    stored.expiry.deadline
+}
+
+/// The most memory that this process has had, in bytes.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn a_large_value_that_an_entry_touches_again_and_again_is_in_its_batch_once() {
+    let mut bench = with_a_large_value();
     let touches: Vec<_> = (0..40).map(touch).collect();
     let before = bench.backend.changes.load(Ordering::Relaxed);
     let outcomes = bench.run(2, &touches);
@@ -32,7 +52,35 @@ fn a_large_value_that_an_entry_touches_again_and_again_is_in_its_batch_once() {
     // Each touch moves the row of the deadline; the row of the value is there once, with what an entry always writes.
     assert!(changes < 2 * 40 + 10, "{changes}");
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{:?}", outcomes.first());
-    let stored = bench.machine.get(KS, b"k").unwrap().unwrap();
-    assert_eq!(stored.expiry.deadline, Some(SpaceTime(1_000_039)));
-    assert_eq!(stored.value.as_ref().value_len(), MAX_VALUE_BYTES - 7);
+    assert_eq!(deadline(&bench), Some(SpaceTime(1_000_039)));
+}
+
+#[test]
+fn a_transaction_keeps_no_copies_of_a_large_value_that_it_touches() {
+    let mut bench = with_a_large_value();
+    let mut transaction = TransactionBuilder::new();
+    for at in 0..400 {
+        transaction.then().touch(KS, b"k", Deadline::At(SpaceTime(2_000_000 + at))).unwrap();
+    }
+    // The touch before it is in the batch when the transaction begins.
+    let before = peak_memory();
+    let outcomes = bench.run(2, &[touch(0), command(|out| transaction.encode(out).unwrap())]);
+    assert!(matches!(outcomes[1], Outcome::Transacted(_)), "{:?}", outcomes[1]);
+    assert_eq!(deadline(&bench), Some(SpaceTime(2_000_399)));
+    let grown = peak_memory() - before;
+    assert!(grown < 1 << 30, "{grown} bytes more for 400 touches");
+}
+
+#[test]
+fn touches_in_place_are_taken_back_with_their_transaction() {
+    let mut bench = with_a_large_value();
+    let mut transaction = TransactionBuilder::new();
+    for at in 0..3 {
+        transaction.then().touch(KS, b"k", Deadline::At(SpaceTime(2_000_000 + at))).unwrap();
+    }
+    // It holds no number.
+    transaction.then().add(KS, b"k", 1).unwrap();
+    let outcomes = bench.run(2, &[touch(5), command(|out| transaction.encode(out).unwrap())]);
+    assert!(matches!(outcomes[1], Outcome::OperationFailed { .. }), "{:?}", outcomes[1]);
+    assert_eq!(deadline(&bench), Some(SpaceTime(1_000_005)));
 }

@@ -20,7 +20,6 @@ use crate::{
         entry::Applying,
         live::{change_of_row, replaced},
         redis::store::{NewRow, RedisStore, Shows},
-        savepoint::Undo,
         timed::{rewrite_value, write_value},
     },
 };
@@ -91,8 +90,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
     ) -> Result<(), MachineError> {
         self.writes = true;
         replace_ends(self.applying, self.keyspace, key, &before.expiry, expiry)?;
-        rewrite_value(self.applying, self.keyspace, key, revision, expiry, before.value.as_ref());
-        Ok(())
+        rewrite_value(self.applying, self.keyspace, key, revision, expiry, Some(before.value.as_ref()))
     }
 
     fn put_argument(
@@ -145,7 +143,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
     fn put_in_place(&mut self, key: &[u8], row: &[u8]) {
         let full = [&data_prefix(self.keyspace), key].concat();
         match self.applying.applier.staged.put_in_place(&full, row) {
-            Some((change, before)) => self.applying.note_undo(|_| Undo::InPlace(change, before)),
+            Some(overwritten) => self.applying.note_overwritten(overwritten),
             None => self.applying.applier.staged.put(&[&full], &[row]),
         }
     }
