@@ -31,9 +31,20 @@ pub(crate) struct Pending {
     pub(crate) purpose: Purpose,
     /// Nobody waits at level `none`.
     pub(crate) slot: Option<Arc<Slot>>,
+    /// See [`max_redis_bytes`]; once it has been asked for.
+    redis_bytes: Option<usize>,
 }
 
 impl Pending {
+    pub(crate) fn new(command: Framed, level: Durability, purpose: Purpose, slot: Option<Arc<Slot>>) -> Self {
+        Self { command, level, purpose, slot, redis_bytes: None }
+    }
+
+    /// What it can read and write as a Redis command. Goes through its bytes the first time.
+    fn redis_bytes(&mut self) -> usize {
+        *self.redis_bytes.get_or_insert_with(|| max_redis_bytes(self.command.bytes().get(4..).unwrap_or_default()))
+    }
+
     /// Tells whoever waits, if anybody does.
     pub(crate) fn answer(&mut self, answer: Answer) {
         if let Some(slot) = self.slot.take() {
@@ -84,7 +95,11 @@ impl Queue {
         Self { inner: Mutex::default(), room: Condvar::new(), max_bytes, len: AtomicUsize::new(0) }
     }
 
-    pub(crate) fn push(&self, pending: Pending, when_full: WhenFull) -> Result<(), ProposeError> {
+    pub(crate) fn push(&self, mut pending: Pending, when_full: WhenFull) -> Result<(), ProposeError> {
+        // A command that will be alone in its entry need not be looked at; all others are looked at before the lock.
+        if !self.is_empty() {
+            pending.redis_bytes();
+        }
         let bytes = pending.command.bytes().len();
         let mut inner = self.lock();
         while !inner.closed && !inner.pending.is_empty() && inner.bytes + bytes > self.max_bytes {
@@ -111,9 +126,9 @@ impl Queue {
         let mut inner = self.lock();
         let (mut bytes, mut redis_bytes) = (0, 0);
         let is_alone = inner.pending.len() == 1;
-        while let Some(next) = inner.pending.front() {
+        while let Some(next) = inner.pending.front_mut() {
             if !is_alone {
-                redis_bytes += max_redis_bytes(next.command.bytes().get(4..).unwrap_or_default());
+                redis_bytes += next.redis_bytes();
             }
             let fits = into.len() < MAX_ENTRY_COMMANDS
                 && bytes + next.command.bytes().len() <= MAX_ENTRY_BYTES
@@ -169,7 +184,7 @@ mod tests {
     fn pending(value_bytes: usize) -> Pending {
         let mut command = Framed::new();
         command.encode(|out| encode_put(out, KeyspaceId(1), b"k", &vec![0; value_bytes])).unwrap();
-        Pending { command, level: Durability::Os, purpose: Purpose::Data, slot: None }
+        Pending::new(command, Durability::Os, Purpose::Data, None)
     }
 
     /// How many commands each entry of these has.
@@ -206,7 +221,7 @@ mod tests {
                 Ok::<_, CommandError>(())
             });
             copied.unwrap();
-            Pending { command, level: Durability::Os, purpose: Purpose::Data, slot: None }
+            Pending::new(command, Durability::Os, Purpose::Data, None)
         };
         let first_entry = |name: &[u8]| {
             let queue = Queue::new(usize::MAX);

@@ -222,7 +222,7 @@ impl Solo {
         }
         let shared = &*self.shared;
         let slot = Slot::for_this_thread();
-        let pending = Pending { command: command.clone(), level, purpose, slot: Some(slot.clone()) };
+        let pending = Pending::new(command.clone(), level, purpose, Some(slot.clone()));
         shared.queue.push(pending, WhenFull::Wait)?;
         loop {
             if let Some(answer) = slot.take() {
@@ -272,7 +272,7 @@ impl Solo {
             slot.complete(shared.commit_one(&mut role, command.bytes(), level, purpose));
             return Ok(Proposal(slot));
         }
-        let pending = Pending { command, level, purpose, slot: Some(slot.clone()) };
+        let pending = Pending::new(command, level, purpose, Some(slot.clone()));
         self.shared.queue.push(pending, WhenFull::Refuse)?;
         if wake == Wake::Now {
             self.wake_committer();
@@ -306,7 +306,7 @@ impl Solo {
         wake: Wake,
     ) -> Result<Committed, ProposeError> {
         self.shared.check()?;
-        self.shared.queue.push(Pending { command, level: Durability::None, purpose, slot: None }, when_full)?;
+        self.shared.queue.push(Pending::new(command, Durability::None, purpose, None), when_full)?;
         if wake == Wake::Now {
             self.wake_committer();
         }

@@ -63,6 +63,7 @@ mod operations;
 mod outcome;
 mod outcome_bytes;
 mod redis;
+mod redis_bounds;
 mod stream_config;
 mod time;
 mod transaction;
@@ -81,7 +82,8 @@ pub use keyspace_config::{KeyspaceConfig, KeyspaceHistory};
 pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::{Operations, ScanOperation};
 pub use outcome::{AppendedAt, Outcome};
-pub use redis::{RedisBatch, RedisBuilder, RedisCommands, max_redis_bytes, offset_within};
+pub use redis::{RedisBatch, RedisBuilder, RedisCommands, offset_within};
+pub use redis_bounds::max_redis_bytes;
 pub use stream_config::{Compaction, StreamConfig, StreamLimit};
 pub use time::{
     Deadline, StaleRows, TimeCommand, encode_expire, encode_forget_rows, encode_grant_lease, encode_keep_lease,

@@ -231,8 +231,8 @@ pub const MAX_REDIS_READ_BYTES: usize = 2 * MAX_REDIS_REPLY_BYTES;
 /// Bytes that the Redis commands of one command of the log compute and write together, beside those that came with it:
 /// commands above it are refused.
 pub const MAX_REDIS_WRITTEN_BYTES: usize = 128 * 1024 * 1024;
-/// Most bytes that the Redis commands of one entry of the log may read and write together, by what their names say that
-/// they can. More commands go into the next entry, so what a client may do does not depend on what others do.
+/// Most bytes that the Redis commands of one entry of the log may read and write together, by what their names and
+/// arguments say that they can. More commands go into the next entry, so what a client may do does not depend on what others do.
 pub const MAX_REDIS_ENTRY_BYTES: usize = 4 * MAX_REDIS_READ_BYTES;
 /// Entries of a Redis stream that one command trims, or delivers to a consumer group, at most. More: the rest goes, or is
 /// delivered, with a later command. Pending entries that one command looks at, or a consumer takes along when it is

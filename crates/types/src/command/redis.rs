@@ -15,14 +15,11 @@
 use crate::{
     command::{CommandError, REDIS, Write},
     ids::KeyspaceId,
-    limits::{
-        MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_READ_BYTES, MAX_REDIS_WATCHED_KEYS, MAX_REDIS_WRITTEN_BYTES,
-        MAX_VALUE_BYTES,
-    },
+    limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS},
     record::{Malformed, Reader, put_u32},
 };
 
-const HEAD_BYTES: usize = 13;
+pub(super) const HEAD_BYTES: usize = 13;
 
 /// Builds the command, as its parts come in: in one buffer, so that what is pushed is copied once.
 #[derive(Clone, Debug)]
@@ -208,90 +205,6 @@ impl<'a> RedisBatch<'a> {
     }
 }
 
-/// Most bytes that a command of the log can read and write besides its own: what bounds how many of them share an
-/// entry. 0 for commands that are none of Redis's, and for bytes that do not decode.
-#[must_use]
-pub fn max_redis_bytes(command: &[u8]) -> usize {
-    if command.first() != Some(&REDIS) {
-        return 0;
-    }
-    sum_of_bounds(command).unwrap_or(0).min(MAX_REDIS_READ_BYTES + MAX_REDIS_WRITTEN_BYTES)
-}
-
-fn sum_of_bounds(command: &[u8]) -> Result<usize, Malformed> {
-    let mut reader = Reader::at(command, HEAD_BYTES - 8);
-    let (watched, commands) = (reader.u32("watched key count")?, reader.u32("command count")?);
-    for _ in 0..watched {
-        argument(&mut reader)?;
-        reader.u64("version")?;
-    }
-    let mut bytes: usize = 0;
-    for _ in 0..commands {
-        let count = reader.u32("argument count")?;
-        let name = argument(&mut reader)?;
-        let mut bound = bound_of(name);
-        for _ in 1..count {
-            let option = argument(&mut reader)?;
-            if bound == 0 && READING_OPTIONS.iter().any(|reading| option.eq_ignore_ascii_case(reading)) {
-                bound = MAX_REDIS_READ_BYTES;
-            }
-        }
-        bytes = bytes.saturating_add(bound);
-    }
-    Ok(bytes)
-}
-
-/// Commands that read and write little besides their own bytes, unless an option says more.
-const SMALL: [&[u8]; 31] = [
-    b"set",
-    b"setex",
-    b"psetex",
-    b"setnx",
-    b"mset",
-    b"msetnx",
-    b"incr",
-    b"decr",
-    b"incrby",
-    b"decrby",
-    b"incrbyfloat",
-    b"del",
-    b"unlink",
-    b"exists",
-    b"touch",
-    b"ttl",
-    b"pttl",
-    b"type",
-    b"strlen",
-    b"hset",
-    b"hsetnx",
-    b"hmset",
-    b"hdel",
-    b"hlen",
-    b"hexists",
-    b"hincrby",
-    b"hincrbyfloat",
-    b"xadd",
-    b"xlen",
-    b"ping",
-    b"select",
-];
-/// Commands that read one value, or write its row anew.
-const ONE_VALUE: [&[u8]; 10] =
-    [b"get", b"getdel", b"getex", b"getset", b"hget", b"expire", b"pexpire", b"expireat", b"pexpireat", b"persist"];
-/// Options by which one of the small commands reads a value, or trims a stream.
-const READING_OPTIONS: [&[u8]; 3] = [b"get", b"maxlen", b"minid"];
-
-fn bound_of(name: &[u8]) -> usize {
-    let is_in = |names: &[&[u8]]| names.iter().any(|one| one.len() == name.len() && name.eq_ignore_ascii_case(one));
-    if is_in(&SMALL) {
-        0
-    } else if is_in(&ONE_VALUE) {
-        MAX_VALUE_BYTES
-    } else {
-        MAX_REDIS_READ_BYTES
-    }
-}
-
 /// Where in `whole` a part of it begins; `None` if it is no part of it.
 #[must_use]
 pub fn offset_within(whole: &[u8], part: &[u8]) -> Option<usize> {
@@ -299,7 +212,7 @@ pub fn offset_within(whole: &[u8], part: &[u8]) -> Option<usize> {
     (offset + part.len() <= whole.len()).then_some(offset)
 }
 
-fn argument<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+pub(super) fn argument<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
     let len = reader.u32("argument length")? as usize;
     reader.take(len, "argument")
 }
@@ -362,26 +275,6 @@ mod tests {
             Command::Redis(batch) => Ok(batch),
             other => panic!("not Redis commands: {other:?}"),
         }
-    }
-
-    #[test]
-    fn what_commands_can_read_and_write_is_bounded_by_their_names() {
-        let bound = |commands: &[&[&[u8]]]| {
-            let mut builder = RedisBuilder::new(KeyspaceId(1));
-            builder.watch(b"watched", 7).unwrap();
-            commands.iter().for_each(|args| _ = builder.push(args).unwrap());
-            max_redis_bytes(&builder.finish())
-        };
-        assert_eq!(
-            bound(&[&[b"SET", b"k", b"v"], &[b"hset", b"h", b"f", b"v"], &[b"XADD", b"s", b"*", b"f", b"v"]]),
-            0
-        );
-        assert_eq!(bound(&[&[b"SET", b"k", b"v"], &[b"Get", b"k"], &[b"get", b"k"]]), 2 * MAX_VALUE_BYTES);
-        assert_eq!(bound(&[&[b"SET", b"k", b"v", b"get"]]), MAX_REDIS_READ_BYTES);
-        assert_eq!(bound(&[&[b"XADD", b"s", b"MAXLEN", b"1", b"*", b"f", b"v"]]), MAX_REDIS_READ_BYTES);
-        let most = MAX_REDIS_READ_BYTES + MAX_REDIS_WRITTEN_BYTES;
-        assert_eq!(bound(&[&[b"KEYS", b"*"], &[b"APPEND", b"k", b"v"], &[b"COPY", b"k", b"l"]]), most);
-        assert_eq!((max_redis_bytes(b""), max_redis_bytes(b"\x40\0"), max_redis_bytes(b"\x01\0\0\0")), (0, 0, 0));
     }
 
     #[test]

@@ -1,0 +1,205 @@
+//! How much a Redis command in the log can make the state machine read and write besides its own bytes.
+//!
+//! Owns: an upper bound that is computed from the bytes alone ([`max_redis_bytes`]). Whoever makes entries of the log goes
+//! by it, so that an entry of many commands does not hold gigabytes of replies and rows. Does not own what a command may
+//! do: that is bounded when it is carried out, whatever shares its entry.
+
+use crate::{
+    command::{
+        REDIS,
+        redis::{HEAD_BYTES, argument},
+        versions::unwrap,
+    },
+    limits::{MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES, MAX_VALUE_BYTES},
+    record::{Malformed, Reader},
+};
+
+/// Most bytes that a command of the log can read and write besides its own. 0 for commands that are none of Redis's, and
+/// for bytes that do not decode.
+#[must_use]
+pub fn max_redis_bytes(command: &[u8]) -> usize {
+    let command = unwrap(command).bytes;
+    if command.first() != Some(&REDIS) {
+        return 0;
+    }
+    sum_of_bounds(command).unwrap_or(0).min(MAX_REDIS_READ_BYTES + MAX_REDIS_WRITTEN_BYTES)
+}
+
+fn sum_of_bounds(command: &[u8]) -> Result<usize, Malformed> {
+    let mut reader = Reader::at(command, HEAD_BYTES - 8);
+    let (watched, commands) = (reader.u32("watched key count")?, reader.u32("command count")?);
+    for _ in 0..watched {
+        argument(&mut reader)?;
+        reader.u64("version")?;
+    }
+    let mut bytes: usize = 0;
+    for _ in 0..commands {
+        let arguments = reader.u32("argument count")?.saturating_sub(1);
+        let bound = Bound::of(argument(&mut reader)?);
+        bytes = bytes.saturating_add(bound.bytes(&mut reader, arguments)?);
+    }
+    Ok(bytes)
+}
+
+/// What decides how much a command can read and write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    /// Its name: so many values as large as they may be.
+    Values(usize),
+    /// The number of its arguments: each may ask for a value.
+    Arguments,
+    /// The option `COUNT` behind so many arguments: it reads at most so many values of each stream that it names behind
+    /// `STREAMS`, or of the one key, and any number without the option.
+    CountBehind(u32),
+    /// Whether it has one of these options behind its first two arguments: with it a value, without it nothing.
+    Options(&'static [&'static [u8]]),
+    /// Nothing but the bound of all commands.
+    Any,
+}
+
+/// Longest name of a command with a bound of its own.
+const MAX_NAME_BYTES: usize = 16;
+
+impl Bound {
+    fn of(name: &[u8]) -> Self {
+        let mut lower = [0; MAX_NAME_BYTES];
+        let Some(lower) = lower.get_mut(..name.len()) else { return Self::Any };
+        lower.copy_from_slice(name);
+        lower.make_ascii_lowercase();
+        match &*lower {
+            b"setex" | b"psetex" | b"setnx" | b"mset" | b"msetnx" | b"incr" | b"decr" | b"incrby" | b"decrby"
+            | b"incrbyfloat" | b"del" | b"unlink" | b"exists" | b"touch" | b"ttl" | b"pttl" | b"expiretime"
+            | b"pexpiretime" | b"type" | b"strlen" | b"hset" | b"hsetnx" | b"hmset" | b"hdel" | b"hlen"
+            | b"hexists" | b"hstrlen" | b"hincrby" | b"hincrbyfloat" | b"xlen" | b"xack" | b"xdel" | b"xgroup"
+            | b"xsetid" | b"ping" | b"select" | b"flushdb" | b"flushall" => Self::Values(0),
+            b"get" | b"getdel" | b"getex" | b"getset" | b"getrange" | b"substr" | b"hget" | b"expire" | b"pexpire"
+            | b"expireat" | b"pexpireat" | b"persist" | b"xtrim" => Self::Values(1),
+            // The value before and the one after.
+            b"append" | b"setrange" | b"rename" | b"renamenx" => Self::Values(2),
+            b"mget" | b"hmget" => Self::Arguments,
+            b"xread" => Self::CountBehind(0),
+            b"xreadgroup" | b"xrange" | b"xrevrange" => Self::CountBehind(3),
+            b"xautoclaim" => Self::CountBehind(5),
+            // Each id may be one of an entry.
+            b"xclaim" => Self::Arguments,
+            b"set" => Self::Options(&[b"get"]),
+            // Trimming reads entries, and returns none of them.
+            b"xadd" => Self::Options(&[b"maxlen", b"minid"]),
+            _ => Self::Any,
+        }
+    }
+
+    /// The bound in bytes, for a command with so many arguments behind its name, which are read.
+    fn bytes(self, reader: &mut Reader<'_>, arguments: u32) -> Result<usize, Malformed> {
+        let mut options = Options::default();
+        for number in 0..arguments {
+            let argument = argument(reader)?;
+            match self {
+                Self::Options(names) if number > 0 => {
+                    options.is_found |= names.iter().any(|name| argument.eq_ignore_ascii_case(name));
+                }
+                Self::CountBehind(first) if number >= first => options.look(argument, arguments - number - 1),
+                _ => {}
+            }
+        }
+        let values = match self {
+            Self::Values(values) => Some(values),
+            Self::Arguments => Some(arguments as usize),
+            Self::CountBehind(_) => options.count.map(|count| count.saturating_mul(options.streams.unwrap_or(1))),
+            Self::Options(_) => Some(usize::from(options.is_found)),
+            Self::Any => None,
+        };
+        let bytes = values.map(|values| values.saturating_mul(MAX_VALUE_BYTES));
+        Ok(bytes.unwrap_or(usize::MAX).min(MAX_REDIS_READ_BYTES))
+    }
+}
+
+/// What a command's options say.
+#[derive(Debug, Default)]
+struct Options {
+    is_found: bool,
+    count: Option<usize>,
+    /// Whether the next argument is the count.
+    is_count_next: bool,
+    /// Behind `STREAMS`, where options end: the number of streams.
+    streams: Option<usize>,
+}
+
+impl Options {
+    /// The next argument, with so many behind it.
+    fn look(&mut self, argument: &[u8], left: u32) {
+        if self.streams.is_some() {
+            return;
+        }
+        if std::mem::take(&mut self.is_count_next) {
+            self.count = std::str::from_utf8(argument).ok().and_then(|text| text.parse().ok());
+        } else if argument.eq_ignore_ascii_case(b"count") {
+            self.is_count_next = true;
+        } else if argument.eq_ignore_ascii_case(b"streams") {
+            // Names, and as many ids.
+            self.streams = Some(left as usize / 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        command::{RedisBuilder, encode_versioned},
+        ids::KeyspaceId,
+    };
+
+    fn command(commands: &[&[&[u8]]]) -> Vec<u8> {
+        let mut builder = RedisBuilder::new(KeyspaceId(1));
+        builder.watch(b"watched", 7).unwrap();
+        commands.iter().for_each(|args| _ = builder.push(args).unwrap());
+        builder.finish()
+    }
+
+    fn values(args: &[&[u8]]) -> Option<usize> {
+        let bytes = max_redis_bytes(&command(&[args]));
+        assert!(bytes.is_multiple_of(MAX_VALUE_BYTES));
+        (bytes < MAX_REDIS_READ_BYTES).then_some(bytes / MAX_VALUE_BYTES)
+    }
+
+    #[test]
+    fn what_commands_can_read_and_write_is_bounded_by_their_bytes() {
+        assert_eq!(values(&[b"SET", b"get", b"v"]), Some(0), "a key is no option");
+        assert_eq!(values(&[b"set", b"k", b"v", b"Get"]), Some(1));
+        assert_eq!(values(&[b"incr", b"get"]), Some(0));
+        assert_eq!(values(&[b"XADD", b"s", b"*", b"f", b"v"]), Some(0));
+        assert_eq!(values(&[b"XADD", b"s", b"MAXLEN", b"1", b"*", b"f", b"v"]), Some(1));
+        assert_eq!(values(&[b"XACK", b"s", b"g", b"1-1"]), Some(0));
+        assert_eq!(values(&[b"append", b"k", b"v"]), Some(2));
+        assert_eq!(values(&[b"MGET", b"a", b"b", b"c"]), Some(3));
+        let read = |options: &[&'static [u8]], streams: &[&'static [u8]]| {
+            let group: &[&[u8]] = &[b"XREADGROUP", b"GROUP", b"count", b"1"];
+            values(&[group, options, &[b"STREAMS"], streams].concat())
+        };
+        assert_eq!(read(&[b"COUNT", b"2"], &[b"s", b">"]), Some(2));
+        assert_eq!(read(&[b"NOACK", b"COUNT", b"2"], &[b"s", b"count", b">", b"1"]), Some(4));
+        assert_eq!(read(&[], &[b"s", b">"]), None, "as many as there are");
+        assert_eq!(values(&[b"XREAD", b"COUNT", b"3", b"STREAMS", b"s", b"0"]), Some(3));
+        assert_eq!(values(&[b"XRANGE", b"s", b"-", b"+", b"COUNT", b"-1"]), None);
+        assert_eq!(values(&[b"XRANGE", b"s", b"-", b"+", b"COUNT", b"99999999999999999"]), None);
+        assert_eq!(values(&[b"KEYS", b"*"]), None);
+        assert_eq!(values(&[b"nobody-knows-a-command-of-this-name"]), None);
+    }
+
+    #[test]
+    fn bounds_add_up_to_what_one_command_of_the_log_may_do() {
+        let get: &[&[u8]] = &[b"Get", b"k"];
+        assert_eq!(max_redis_bytes(&command(&[&[b"SET", b"k", b"v"], get, get])), 2 * MAX_VALUE_BYTES);
+        let most = MAX_REDIS_READ_BYTES + MAX_REDIS_WRITTEN_BYTES;
+        assert_eq!(max_redis_bytes(&command(&[&[b"KEYS", b"*"], &[b"SCAN", b"0"], &[b"COPY", b"k", b"l"]])), most);
+        assert_eq!((max_redis_bytes(b""), max_redis_bytes(b"\x40\0"), max_redis_bytes(b"\x01\0\0\0")), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_command_of_a_later_version_counts_as_what_it_carries() {
+        let mut wrapped = Vec::new();
+        encode_versioned(&mut wrapped, 2, |out| out.extend_from_slice(&command(&[&[b"get", b"k"]])));
+        assert_eq!(max_redis_bytes(&wrapped), MAX_VALUE_BYTES);
+    }
+}
