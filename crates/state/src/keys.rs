@@ -85,6 +85,7 @@ pub(crate) const GROUP_PURGED: [u8; 2] = [TAG_GROUP, 3];
 
 /// The only key of its tag that is no entry's.
 pub(crate) const HISTORY_FLOOR: [u8; 1] = [TAG_VERDICT];
+pub(crate) const INLINE_FLOOR: [u8; 1] = [TAG_LIVENESS];
 
 /// What comes before every user key of a keyspace.
 #[inline]
@@ -370,7 +371,7 @@ mod tests {
         assert_eq!(clear_prefix(KeyspaceId(7)), [0x06, 0, 0, 0, 7]);
         assert_eq!(clear_of(b"\x06\0\0\0\x07p"), Some((KeyspaceId(7), b"p".as_slice())));
         assert_eq!(counts_row(KeyspaceId(7)), [0x07, 0, 0, 0, 7]);
-        assert_eq!(HISTORY_FLOOR, [0x0b]);
+        assert_eq!((HISTORY_FLOOR, INLINE_FLOOR), ([0x0b], [0x04]));
         assert_eq!(verdict(Index(258)), [0x0b, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(history_mark(Revision(258)), [0x0c, 0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(producer_head(StreamId(7), "p1"), b"\x0d\0\0\0\x07\0p1");

@@ -18,6 +18,7 @@ pub mod expiry;
 mod files;
 pub mod groups;
 pub mod history;
+mod inline_floor;
 pub mod journal;
 mod keys;
 pub mod keyspaces;

@@ -72,6 +72,9 @@ impl LivenessTable {
     pub(crate) fn load(view: &dyn View) -> Result<Self, MachineError> {
         let mut table = Self::default();
         crate::machine::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_LIVENESS]), |key, row| {
+            if key == keys::INLINE_FLOOR {
+                return Ok(());
+            }
             let bad = |message| MachineError::corrupt("segment liveness", key, message);
             let generation = keys::generation_of(key).ok_or_else(|| bad("key of a wrong length"))?;
             table.0.insert(generation, Liveness::decode(row).ok_or_else(|| bad("row of a wrong length"))?);

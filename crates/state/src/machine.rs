@@ -86,6 +86,7 @@ use crate::{
     clears::ClearTable,
     counts::Counts,
     groups::GroupTable,
+    inline_floor::InlineFloor,
     keys::KeyRange,
     liveness::{Liveness, LivenessTable},
     machine::{
@@ -168,6 +169,8 @@ pub struct Machine {
     settlement_waiters: AtomicUsize,
     /// The highest version of the state machine that it carries out.
     known_version: u16,
+    /// No value of at most so many bytes was ever left in an entry of the log.
+    inline_floor: usize,
     /// Asked for by the last digest command, and not taken yet.
     digest_view: Mutex<Option<DigestView>>,
 }
@@ -244,6 +247,8 @@ impl Machine {
         (applier.clears, applier.counts) = (clears, counts);
         applier.history_floor = history::load_floor(&*view)?;
         applier.histories = versions::load(&*view)?;
+        applier.inline_floor = InlineFloor::load(&*view, options.inline_value_bytes, stored.is_none())?;
+        let inline_floor = applier.inline_floor.bytes();
         let machine = Self {
             backend,
             blobs: Arc::new(NoBlobs),
@@ -257,6 +262,7 @@ impl Machine {
             groups_woken: AtomicBool::new(false),
             settlement_waiters: AtomicUsize::new(0),
             known_version: known,
+            inline_floor,
             digest_view: Mutex::default(),
         };
         machine.show_version(meta.version);
@@ -321,6 +327,13 @@ impl Machine {
     /// of the space (blank), term, index and time.
     pub fn skip(&self, next_lsn: Lsn, entry: Option<(Term, Index, SpaceTime)>) -> Result<(), MachineError> {
         self.with_applier(&Position { next_lsn, entry }, None, |_| Ok(()))
+    }
+
+    /// No value of at most so many bytes was ever left in an entry of this node's log, so no row points at one there. Where
+    /// a record moves bytes, it may have moved shorter ones.
+    #[must_use]
+    pub fn inline_floor(&self) -> usize {
+        self.inline_floor
     }
 
     /// What the state still wants of each segment, by generation.

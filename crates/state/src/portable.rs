@@ -17,7 +17,7 @@ use thalweg_types::{
 
 use crate::{
     backend::{Applied, WriteBatch},
-    keys,
+    inline_floor, keys,
     keyspaces::{FORM_BLOB, FORM_BLOB_ENDING},
     liveness::{BlobKind, LivenessChanges, LivenessTable},
     machine::{LogId, MachineError},
@@ -156,13 +156,14 @@ impl Placed {
     }
 }
 
-/// Adds the rows of a node that goes on, alone, after what was `applied` elsewhere: its membership, and that
-/// the log can tell nothing of what lies before. `membership` is the payload of its record.
+/// Adds the rows of a node that goes on, alone, after what was `applied` elsewhere: its membership, that the log can tell
+/// nothing of what lies before, and that no entry of the log holds a value yet. `membership` is the payload of its record.
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::GROUP_MEMBERSHIP], &[&last.encode(), membership]);
     let floor = HistoryFloor { revision: applied.revision, index: Index(applied.index.0.saturating_add(1)) };
     batch.put(&[&keys::HISTORY_FLOOR], &[&floor.encode()]);
+    inline_floor::write_none_left(batch);
 }
 
 #[cfg(test)]
@@ -241,6 +242,7 @@ mod tests {
         assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[5, 1], row)));
         let floor = b"\x04\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0";
         assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[0x0b], floor)));
+        assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[0x04], b"\xff\xff\xff\xff")));
         assert_eq!(rows.next(), None);
     }
 }

@@ -20,6 +20,8 @@ pub(crate) enum RowKind {
     StreamHead,
     /// A segment's liveness.
     Liveness,
+    /// The longest value that this node never left in its log.
+    InlineFloor,
     /// The group's last applied membership.
     Membership,
     /// This node's vote.
@@ -82,6 +84,7 @@ impl RowKind {
     pub(crate) const fn sharing(self) -> Sharing {
         let (snapshot, digest, running_hash) = match self {
             Self::Liveness
+            | Self::InlineFloor
             | Self::Membership
             | Self::Vote
             | Self::Purged
@@ -120,6 +123,7 @@ impl RowKind {
             keys::TAG_META => Self::Meta,
             keys::TAG_KEYSPACE => Self::Keyspace,
             keys::TAG_STREAM => Self::StreamHead,
+            keys::TAG_LIVENESS if rest.is_empty() => Self::InlineFloor,
             keys::TAG_LIVENESS => Self::Liveness,
             keys::TAG_GROUP => match rest {
                 [1] => Self::Membership,

@@ -15,7 +15,6 @@ use thalweg_state::{keyspaces::Snapshot, streams::BatchRef};
 use thalweg_types::{
     BlobRef, Generation, Index, KeyspaceId, LogPosition, Offset, SpaceId, SpaceTime, StreamId, Term,
     command::{Command, Commands, Compacted, Move, MoveTarget, Write},
-    limits::MIN_INLINE_VALUE_BYTES,
 };
 
 use super::{
@@ -65,6 +64,7 @@ pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Wa
         last_entry: None,
         has_long_values: false,
         lookups: 0,
+        inline_floor: inner.open.machine.inline_floor(),
         valid: Valid::of(&inner.open.log, SpaceId::ZERO),
     };
     let records = inner.open.log.segment_records(segment.generation).map_err(|error| failed(&error))?;
@@ -98,6 +98,8 @@ struct Walk<'a> {
     last_entry: Option<(Term, Index)>,
     has_long_values: bool,
     lookups: u64,
+    /// Shorter values of entries were never pointed at.
+    inline_floor: usize,
     valid: Valid,
 }
 
@@ -119,7 +121,7 @@ impl Walk<'_> {
                         match write {
                             Write::Put { keyspace, key, value, value_at }
                             | Write::PutUntil { keyspace, key, value, value_at, .. }
-                                if value.len() > MIN_INLINE_VALUE_BYTES =>
+                                if value.len() > self.inline_floor =>
                             {
                                 self.value(keyspace, key, value, at(command_at + value_at))?;
                             }

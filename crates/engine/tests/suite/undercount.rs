@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use thalweg_disk::{Disk, SimDisk};
-use thalweg_engine::{BackendKind, Database, Maintenance, PutOptions};
+use thalweg_engine::{BackendKind, Database, Maintenance, Options, PutOptions};
 use thalweg_log::Purpose;
 use thalweg_replica::Wake;
 use thalweg_state::{
@@ -172,4 +172,26 @@ fn counts_that_are_right_are_not_reported() {
     let done = settle(&db);
     assert!(done.freed_segments > 0 && done.undercounted_segments == 0, "{done:?}");
     check_mixed(&db, &kept);
+}
+
+/// Values that an entry left in the log are wanted there, also once values of their length stay in the state.
+#[test]
+fn values_shorter_than_a_raised_option_keep_their_segments() {
+    let disk = SimDisk::new(1);
+    let with = |inline_value_bytes| {
+        let options = Options { inline_value_bytes, ..small(BackendKind::Memory) };
+        Database::open_on(Arc::new(disk.clone()), clock(), 5, options).unwrap()
+    };
+    let db = with(256);
+    let keyspace = db.keyspace("k").unwrap();
+    keyspace.put(b"kept", &[3; 400]).unwrap();
+    fill(&db);
+    db.close().unwrap();
+    drop((keyspace, db));
+    let db = with(64 * 1024);
+    fill(&db);
+    let done = settle(&db);
+    assert!(done.freed_segments > 0, "{done:?}");
+    assert_eq!(done.moved_bytes, 400, "{done:?}");
+    assert_eq!(get(&db, b"kept"), [3; 400]);
 }

@@ -24,6 +24,7 @@ use crate::{
     counts::Counts,
     groups::GroupTable,
     history::VerdictBuilder,
+    inline_floor::InlineFloor,
     keyspaces::Sight,
     liveness::{BlobKind, LivenessChanges},
     machine::{
@@ -76,6 +77,7 @@ pub(crate) struct Applier {
     /// As the backend holds it; `None` before the first record.
     stored_meta: Option<Meta>,
     pub(crate) applied: Applied,
+    pub(crate) inline_floor: InlineFloor,
     /// Streams that live, and deleted ones of which producers are still to be removed; as the commands so far left them.
     pub(crate) stream_count: usize,
     /// Rows of keyspaces, those of dropped ones that wait to be swept and of the current record included.
@@ -137,6 +139,7 @@ impl Applier {
             meta: stored_meta.unwrap_or_default(),
             stored_meta,
             applied,
+            inline_floor: InlineFloor::default(),
             stream_count,
             keyspace_count: keyspaces.len(),
             kinds: keyspaces.kinds(),
@@ -282,6 +285,7 @@ impl<'m> Applying<'m> {
             counts,
             running_hash,
             digest_wanted,
+            inline_floor,
             ..
         } = self.applier;
         let batch = staged.batch();
@@ -304,6 +308,7 @@ impl<'m> Applying<'m> {
             groups.write(batch);
         }
         liveness.write(batch);
+        inline_floor.write_once(batch);
         let published = &self.machine.published;
         // Before anything of the record can be seen: a reader that has seen some of it finds the bound raised.
         published.visible.store(self.applied.lsn.0, Ordering::Release);

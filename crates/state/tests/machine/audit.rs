@@ -108,9 +108,9 @@ fn each_disagreement_is_found() {
     let node = node();
     use FindingKind::*;
     let cases: Vec<(&str, Change, FindingKind)> = vec![
-        ("more bytes of batches in a segment", change(b"\x04", 0), Liveness),
-        ("more bytes of values in a segment", change(b"\x04", 16), Liveness),
-        ("no row of a segment", remove(b"\x04"), Liveness),
+        ("more bytes of batches in a segment", change(b"\x04\0", 0), Liveness),
+        ("more bytes of values in a segment", change(b"\x04\0", 16), Liveness),
+        ("no row of a segment", remove(b"\x04\0"), Liveness),
         ("more keys in a keyspace", change(b"\x07", 0), Counts),
         ("more bytes in a keyspace", change(b"\x07", 8), Counts),
         ("no counts", remove(b"\x07"), Counts),

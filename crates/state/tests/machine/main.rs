@@ -18,6 +18,7 @@ mod groups;
 mod groups_commit;
 mod groups_model;
 mod history;
+mod inline_floor;
 mod large_rows;
 mod model;
 mod one_entry;
