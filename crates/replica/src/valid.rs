@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use thalweg_log::{Log, LogRecord, Truncation};
-use thalweg_types::SpaceId;
+use thalweg_types::{Lsn, SpaceId};
 
 /// Tells void entries of one space from those that count, as of when it was made. Cheap to make.
 #[derive(Clone, Debug)]
@@ -36,6 +36,27 @@ impl Valid {
     #[must_use]
     pub fn of(log: &Log, space: SpaceId) -> Self {
         Self { space, truncations: log.truncations() }
+    }
+
+    /// Takes over which truncations the log holds by now. Of those that were known before it keeps the ones behind `from`:
+    /// whoever still holds a segment that the log has freed meanwhile needs what lay in others that were freed with it.
+    pub fn go_on(&mut self, log: &Log, from: Lsn) {
+        self.merge(&log.truncations(), from);
+    }
+
+    fn merge(&mut self, newer: &Arc<Vec<Truncation>>, from: Lsn) {
+        let is_gone = |known: &&Truncation| {
+            let covers = |other: &Truncation| other.space == known.space && other.index <= known.index;
+            known.lsn > from && !newer.iter().any(|other| other.lsn >= known.lsn && covers(other))
+        };
+        let mut kept: Vec<_> = self.truncations.iter().filter(is_gone).copied().collect();
+        if kept.is_empty() {
+            self.truncations = Arc::clone(newer);
+            return;
+        }
+        kept.extend(newer.iter());
+        kept.sort_unstable_by_key(|truncation| truncation.lsn);
+        self.truncations = Arc::new(kept);
     }
 
     /// Whether entries of the space were ever taken back, as far as the log still shows it.
@@ -60,5 +81,33 @@ impl Valid {
     #[must_use]
     pub fn is_entry(&self, record: &LogRecord) -> bool {
         record.space == self.space && record.kind.has_index() && !self.is_void(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::Index;
+
+    use super::*;
+
+    fn truncation(space: u32, lsn: u64, index: u64) -> Truncation {
+        Truncation { space: SpaceId(space), lsn: Lsn(lsn), index: Index(index) }
+    }
+
+    fn merged(known: &[Truncation], newer: &[Truncation], from: u64) -> Vec<Truncation> {
+        let mut valid = Valid { space: SpaceId(0), truncations: Arc::new(known.to_vec()) };
+        valid.merge(&Arc::new(newer.to_vec()), Lsn(from));
+        valid.truncations.to_vec()
+    }
+
+    #[test]
+    fn truncations_that_the_log_has_lost_stay_known_to_those_who_are_before_them() {
+        let [early, late, other] = [truncation(0, 20, 5), truncation(0, 40, 9), truncation(1, 30, 2)];
+        assert_eq!(merged(&[early, other], &[late], 10), [early, other, late]);
+        assert_eq!(merged(&[early, other], &[late], 20), [other, late], "who is behind it needs it no more");
+        assert_eq!(merged(&[early], &[early, late], 10), [early, late]);
+        let covering = truncation(0, 50, 4);
+        assert_eq!(merged(&[early, late], &[covering], 10), [covering], "a later one that does all that they did");
+        assert_eq!(merged(&[early], &[], 10), [early]);
     }
 }

@@ -62,6 +62,10 @@ pub(crate) type Visit<'a> = dyn FnMut(SpaceTime, &EntryCommit<'_>) -> Result<Con
 pub(crate) struct Reader {
     source: Source,
     records: Records,
+    /// Which records count, by all truncations that lay in the log since the reader was opened and are not passed.
+    valid: Valid,
+    /// The LSN of the last record that was read, or where reading begins.
+    position: Lsn,
     /// Read, but not applied when it was.
     held: Option<LogRecord>,
     /// The entry in which a reading stopped, and its verdict.
@@ -91,9 +95,22 @@ impl Reader {
     }
 
     fn at(source: &Source, lsn: Lsn, counted: Revision, done: Revision) -> Result<Self, WatchError> {
+        // Before the records: what is freed in between is in neither.
+        let valid = Valid::of(&source.log, source.space);
         let records = source.log.records_from(lsn).map_err(|error| explain(source, done, error))?;
-        let source = source.clone();
-        Ok(Self { source, records, held: None, pending: None, counted, done, verdicts: VecDeque::new(), known: None })
+        let (source, position) = (source.clone(), lsn);
+        Ok(Self {
+            source,
+            records,
+            valid,
+            position,
+            held: None,
+            pending: None,
+            counted,
+            done,
+            verdicts: VecDeque::new(),
+            known: None,
+        })
     }
 
     /// Everything up to and including it has been visited.
@@ -107,8 +124,8 @@ impl Reader {
         let extended = self.source.log.extend_records(&mut self.records);
         extended.map_err(|error| explain(&self.source, self.done, error))?;
         // After what is applied: by then every truncation is known of what lies below.
-        let valid = Valid::of(&self.source.log, self.source.space);
-        while let Some((record, verdict)) = self.next_entry(applied.lsn, &valid)? {
+        self.valid.go_on(&self.source.log, self.position);
+        while let Some((record, verdict)) = self.next_entry(applied.lsn)? {
             let mut commits = EntryCommits::new(&record.payload, verdict.as_deref(), self.counted);
             while let Some(commit) = commits.next_commit().map_err(|error| corrupt(&record, &error))? {
                 if commit.revision <= self.done {
@@ -133,7 +150,7 @@ impl Reader {
     }
 
     /// The next entry below `end` that counts, with its verdict if it has one.
-    fn next_entry(&mut self, end: Lsn, valid: &Valid) -> Result<Option<(LogRecord, Option<Bytes>)>, WatchError> {
+    fn next_entry(&mut self, end: Lsn) -> Result<Option<(LogRecord, Option<Bytes>)>, WatchError> {
         if let Some(pending) = self.pending.take() {
             return Ok(Some(pending));
         }
@@ -145,11 +162,12 @@ impl Reader {
                     Some(record) => record.map_err(|error| explain(&self.source, self.done, error))?,
                 },
             };
+            self.position = record.lsn;
             if record.lsn >= end {
                 self.held = Some(record);
                 return Ok(None);
             }
-            if record.kind == RecordKind::Entry && valid.is_entry(&record) {
+            if record.kind == RecordKind::Entry && self.valid.is_entry(&record) {
                 let verdict = self.verdict_of(record.index)?;
                 return Ok(Some((record, verdict)));
             }
