@@ -15,6 +15,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
 };
 
 use thalweg_log::Purpose;
@@ -33,13 +34,14 @@ use crate::{
     async_database::AsyncDatabase,
     database::{Database, Inner},
     error::{ReadError, WriteError, refusal},
+    priority::Priority,
 };
 
 /// What the database keeps of digests.
 #[derive(Debug)]
 pub(crate) struct Digests {
-    /// Of the next command. Begins at the LSN that was applied at open, and each command takes an LSN: so an id is not
-    /// given twice in the life of a directory.
+    /// Of the next command. It tells commands apart that are under way on this node; a view that an earlier run of the
+    /// node has asked for is dropped at open.
     next_id: AtomicU64,
     last: Mutex<Option<Arc<DigestReport>>>,
 }
@@ -75,9 +77,17 @@ pub enum DigestError {
     /// The command was not carried out.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A newer digest command came before the view of this one was taken.
-    #[error("another digest was asked for at the same time, and this one was given up: ask again")]
+    /// The view was given up before it was taken: a newer digest command came, or maintenance dropped it.
+    #[error(
+        "the view for this digest was given up, because another digest was asked for or nobody took it in time: ask again"
+    )]
     Superseded,
+    /// There was no thread for it.
+    #[error("no thread could be started for the digest: {message}; ask again")]
+    Thread {
+        /// Said by the system.
+        message: String,
+    },
     /// The state could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -88,6 +98,7 @@ impl Classified for DigestError {
         match self {
             Self::Write(error) => error.code(),
             Self::Superseded => "digest_superseded",
+            Self::Thread { .. } => "no_thread",
             Self::Read(error) => error.code(),
         }
     }
@@ -95,7 +106,7 @@ impl Classified for DigestError {
     fn action(&self) -> Action {
         match self {
             Self::Write(error) => error.action(),
-            Self::Superseded => Action::Retry,
+            Self::Superseded | Self::Thread { .. } => Action::Retry,
             Self::Read(error) => error.action(),
         }
     }
@@ -120,6 +131,23 @@ impl StateView {
     pub fn digest(self, progress: &mut dyn FnMut(u64)) -> Result<Arc<DigestReport>, DigestError> {
         let state = state_digest(&*self.view, progress).map_err(ReadError::from)?;
         Ok(self.inner.digests.keep(DigestReport { id: self.id, state }))
+    }
+
+    /// As [`digest`](Self::digest), on a thread of its own that takes less of the processors than others, and calls
+    /// `done` with the result.
+    ///
+    /// # Errors
+    /// [`DigestError::Thread`]; then `done` is not called.
+    pub fn digest_in_background(
+        self,
+        done: impl FnOnce(Result<Arc<DigestReport>, DigestError>) + Send + 'static,
+    ) -> Result<(), DigestError> {
+        let work = move || {
+            Priority::Low.take();
+            done(self.digest(&mut |_| {}));
+        };
+        let spawned = thread::Builder::new().name("thalweg-digest".to_owned()).spawn(work);
+        spawned.map(drop).map_err(|error| DigestError::Thread { message: error.to_string() })
     }
 }
 

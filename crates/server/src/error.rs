@@ -242,7 +242,9 @@ impl From<DigestError> for ApiError {
         match error {
             DigestError::Write(error) => error.into(),
             DigestError::Read(error) => error.into(),
-            DigestError::Superseded => Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error),
+            DigestError::Superseded | DigestError::Thread { .. } => {
+                Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error)
+            }
         }
     }
 }

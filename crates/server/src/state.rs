@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_engine::{Database, DigestReport};
 use thalweg_types::Action;
+use tokio::sync::oneshot;
 
 use crate::{
     app::{Answer, App, Call},
@@ -15,7 +16,7 @@ use crate::{
     json, reply,
 };
 
-/// `POST /v1/state/digest`: reads all of the state on a blocking thread. If the client leaves, the digest is computed all the
+/// `POST /v1/state/digest`: reads all of the state on a thread of its own. If the client leaves, the digest is computed all the
 /// same, and is the last one then.
 pub async fn digest(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
@@ -24,13 +25,15 @@ pub async fn digest(app: &Arc<App>, call: &mut Call) -> Answer {
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "digest_busy", Action::Retry, message));
     };
     let view = app.db.state_view(app.level(call)?).await?;
-    let computed = tokio::task::spawn_blocking(move || {
-        let report = view.digest(&mut |_| {});
+    let (send, computed) = oneshot::channel();
+    view.digest_in_background(move |report| {
         drop(turn);
-        report
-    });
-    let report = computed.await.map_err(|error| {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, error.to_string())
+        // The client may have left.
+        let _ = send.send(report);
+    })?;
+    let report = computed.await.map_err(|_| {
+        let message = "the thread that computed the digest panicked";
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message)
     })??;
     Ok(reply::json(StatusCode::OK, &digest_json(&report)))
 }

@@ -195,8 +195,13 @@ impl Report {
     fn check_end(&mut self, kept: &Surveyed, next: &Found) -> Result<(), DiskFault> {
         let footer = kept.found.footer()?;
         let damage = match footer {
-            Ok(footer) if footer.end == kept.extent.written => None,
-            Ok(footer) => Some(Damage::new("footer's end", kept.extent.written, footer.end)),
+            Ok(footer) if footer.end != kept.extent.written => {
+                Some(Damage::new("footer's end", kept.extent.written, footer.end))
+            }
+            Ok(footer) if footer.truncates != kept.extent.truncates => {
+                Some(Damage::new("footer's word on truncations", kept.extent.truncates, footer.truncates))
+            }
+            Ok(_) => None,
             Err(damage) => Some(damage),
         };
         let file = kept.found.path();

@@ -13,7 +13,7 @@ use thalweg_log::{
 };
 use thalweg_types::{
     Lsn,
-    command::{Command, Commands, GroupCommand, TimeCommand, Write},
+    command::{Command, Commands, FIRST_VERSION, GroupCommand, TimeCommand, Write},
     record::Malformed,
 };
 
@@ -244,8 +244,15 @@ fn group_summary(command: &GroupCommand<'_>) -> String {
 
 fn summary(entry: &[u8]) -> Result<String, Malformed> {
     let (mut puts, mut deletes, mut appends, mut records, mut others) = (0_u64, 0_u64, 0_u64, 0_u64, Vec::new());
-    for framed in Commands::new(entry) {
-        match Command::decode(framed?.1)? {
+    let mut commands = Commands::new(entry);
+    while let Some(framed) = commands.next() {
+        let (_, bytes) = framed?;
+        let decoded = Command::decode(bytes);
+        if commands.version() > FIRST_VERSION && decoded.is_err() {
+            others.push(format!("a command of version {} of the state machine", commands.version()));
+            continue;
+        }
+        match decoded? {
             Command::Commit(commit) => {
                 for write in commit.writes()? {
                     match write? {

@@ -79,7 +79,7 @@ pub fn run(args: &State) -> Result<(), Failure> {
     match args {
         State::Digest(args) => digest(args),
         State::Version(args) => {
-            show_version(&with_target(&args.place, Access::Read, |target| target.state_version())?, args.place.json)
+            show_version(&with_target(&args.place, Access::Inspect, |target| target.state_version())?, args.place.json)
         }
         State::RaiseVersion(args) => {
             let version = with_target(&args.place, Access::Read, |target| target.raise_version(args.to))?;
@@ -89,7 +89,7 @@ pub fn run(args: &State) -> Result<(), Failure> {
 }
 
 fn digest(args: &Digest) -> Result<(), Failure> {
-    let digest = with_target(&args.place, Access::Read, |target| {
+    let digest = with_target(&args.place, Access::Inspect, |target| {
         if args.last {
             return target.last_state_digest();
         }

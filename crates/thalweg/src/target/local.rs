@@ -3,6 +3,7 @@
 use std::{
     ops::{Bound, ControlFlow},
     path::Path,
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -38,20 +39,24 @@ const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 /// An open directory.
 pub struct Local {
     database: Database,
+    access: Access,
 }
 
 impl Local {
     pub fn open(path: &Path, access: Access, durability: Option<Durability>) -> Result<Self, Failure> {
         let create = match access {
-            Access::Read => Create::Never,
+            Access::Read | Access::Inspect => Create::Never,
             Access::Write => Create::IfMissing,
         };
         let mut options = Options { create, ..Options::default() };
         if let Some(level) = durability {
             options.durability = level;
         }
+        if access == Access::Inspect {
+            options.maintenance_interval = Duration::ZERO;
+        }
         let database = Database::open(path, options).map_err(|error| Failure::of(&error))?;
-        Ok(Self { database })
+        Ok(Self { database, access })
     }
 
     pub(super) fn into_database(self) -> Database {
@@ -294,6 +299,9 @@ impl Target for Local {
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {
+        if self.access == Access::Inspect {
+            return Ok(());
+        }
         self.database.close().map_err(of_write)
     }
 }

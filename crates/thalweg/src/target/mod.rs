@@ -53,10 +53,15 @@ pub struct Place {
     pub json: bool,
 }
 
-/// Whether a missing directory is created.
+/// What a command does to a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
+    /// Reads. A missing directory is not created.
     Read,
+    /// Looks at the state as the log has it: no maintenance runs, and no entry is written at the end, so whoever looks
+    /// again finds the same.
+    Inspect,
+    /// Writes. A missing directory is created.
     Write,
 }
 

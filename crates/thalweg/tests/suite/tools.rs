@@ -112,6 +112,12 @@ fn a_state_is_compared_by_its_digest_served_or_not() {
     let data = data.to_str().unwrap();
     let stopped = json(&thalweg(&["state", "digest", "--data", data, "--json"]).ok());
     assert_eq!((&stopped["digest"], &stopped["kinds"]), (&served["digest"], &served["kinds"]));
+    let again = || json(&thalweg(&["state", "digest", "--data", data, "--json"]).ok());
+    thalweg(&["put", "users", "brief", "x", "--ttl", "1s", "--data", data]).ok();
+    let looked = again();
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    assert_eq!(again(), looked, "whoever looks writes nothing, also once the key has ended");
+    assert_eq!(again(), looked);
     assert!(thalweg(&["state", "digest", "--data", data, "--last"]).fails(2).contains("needs a server"));
     thalweg(&["state", "digest", "--data", root.path().to_str().unwrap()]).fails(3);
 }
