@@ -141,6 +141,8 @@ pub const MAX_VERSIONS_PAGE_BYTES: usize = 4 * 1024 * 1024;
 pub const MAX_CURSOR_BYTES: usize = 2 * MAX_KEY_BYTES + 128;
 /// Rows that one command may name as stale. More are left to a later one.
 pub const MAX_STALE_ROWS: usize = 1_000;
+/// Longest row that such a command may name: a user key, and what the state puts before it. Longer: malformed.
+pub const MAX_STALE_ROW_BYTES: usize = 13 + MAX_KEY_BYTES;
 /// Bytes that a chunk of a snapshot gathers before compression: what taking or restoring one holds in memory, a
 /// few times over. A row or entry is never split, so a chunk may be larger by one.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 1024 * 1024;
