@@ -19,7 +19,7 @@ use std::{
 use thalweg_redis::CollectionId;
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime, StreamId,
-    command::{KeyspaceConfig, check_name},
+    command::{FIRST_VERSION, KeyspaceConfig, check_name},
     record::{Malformed, Reader},
 };
 
@@ -31,9 +31,6 @@ use crate::{
 
 /// The format of everything that the state machine keeps in the map.
 pub const STATE_FORMAT: u32 = 2;
-
-/// The first version of the state machine: the one in force until a command raises it.
-pub const FIRST_VERSION: u32 = thalweg_types::command::FIRST_VERSION as u32;
 
 const META_LEN: usize = 40;
 
@@ -59,7 +56,7 @@ impl Default for Meta {
             next_collection: CollectionId(1),
             next_lease: LeaseId(1),
             seeds: 0,
-            version: FIRST_VERSION,
+            version: u32::from(FIRST_VERSION),
         }
     }
 }
@@ -89,7 +86,7 @@ impl Meta {
         let is_sound = meta.next_keyspace.0 > 0
             && meta.next_stream.0 > 0
             && meta.next_collection.0 > 0
-            && meta.version >= FIRST_VERSION
+            && meta.version >= u32::from(FIRST_VERSION)
             && row.len() == META_LEN;
         if is_sound { Ok(meta) } else { Err(corrupt("row of a wrong length, or an id or version of 0")) }
     }

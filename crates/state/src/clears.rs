@@ -4,7 +4,7 @@
 //! than the delete; sweeping removes the hidden rows later, in bounded steps. A clear of a whole keyspace
 //! has the empty prefix.
 //!
-//! Owns: those rows, and the rule by which they hide a key. Does not own sweeping (`machine/sweep.rs`).
+//! Owns: those rows, and the rule by which they hide a key. Does not own sweeping (`machine/clearing.rs`).
 //!
 //! Invariants:
 //! * A row under a cleared prefix is hidden exactly if its revision is below the clear's. So what a commit

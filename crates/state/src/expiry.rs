@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use thalweg_types::{
     KeyspaceId, LeaseId, SpaceTime,
+    limits::{MAX_KEY_BYTES, MAX_STALE_ROW_BYTES},
     record::{Malformed, Reader},
 };
 
@@ -165,16 +166,19 @@ impl<'a> Ending<'a> {
     }
 }
 
+/// Tag, deadline or lease, keyspace.
+const PREFIX_LEN: usize = 13;
+
 /// What comes before the user key in the row of a key's deadline.
-pub(crate) fn deadline_prefix(deadline: SpaceTime, keyspace: KeyspaceId) -> [u8; 13] {
+pub(crate) fn deadline_prefix(deadline: SpaceTime, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(TAG_DEADLINE, deadline.0, keyspace)
 }
 
 /// The row of a lease's deadline.
 pub(crate) fn lease_deadline_row(deadline: SpaceTime, id: LeaseId) -> [u8; 21] {
     let mut row = [0; 21];
-    row[..13].copy_from_slice(&deadline_prefix(deadline, KeyspaceId::ZERO));
-    row[13..].copy_from_slice(&id.0.to_be_bytes());
+    row[..PREFIX_LEN].copy_from_slice(&deadline_prefix(deadline, KeyspaceId::ZERO));
+    row[PREFIX_LEN..].copy_from_slice(&id.0.to_be_bytes());
     row
 }
 
@@ -186,12 +190,12 @@ pub(crate) fn lease_row(id: LeaseId) -> [u8; 9] {
 }
 
 /// What comes before the user key in the row of a key attached to a lease.
-pub(crate) fn attached_prefix(lease: LeaseId, keyspace: KeyspaceId) -> [u8; 13] {
+pub(crate) fn attached_prefix(lease: LeaseId, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(TAG_ATTACHED, lease.0, keyspace)
 }
 
-fn prefix(tag: u8, first: u64, keyspace: KeyspaceId) -> [u8; 13] {
-    let mut prefix = [tag; 13];
+fn prefix(tag: u8, first: u64, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
+    let mut prefix = [tag; PREFIX_LEN];
     prefix[1..9].copy_from_slice(&first.to_be_bytes());
     prefix[9..].copy_from_slice(&keyspace.0.to_be_bytes());
     prefix
@@ -209,7 +213,8 @@ pub(crate) fn lease_of_row(row: &[u8]) -> Option<LeaseId> {
     Some(LeaseId(u64::from_be_bytes(row.get(1..)?.try_into().ok()?)))
 }
 
-const _: () = assert!(TAG_DATA != TAG_DEADLINE && DATA_PREFIX_LEN < 13);
+const _: () = assert!(TAG_DATA != TAG_DEADLINE && DATA_PREFIX_LEN < PREFIX_LEN);
+const _: () = assert!(PREFIX_LEN + MAX_KEY_BYTES == MAX_STALE_ROW_BYTES);
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,9 @@
 //! of which to copy forward.
 //!
 //! `stream_bytes` is exact: raised by an append, lowered when the index entry is reclaimed, moved with
-//! a move. `value_bytes` is an upper bound: a blind put does not know what it overwrites, so only a
-//! move lowers it.
+//! a move. `value_bytes` is an upper bound: a put or delete of a key does not look at the bytes that it takes from it, so
+//! they stay counted. Moves, deletes of prefixes, sweeps, expiry and forgotten versions lower it: all of these have read
+//! the row that goes.
 //!
 //! These rows name segments of this node's log, so they differ between nodes that hold the same space,
 //! and no outcome of a command may ever depend on them.

@@ -172,15 +172,15 @@ impl Head {
         self.next.0 - self.start.0
     }
 
-    /// Whether the head is one that replicas agree on: not the marker of a deleted stream of which only index entries
-    /// are left.
-    pub(crate) fn is_counted(&self) -> bool {
-        self.is_live() || self.producers > 0
+    /// True for a deleted stream of which nothing replicated is left: the head only waits until this node has reclaimed
+    /// its index entries.
+    pub(crate) fn is_leftover(&self) -> bool {
+        !self.is_live() && self.producers == 0
     }
 
     /// Whether index entries wait to be reclaimed, or the marker itself.
     pub(crate) fn is_reclaimable(&self) -> bool {
-        self.first_indexed < self.start_batch || !self.is_counted()
+        self.first_indexed < self.start_batch || self.is_leftover()
     }
 
     /// Whether rows of a deleted stream's producers wait to be removed.
@@ -211,12 +211,6 @@ impl Head {
         scratch.extend_from_slice(&self.saved_bytes.to_le_bytes());
         scratch.extend_from_slice(&self.content.to_le_bytes());
         batch.put(&[&keys::stream_head(id)], &[scratch, self.name.as_bytes()]);
-    }
-
-    /// True for a deleted stream of which nothing replicated is left: the head only waits until this node has reclaimed
-    /// its index entries.
-    pub(crate) fn is_leftover(&self) -> bool {
-        !self.is_live() && self.producers == 0
     }
 
     /// Appends the replicated form of the head: the fields that are functions of the committed entries.
@@ -410,7 +404,7 @@ impl StreamTable {
     /// Those that count towards the bound on streams: live ones, and deleted ones with producers to be removed. The
     /// other markers are this node's own affair.
     pub(crate) fn counted(&self) -> usize {
-        self.heads.values().filter(|head| head.is_counted()).count()
+        self.heads.values().filter(|head| !head.is_leftover()).count()
     }
 
     pub(crate) fn live_len(&self) -> usize {

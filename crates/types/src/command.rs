@@ -16,7 +16,7 @@
 //!            | 9 | keyspace u32 | settings                                  configure keyspace
 //!            | 10 | keyspace u32                                            drop keyspace
 //!            | 11 | max u32                                                 sweep rows of deleted prefixes
-//!            | 25 | max u32                                                forget versions of keys
+//!            | 25 | max u32 | keyspace u32                                 forget versions of keys, of this keyspace first
 //!            | 26 | id u64                                                  keep a view for a digest, see `versions.rs`
 //!            | 27 | to u16                                                  raise the version in force
 //!            | 32 | stream u32 | producer id                                open a producer

@@ -25,8 +25,8 @@ pub const MAX_CONDITION_ROWS: usize = 20_000;
 pub const MAX_TRANSACTION_PREFIX_DELETES: usize = 16;
 /// Rows that a delete by prefix removes at once. Where there are more they are hidden, and swept later.
 pub const MAX_EAGER_PREFIX_ROWS: usize = 64;
-/// Most deleted prefixes of a space that wait to be swept. More: typed outcome, nothing happens; sweeping
-/// goes on in the background.
+/// Most deleted prefixes of a space that wait to be swept, in keyspaces with history each delete of the same prefix.
+/// More: typed outcome, nothing happens; sweeping goes on in the background.
 pub const MAX_PENDING_CLEARS: usize = 1024;
 /// Most headers on a record. More: typed error.
 pub const MAX_HEADERS: usize = 64;
@@ -34,8 +34,8 @@ pub const MAX_HEADERS: usize = 64;
 pub const MAX_NAME_BYTES: usize = 255;
 /// Most keyspaces in a space. More: typed error.
 pub const MAX_KEYSPACES: usize = 10_000;
-/// Most streams in a space, deleted ones that are not yet reclaimed included: each costs 200 to 300 bytes of
-/// memory, for its head and its name. More: typed error.
+/// Most streams in a space, deleted ones whose producers are not all removed yet included: each costs 200 to 300 bytes
+/// of memory, for its head and its name. More: typed error.
 pub const MAX_STREAMS: usize = 2_000_000;
 /// Longest id of a producer. Longer: typed error.
 pub const MAX_PRODUCER_ID_BYTES: usize = 64;
@@ -43,7 +43,8 @@ pub const MAX_PRODUCER_ID_BYTES: usize = 64;
 /// Older ones: typed error, never a second append.
 pub const PRODUCER_RESULTS: u64 = 64;
 /// Producers that a stream remembers, each with about 4 KiB of state at most (results and rows). One more
-/// evicts [`PRODUCER_EVICTIONS`] of those that were silent longest: they must begin anew.
+/// evicts [`PRODUCER_EVICTIONS`] of those that were silent longest: they must begin anew. A commit evicts none that it
+/// names, and may name as many of a stream: with more of them, typed outcome.
 pub const MAX_STREAM_PRODUCERS: u32 = 1000;
 /// Producers evicted at a time, so that looking for the oldest is paid once for many.
 pub const PRODUCER_EVICTIONS: usize = 64;
@@ -141,6 +142,8 @@ pub const MAX_VERSIONS_PAGE_BYTES: usize = 4 * 1024 * 1024;
 pub const MAX_CURSOR_BYTES: usize = 2 * MAX_KEY_BYTES + 128;
 /// Rows that one command may name as stale. More are left to a later one.
 pub const MAX_STALE_ROWS: usize = 1_000;
+/// Longest row that such a command may name: a user key, and what the state puts before it. Longer: malformed.
+pub const MAX_STALE_ROW_BYTES: usize = 13 + MAX_KEY_BYTES;
 /// Bytes that a chunk of a snapshot gathers before compression: what taking or restoring one holds in memory, a
 /// few times over. A row or entry is never split, so a chunk may be larger by one.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 1024 * 1024;

@@ -52,9 +52,7 @@ pub(super) fn check(
                 report.add(FindingKind::Collection, full, "a collection of one key", "another key holds it, too");
             }
         }
-        // What a deleted prefix hides has ended already.
-        let is_hidden = names.clears.of(id).is_some_and(|clears| clears.hides(key, value.revision, Revision::MAX));
-        if value.expiry != Expiry::NEVER && !is_hidden {
+        if value.expiry != Expiry::NEVER {
             check_ends(view, id, key, &value.expiry, report)?;
         }
         Ok(())

@@ -19,10 +19,7 @@ use crate::{
         entry::{Applying, MAX_RECLAIM_ENTRIES, Refused},
         producers, read,
     },
-    streams::{
-        Head, Life,
-        index::{self, IndexEntry},
-    },
+    streams::{Head, Life, index},
 };
 
 pub(crate) fn create_stream(applying: &mut Applying<'_>, name: &str, config: StreamConfig) -> Result<Outcome, Refused> {
@@ -68,7 +65,7 @@ pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Re
     head.start = head.next;
     head.start_batch = head.next;
     head.start_bytes = head.end_bytes;
-    if !head.is_counted() {
+    if head.is_leftover() {
         applying.applier.stream_count -= 1;
     }
     applying.groups().stream_deleted(stream);
@@ -82,7 +79,7 @@ const EAGER_RECLAIM_ENTRIES: u32 = 64;
 
 /// Removes a deleted stream's head, if nothing of the stream is left.
 fn remove_head_if_empty(applying: &mut Applying<'_>, stream: StreamId) {
-    let is_empty = |head: &mut Head| !head.is_counted() && head.first_indexed == head.next;
+    let is_empty = |head: &mut Head| head.is_leftover() && head.first_indexed == head.next;
     if applying.head(stream).is_some_and(is_empty) {
         applying.applier.pending.heads.insert(stream, None);
     }
@@ -112,7 +109,7 @@ pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before:
         head.start_batch = head.next;
         head.start_bytes = head.end_bytes;
     } else {
-        let (first, entry) = batch_with(applying, stream, before)?;
+        let (first, entry) = index::batch_with(&applying.view(), stream, before)?;
         let head = applying.live_head(stream).expect("looked up above");
         index::check_within(stream, head, first, &entry)?;
         head.start_batch = first;
@@ -122,11 +119,6 @@ pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before:
     applying.live_head(stream).expect("looked up above").start = before;
     applying.groups().trimmed(stream, before);
     Ok(Outcome::Done)
-}
-
-/// The batch that holds an offset.
-fn batch_with(applying: &Applying<'_>, stream: StreamId, offset: Offset) -> Result<(Offset, IndexEntry), MachineError> {
-    index::batch_with(&applying.view(), stream, offset)
 }
 
 /// Forgets index entries that lie wholly below the start, oldest first, and the marker of a deleted stream with the last.

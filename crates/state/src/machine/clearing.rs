@@ -21,7 +21,7 @@ use crate::{
     counts::{CountChange, Held},
     history::KeyChange,
     keys::{self, DATA_PREFIX_LEN, KeyRange},
-    keyspaces::decode_value,
+    keyspaces::{Decoded, decode_value},
     liveness::BlobKind,
     machine::{
         MachineError,
@@ -35,9 +35,9 @@ use crate::{
 /// Bytes of keys after which one sweep ends.
 const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// A key's row, as found by a scan.
+/// What must be known of a key's row to remove it.
 #[derive(Debug)]
-struct Row {
+pub(super) struct Row {
     key: Vec<u8>,
     revision: Revision,
     held: Held,
@@ -45,11 +45,14 @@ struct Row {
 }
 
 impl Row {
+    pub(super) fn of(key: &[u8], found: &Decoded<'_>) -> Self {
+        let (held, blob) = (found.value.into(), found.value.blob());
+        Self { key: key.to_vec(), revision: found.revision, held, blob }
+    }
+
     fn decode(full: &[u8], value: &[u8]) -> Result<Self, MachineError> {
-        let decoded = decode_value(full, value)?;
-        let key = full.get(DATA_PREFIX_LEN..).unwrap_or_default().to_vec();
-        let (held, blob) = (decoded.value.into(), decoded.value.blob());
-        Ok(Self { key, revision: decoded.revision, held, blob })
+        let found = decode_value(full, value)?;
+        Ok(Self::of(full.get(DATA_PREFIX_LEN..).unwrap_or_default(), &found))
     }
 }
 
@@ -88,33 +91,40 @@ impl Applying<'_> {
         prefix: &[u8],
         revision: Revision,
     ) -> Result<Emptied, Refused> {
-        match self.few_rows(keyspace, prefix)? {
-            Some(rows) => {
-                self.changed(&KeyChange::DeletePrefix { keyspace, prefix }, None);
-                let mut shown = 0;
-                for row in &rows {
-                    shown += u64::from(self.sight(keyspace).shows(&row.key, row.revision));
-                    self.remove_row(keyspace, row, revision)?;
-                }
-                Ok(Emptied::Now(shown))
-            }
-            None => {
-                if !self.has_room_for_clear(keyspace, prefix) {
-                    return Err(Refused::Outcome(too_many_clears()));
-                }
-                self.changed(&KeyChange::DeletePrefix { keyspace, prefix }, None);
-                // The clear hides what is older than its command, and not what that has written itself.
-                for row in self.own_rows(keyspace, prefix, revision)? {
-                    self.remove_row(keyspace, &row, revision)?;
-                }
-                if prefix.is_empty() && self.counts_exactly(keyspace) {
-                    let change = CountChange::of_emptying(self.counts_of(keyspace));
-                    self.count(keyspace, change);
-                }
-                self.add_clear(keyspace, prefix, revision);
-                Ok(Emptied::Later)
-            }
+        let few = self.few_rows(keyspace, prefix)?;
+        if few.is_none() && !self.has_room_for_clear(keyspace, prefix, revision) {
+            return Err(Refused::Outcome(too_many_clears()));
         }
+        Ok(self.empty(keyspace, prefix, few, revision)?)
+    }
+
+    /// The same, with what [`few_rows`](Self::few_rows) says. If that is nothing, there is room for a clear.
+    fn empty(
+        &mut self,
+        keyspace: KeyspaceId,
+        prefix: &[u8],
+        few: Option<Vec<Row>>,
+        revision: Revision,
+    ) -> Result<Emptied, MachineError> {
+        self.changed(&KeyChange::DeletePrefix { keyspace, prefix }, None);
+        if let Some(rows) = few {
+            let mut shown = 0;
+            for row in &rows {
+                shown += u64::from(self.sight(keyspace).shows(&row.key, row.revision));
+                self.remove_row(keyspace, row, revision, Ending::Deleted)?;
+            }
+            return Ok(Emptied::Now(shown));
+        }
+        // The clear hides what is older than its command, and not what that has written itself.
+        for row in self.own_rows(keyspace, prefix, revision)? {
+            self.remove_row(keyspace, &row, revision, Ending::Deleted)?;
+        }
+        if prefix.is_empty() && self.counts_exactly(keyspace) {
+            let change = CountChange::of_emptying(self.counts_of(keyspace));
+            self.count(keyspace, change);
+        }
+        self.add_clear(keyspace, prefix, revision);
+        Ok(Emptied::Later)
     }
 
     /// The rows with a prefix, hidden ones included; `None` if there are more than are removed at once.
@@ -136,9 +146,15 @@ impl Applying<'_> {
         rows.filter(|row| row.as_ref().map_or(true, |row| row.revision == revision)).collect()
     }
 
-    /// Removes a row of a deleted prefix, and looks after counts, history and collections.
-    fn remove_row(&mut self, keyspace: KeyspaceId, row: &Row, revision: Revision) -> Result<(), MachineError> {
-        let is_kept = self.supersede(keyspace, &row.key, revision, Ending::Deleted)?;
+    /// Removes a row, be it hidden or not, and looks after counts, history and collections.
+    pub(super) fn remove_row(
+        &mut self,
+        keyspace: KeyspaceId,
+        row: &Row,
+        revision: Revision,
+        ending: Ending,
+    ) -> Result<(), MachineError> {
+        let is_kept = self.supersede(keyspace, &row.key, revision, ending)?;
         if self.counts_exactly(keyspace) && self.counts_row(keyspace, row.revision) {
             let change = CountChange::of(&row.key, Some(row.held), None);
             self.count(keyspace, CountChange { trash: None, ..change });
@@ -153,12 +169,22 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Whether one more prefix may wait to be swept. One that takes the place of longer ones always finds room: else a
-    /// full table would keep anybody from emptying the whole.
-    fn has_room_for_clear(&self, keyspace: KeyspaceId, prefix: &[u8]) -> bool {
+    /// Whether the prefix may wait to be swept. One that takes the place of others always finds room: else a full table
+    /// would keep anybody from emptying the whole. Where a history is kept, it takes the place of none of another command.
+    fn has_room_for_clear(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> bool {
+        if !self.keeps_history(keyspace) {
+            return self.has_room_instead_of_longer(keyspace, prefix);
+        }
+        let clears = &self.applier.clears;
+        let is_again = || clears.get(keyspace, prefix).is_some_and(|before| before.revision == revision);
+        clears.len() < MAX_PENDING_CLEARS || is_again()
+    }
+
+    /// The same where no history is kept.
+    fn has_room_instead_of_longer(&self, keyspace: KeyspaceId, prefix: &[u8]) -> bool {
         let clears = &self.applier.clears;
         let is_replaced = |(id, longer, _): (KeyspaceId, &[u8], _)| id == keyspace && longer.starts_with(prefix);
-        clears.len() < MAX_PENDING_CLEARS || (clears.len() == MAX_PENDING_CLEARS && clears.iter().any(is_replaced))
+        clears.len() < MAX_PENDING_CLEARS || clears.iter().any(is_replaced)
     }
 
     /// The clears with this prefix or a longer one are replaced by this one: it hides what they hide. But where a
@@ -208,7 +234,8 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
     let Some(row) = applying.keyspace_row(id).filter(KeyspaceRow::is_live) else {
         return Ok(Outcome::NoSuchKeyspace(id));
     };
-    if applying.few_rows(id, b"")?.is_none() && !applying.has_room_for_clear(id, b"") {
+    let few = applying.few_rows(id, b"")?;
+    if few.is_none() && !applying.has_room_instead_of_longer(id, b"") {
         return Ok(too_many_clears());
     }
     let revision = applying.use_revision();
@@ -216,7 +243,7 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
     // From here on it keeps no versions, and counts nothing.
     applying.set_keyspace(id, KeyspaceRow { life: KeyspaceLife::Dropped, ..row });
     applying.drop_history(id);
-    if applying.empty_prefix(id, b"", revision)? != Emptied::Later {
+    if applying.empty(id, b"", few, revision)? != Emptied::Later {
         applying.remove_clears(id, b"");
         applying.forget_keyspace(id);
     }
@@ -287,7 +314,7 @@ impl Sweep {
         let now = applying.applied.revision;
         for row in rows.iter() {
             if !applying.sight(keyspace).shows(&row.key, row.revision) {
-                applying.remove_row(keyspace, row, now)?;
+                applying.remove_row(keyspace, row, now, Ending::Deleted)?;
             }
         }
         Ok(last)

@@ -3,7 +3,7 @@
 //! Commands of an entry see those before them, just as if each had an entry of its own: rows through what is staged
 //! (`staged`), and the tables in memory as the commands before left them. An entry of blind puts and deletes reads
 //! nothing and allocates nothing but room in the batch. Several writes of one key stay several changes of the batch, of
-//! which the last wins.
+//! which the last wins, but for those that are put in place of the one before ([`Staged::put_in_place`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -42,7 +42,7 @@ use crate::{
     versions::HistoryRow,
 };
 
-/// Largest payload: the batch made of it stays far below the 4 GiB that a [`WriteBatch`] can hold.
+/// Largest payload: bounds the batch that is made of it.
 const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 
 /// Rows that one command may reclaim: bounds the batch and the time that readers of the log wait for the next entry.

@@ -5,7 +5,7 @@
 //! Does not own hiding: what has ended is hidden already (see [`crate::expiry`]), so nothing here changes what
 //! anybody sees.
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
@@ -14,16 +14,16 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::{Direction, View},
-    counts::CountChange,
+    backend::View,
     expiry::{Ending, Expiry, attached_rows, deadline_prefix},
     history::KeyChange,
     keys::{self, KeyRange, TAG_ATTACHED, TAG_DEADLINE},
     keyspaces::{Decoded, decode_value},
-    liveness::BlobKind,
     machine::{
         Machine, MachineError,
+        clearing::Row,
         entry::{Applying, Refused},
+        parts::keys_of,
     },
     versions,
 };
@@ -100,45 +100,39 @@ impl Removal {
         let full = [&keys::data_prefix(keyspace), key].concat();
         let stored = applying.get(&full)?;
         let found = stored.as_ref().map(|bytes| decode_value(&full, bytes)).transpose()?;
-        if let Some(found) = found.filter(|found| ends(&found.expiry)) {
-            // What a deleted prefix hides is gone already, and swept by and by.
-            if applying.sight(keyspace).shows(key, found.revision) {
-                self.remove(applying, keyspace, key, &found, &full)?;
-            } else {
-                remove_hidden(applying, keyspace, key, &found, &full)?;
-            }
-        }
-        match Ending::of_row(row) {
-            Some(Ending::Attached { lease, .. }) => applying.detach(lease, keyspace, key),
-            _ => {
-                applying.applier.staged.delete(&[row]);
-                Ok(())
-            }
+        match found.filter(|found| ends(&found.expiry)) {
+            Some(found) => self.remove(applying, keyspace, key, &found),
+            None => match Ending::of_row(row) {
+                Some(Ending::Attached { lease, .. }) => applying.detach(lease, keyspace, key),
+                _ => {
+                    applying.applier.staged.delete(&[row]);
+                    Ok(())
+                }
+            },
         }
     }
 
-    /// Removes a key that has ended.
+    /// Removes a key that has ended. Of what a deleted prefix hides, which is gone already, it removes the row, as a
+    /// sweep would: a value whose lease is gone could not tell any more when it had ended.
     fn remove(
         &mut self,
         applying: &mut Applying<'_>,
         keyspace: KeyspaceId,
         key: &[u8],
         found: &Decoded<'_>,
-        full: &[u8],
     ) -> Result<(), MachineError> {
-        let revision = *self.revision.get_or_insert_with(|| {
-            applying.tell_changes();
-            applying.use_revision()
-        });
-        applying.changed(&KeyChange::Expire { keyspace, key }, None);
-        let kept = applying.supersede(keyspace, key, revision, versions::Ending::Expired)?;
-        if applying.counts_exactly(keyspace) {
-            applying.count(keyspace, CountChange::of(key, Some(found.value.into()), None));
-        }
-        self.keys += 1;
-        applying.applier.staged.delete(&[full]);
-        if let Some(blob) = found.value.blob().filter(|_| !kept) {
-            applying.lower(BlobKind::Value, &blob);
+        let row = Row::of(key, found);
+        if applying.sight(keyspace).shows(key, found.revision) {
+            let revision = *self.revision.get_or_insert_with(|| {
+                applying.tell_changes();
+                applying.use_revision()
+            });
+            applying.changed(&KeyChange::Expire { keyspace, key }, None);
+            applying.remove_row(keyspace, &row, revision, versions::Ending::Expired)?;
+            self.keys += 1;
+        } else {
+            let revision = applying.applied.revision;
+            applying.remove_row(keyspace, &row, revision, versions::Ending::Deleted)?;
         }
         if let Some(deadline) = found.expiry.deadline {
             applying.applier.staged.delete(&[&deadline_prefix(deadline, keyspace), key]);
@@ -151,7 +145,7 @@ impl Removal {
 
     /// Removes the keys of an ended lease, and the lease when none is left. Says whether it is gone.
     fn lease(&mut self, applying: &mut Applying<'_>, id: LeaseId) -> Result<bool, MachineError> {
-        let (rows, more) = collect(&applying.view(), &attached_rows(id), self.left)?;
+        let (rows, more) = keys_of(&applying.view(), &attached_rows(id), self.left)?;
         self.left -= rows.len() as u32;
         for row in &rows {
             let Some(Ending::Attached { keyspace, key, .. }) = Ending::of_row(row) else {
@@ -169,50 +163,11 @@ impl Removal {
     }
 }
 
-/// Where versions are kept, does what a sweep would do: when the lease is gone, nothing tells when the value
-/// ended.
-fn remove_hidden(
-    applying: &mut Applying<'_>,
-    keyspace: KeyspaceId,
-    key: &[u8],
-    found: &Decoded<'_>,
-    full: &[u8],
-) -> Result<(), MachineError> {
-    if !applying.keeps_history(keyspace) {
-        return Ok(());
-    }
-    let now = applying.applied.revision;
-    let kept = applying.supersede(keyspace, key, now, versions::Ending::Deleted)?;
-    if let Some(blob) = found.value.blob().filter(|_| !kept) {
-        applying.lower(BlobKind::Value, &blob);
-    }
-    if applying.counts_exactly(keyspace) && applying.counts_row(keyspace, found.revision) {
-        applying.count(keyspace, CountChange::of(key, Some(found.value.into()), None));
-    }
-    applying.applier.staged.delete(&[full]);
-    Ok(())
-}
-
 /// The first rows of what has ended at `time`, and whether there are more.
 fn ended_rows(view: &dyn View, time: SpaceTime, max: u32) -> Result<(Vec<Vec<u8>>, bool), MachineError> {
     let mut range = KeyRange::with_prefix(&[TAG_DEADLINE]);
     range.set_upper(Bound::Excluded(deadline_prefix(SpaceTime(time.0.saturating_add(1)), KeyspaceId::ZERO).to_vec()));
-    collect(view, &range, max)
-}
-
-/// At most `max` keys of a range, and whether there are more.
-fn collect(view: &dyn View, range: &KeyRange, max: u32) -> Result<(Vec<Vec<u8>>, bool), MachineError> {
-    let mut rows = Vec::new();
-    let mut more = false;
-    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, _| {
-        if rows.len() == max as usize {
-            more = true;
-            return ControlFlow::Break(());
-        }
-        rows.push(key.to_vec());
-        ControlFlow::Continue(())
-    })?;
-    Ok((rows, more))
+    keys_of(view, &range, max)
 }
 
 /// Whether a row says nothing true any more: its key or lease ends otherwise now, or is gone.
@@ -259,7 +214,7 @@ impl Machine {
                 Some(last) if last[0] == tag => range.set_lower(Bound::Excluded(last.clone())),
                 _ => {}
             }
-            let (rows, more) = collect(&*view, &range, left)?;
+            let (rows, more) = keys_of(&*view, &range, left)?;
             left -= rows.len() as u32;
             for row in &rows {
                 let ending = Ending::of_row(row);

@@ -12,8 +12,8 @@
 //! Little-endian. Each row goes with the batch that moves `applied.lsn` past its record: so the log holds
 //! the record until the state has persisted the row, and a crash finds one or the other.
 //!
-//! The membership is the same on every node. The vote and the purged entry are this node's own, as moves
-//! are: they are not part of what a snapshot carries to another node.
+//! All three are this node's own, as moves are: no snapshot carries them to another node, and no digest covers them.
+//! The membership says which nodes hold the state, and a restored snapshot begins a group of its own.
 
 use bytes::Bytes;
 use thalweg_types::{Index, Lsn, SpaceTime, Term};

@@ -68,7 +68,7 @@ impl Applying<'_> {
 }
 
 /// At most `max` keys of a range, and whether there are more.
-fn keys_of(view: &dyn View, range: &KeyRange, max: u32) -> Result<(Vec<Vec<u8>>, bool), MachineError> {
+pub(super) fn keys_of(view: &dyn View, range: &KeyRange, max: u32) -> Result<(Vec<Vec<u8>>, bool), MachineError> {
     let (mut found, mut more) = (Vec::new(), false);
     view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, _| {
         if found.len() == max as usize {

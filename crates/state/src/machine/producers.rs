@@ -8,8 +8,10 @@
 //! producer pays nothing, and a refused one a second look at its writes.
 //!
 //! Invariants: `head.producers` is the number of the stream's head rows; at most
-//! `MAX_STREAM_PRODUCERS`. Which ones are evicted depends on the entries alone: those silent longest by
-//! the entries' time, then by id.
+//! `MAX_STREAM_PRODUCERS`. Which ones are evicted depends on the commands alone: those silent longest by
+//! the entries' time, then by id. A commit never evicts a producer that it names: its appends were checked against
+//! the rows as they were before the first of them was done. Therefore it names at most as many producers of a stream as
+//! the stream remembers.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +30,9 @@ use crate::{
     streams::producers::{self, ProducerResult, ProducerRow, Standing},
 };
 
-/// Producers as the commit being checked will leave them.
+/// The producers that a commit names, as its checked appends will leave them.
 #[derive(Debug, Default)]
-pub(crate) struct CheckedProducers(BTreeMap<(StreamId, Box<str>), ProducerRow>);
+pub(crate) struct CheckedProducers(BTreeMap<StreamId, BTreeMap<Box<str>, ProducerRow>>);
 
 impl CheckedProducers {
     /// Before the writes of a commit are checked.
@@ -39,21 +41,34 @@ impl CheckedProducers {
             self.0.clear();
         }
     }
+
+    fn get(&self, stream: StreamId, id: &str) -> Option<ProducerRow> {
+        self.0.get(&stream)?.get(id).copied()
+    }
+
+    /// Takes over a checked append, unless the commit names too many producers of the stream.
+    fn set(&mut self, stream: StreamId, id: &str, row: ProducerRow) -> Result<(), Refused> {
+        let named = self.0.entry(stream).or_default();
+        if named.len() >= MAX_STREAM_PRODUCERS as usize && !named.contains_key(id) {
+            let what = "producers of a stream in one commit";
+            return Err(Refused::Outcome(Outcome::TooMany { what, limit: MAX_STREAM_PRODUCERS as usize }));
+        }
+        named.insert(id.into(), row);
+        Ok(())
+    }
 }
 
 /// Checks an append of a producer, which follows those of its commit that were checked before.
 pub(crate) fn check(applying: &mut Applying<'_>, stream: StreamId, stamp: EncodedStamp<'_>) -> Result<(), Refused> {
     let stamp = stamp.get();
-    let key = (stream, Box::from(stamp.id));
-    let known = match applying.applier.pending.producers.0.get(&key) {
-        Some(row) => Some(*row),
+    let known = match applying.applier.pending.producers.get(stream, stamp.id) {
+        Some(row) => Some(row),
         None => known_row(applying, stream, stamp.id)?,
     };
     match ProducerRow::standing(known, &stamp) {
         Standing::Next => {
             let row = ProducerRow::after(known, &stamp, applying.applied.time);
-            applying.applier.pending.producers.0.insert(key, row);
-            Ok(())
+            applying.applier.pending.producers.set(stream, stamp.id, row)
         }
         // Whether the whole commit is one is asked when it has been refused.
         Standing::Duplicate => Err(refuse(stream, ProducerRefusal::Mixed)),
@@ -87,7 +102,8 @@ pub(crate) fn repeated(applying: &mut Applying<'_>, commit: &Commit<'_>) -> Resu
     }
 }
 
-/// What came of this append, if it happened and is remembered.
+/// What came of this append, if it happened and is remembered. One whose result is missing is refused as one too old:
+/// to stop for it would stop every node, again at each replay.
 fn result_of(
     applying: &mut Applying<'_>,
     stream: StreamId,
@@ -101,10 +117,11 @@ fn result_of(
         return Ok(None);
     }
     let key = keys::producer_result(stream, stamp.id, producers::slot(stamp.sequence));
-    let row = applying.get(&key)?;
-    let missing = || MachineError::corrupt("producer result", &key, "missing, or of another sequence");
-    let result = ProducerResult::decode(&key, &row.ok_or_else(missing)?)?;
-    if result.sequence == stamp.sequence { Ok(Some(result)) } else { Err(missing().into()) }
+    let result = applying.get(&key)?.map(|row| ProducerResult::decode(&key, &row)).transpose()?;
+    match result.filter(|result| result.sequence == stamp.sequence) {
+        Some(result) => Ok(Some(result)),
+        None => Err(refuse(stream, ProducerRefusal::DuplicateTooOld { oldest: stamp.sequence + 1 })),
+    }
 }
 
 /// Remembers a checked append that has just been done.
@@ -129,6 +146,8 @@ pub(crate) fn open(applying: &mut Applying<'_>, stream: StreamId, id: &str) -> R
     if applying.live_head(stream).is_none() {
         return Ok(Outcome::NoSuchStream(stream));
     }
+    // What a commit before this command named may be evicted, also if that is in the same entry.
+    applying.applier.pending.producers.clear();
     // Also of one that was silent too long, if its row is still there: its instances stay fenced.
     let stored = stored_row(applying, stream, id)?;
     let epoch = match stored {
@@ -166,10 +185,15 @@ fn set_row(applying: &mut Applying<'_>, stream: StreamId, id: &str, row: Produce
     Ok(())
 }
 
-/// Forgets those that were silent longest.
+/// Forgets those that were silent longest, but for those that the commit names.
 fn evict(applying: &mut Applying<'_>, stream: StreamId) -> Result<(), MachineError> {
     let mut silent: Vec<(SpaceTime, Box<str>, u8)> = Vec::new();
-    producers::visit(&applying.view(), stream, &mut |id, row| silent.push((row.last_time, id.into(), row.used)))?;
+    let named = &applying.applier.pending.producers;
+    producers::visit(&applying.view(), stream, &mut |id, row| {
+        if named.get(stream, id).is_none() {
+            silent.push((row.last_time, id.into(), row.used));
+        }
+    })?;
     silent.sort_unstable();
     silent.truncate(PRODUCER_EVICTIONS);
     for (_, id, used) in silent {

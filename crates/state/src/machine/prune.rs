@@ -98,8 +98,8 @@ struct Round {
 /// Bytes of a row of versions, with its value, wherever that is.
 fn full_len(key: &[u8], row: &[u8]) -> usize {
     let blob = VersionRow::decode(key, row).ok().and_then(|version| version.blob(key).ok()?);
-    let elsewhere = blob.map_or(0, |blob| (blob.len as usize).saturating_sub(BlobRef::ENCODED_LEN));
-    key.len() + row.len() + elsewhere
+    let row_len = blob.map_or(row.len(), |blob| row.len() - BlobRef::ENCODED_LEN + blob.len as usize);
+    key.len() + row_len
 }
 
 impl Round {
@@ -195,7 +195,11 @@ impl Round {
             }
             let mut is_gone = false;
             let until = match of.revision {
-                None => Until::of_forgotten(key, row)?,
+                // The versions of the key, which came before, may have changed it.
+                None => match applying.get(key)? {
+                    Some(row) => Until::of_forgotten(key, &row)?,
+                    None => continue,
+                },
                 Some(revision) => {
                     let version = Kept::decode(revision, key, row)?;
                     if version.until.revision <= history.floor {
@@ -255,10 +259,11 @@ impl Round {
         id: KeyspaceId,
         time: SpaceTime,
     ) -> Result<(), MachineError> {
-        // What is done about each counts, not the look at which there are.
-        let left = self.left;
+        // What is done about each counts, not the look at which there are. That comes to as many rows and bytes at least,
+        // so a look that was cut short leaves a round that is done.
+        let (left, bytes) = (self.left, self.bytes);
         let (rows, _) = self.rows(applying, &superseded_by(id, time))?;
-        self.left = left;
+        (self.left, self.bytes) = (left, bytes);
         for (key, _) in &rows {
             if self.is_done() {
                 break;
@@ -268,6 +273,7 @@ impl Round {
             let found = applying.get(&row)?;
             let (Some(revision), Some(found)) = (of.revision, found) else {
                 self.left -= 1;
+                self.bytes += key.len();
                 applying.applier.staged.delete(&[key]);
                 continue;
             };

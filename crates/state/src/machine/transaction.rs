@@ -186,7 +186,8 @@ impl Run {
                 OperationResult::Got(got)
             }
             Write::Scan { keyspace, ref scan } => {
-                check_key(applying, keyspace, scan.prefix)?;
+                let mut keys = [Some(scan.prefix), scan.start, scan.end].into_iter().flatten();
+                keys.try_for_each(|key| check_key(applying, keyspace, key))?;
                 let page = transaction_scan::page(applying, keyspace, scan, &mut self.room)?;
                 OperationResult::Scanned(page.map_err(failed)?)
             }

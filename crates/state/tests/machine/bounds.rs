@@ -10,7 +10,10 @@ use thalweg_types::{
         StreamConfig, TransactionBuilder,
         groups::{GroupConfig, GroupOutcome, encode_create_group, encode_delete_group},
     },
-    limits::{MAX_GROUPS, MAX_LEASE_KEYS, MAX_LEASES, MAX_PRUNED_VERSIONS, MAX_TRANSACTION_SCAN_ROWS},
+    limits::{
+        DELETED_HISTORY_AGE, MAX_GROUPS, MAX_KEY_BYTES, MAX_LEASE_KEYS, MAX_LEASES, MAX_PRUNED_VERSIONS,
+        MAX_TRANSACTION_SCAN_ROWS,
+    },
 };
 
 use crate::support::{Bench, MapBackend, command};
@@ -177,4 +180,52 @@ fn keyspaces_take_turns_in_forgetting() {
     assert_eq!([due(&bench, after(3)), due(&bench, after(2))], [Some(2), Some(3)]);
     bench.run(later.0, &[prune(9, 1000)]);
     assert_eq!((due(&bench, None), [2, 3, 4].map(|id| left(&bench, id))), (None, [0; 3]));
+}
+
+#[test]
+fn versions_of_long_keys_that_went_are_forgotten_in_steps() {
+    let mut bench = Bench::new(MachineOptions::default());
+    let config =
+        KeyspaceConfig { history: KeyspaceHistory { revisions: Some(2), age: None }, ..KeyspaceConfig::default() };
+    bench.run(1, &[command(|out| command::encode_create_keyspace(out, "h", &config).unwrap())]);
+    let keys: Vec<_> = (0..230_u32).map(|key| [&key.to_be_bytes()[..], &[b'k'; MAX_KEY_BYTES - 4]].concat()).collect();
+    for key in &keys {
+        bench.run(2, &[command(|out| command::encode_put(out, KS, key, b"v").unwrap())]);
+        bench.run(2, &[command(|out| command::encode_delete(out, KS, key).unwrap())]);
+    }
+    let later = 2 + DELETED_HISTORY_AGE.as_micros() as u64;
+    let mut steps = Vec::new();
+    while bench.machine.prune_due(None, SpaceTime(later)).unwrap().is_some() {
+        steps.extend(bench.run(later, &[prune(1, u32::MAX)]));
+        assert!(steps.len() < 9, "{steps:?}");
+    }
+    let entries = |step: &Outcome| match step {
+        Outcome::Reclaimed { entries, .. } => *entries,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((steps.len() > 1, steps.iter().map(entries).sum::<u32>()), (true, 230), "{steps:?}");
+    assert!(matches!(steps.last(), Some(Outcome::Reclaimed { more: false, .. })), "{steps:?}");
+}
+
+#[test]
+fn a_prune_that_stops_at_its_bytes_says_that_there_is_more() {
+    let mut bench = Bench::new(MachineOptions::default());
+    let config =
+        KeyspaceConfig { history: KeyspaceHistory { revisions: Some(200), age: None }, ..KeyspaceConfig::default() };
+    bench.run(1, &[command(|out| command::encode_create_keyspace(out, "h", &config).unwrap())]);
+    // Of each key all but the newest go with that, and their rows by time are stale then.
+    for key in 0..3_u8 {
+        for _ in 0..150 {
+            let key = [&[key][..], &[b'k'; MAX_KEY_BYTES - 1]].concat();
+            bench.run(2, &[command(|out| command::encode_put(out, KS, &key, b"v").unwrap())]);
+            bench.run(2, &[command(|out| command::encode_delete(out, KS, &key).unwrap())]);
+        }
+    }
+    let later = SpaceTime(2 + DELETED_HISTORY_AGE.as_micros() as u64);
+    for _ in 0..9 {
+        let outcome = bench.run(later.0, &[prune(1, u32::MAX)]);
+        let Outcome::Reclaimed { more, .. } = outcome[0] else { panic!("{outcome:?}") };
+        assert!(more || bench.machine.prune_due(None, later).unwrap().is_none());
+    }
+    assert_eq!(bench.machine.prune_due(None, later).unwrap(), None);
 }

@@ -101,6 +101,24 @@ fn a_prune_ends_alike_wherever_versions_are_stored() {
     pair.finish();
 }
 
+#[test]
+fn a_prune_ends_alike_if_options_are_below_their_minimum() {
+    let history = KeyspaceHistory { revisions: Some(2), age: None };
+    let mut pair = Pair::new(inline(0), inline(128));
+    pair.run(&keyspace(&KeyspaceConfig { history, ..KeyspaceConfig::default() }));
+    // So many that bytes end the prune, and short values that only the first node keeps in the log.
+    for value in [b"1", b"2"] {
+        let mut commit = command::CommitBuilder::new();
+        (0..8_000).for_each(|key| _ = commit.put(KS, format!("{key:01000}").as_bytes(), value).unwrap());
+        pair.run(&command(|out| commit.encode(out)));
+    }
+    let plain = KeyspaceConfig::default();
+    pair.run(&command(|out| command::encode_configure_keyspace(out, KS, &plain).unwrap()));
+    let pruned = pair.run(&command(|out| command::encode_prune_versions(out, KS, 10_000)));
+    assert!(matches!(pruned, Outcome::Reclaimed { entries: ..8_000, more: true }), "{pruned:?}");
+    pair.finish();
+}
+
 /// A stream with a few batches; of the first node they are compacted into one.
 fn compacted_by_one() -> Pair {
     let mut pair = Pair::new(inline(128), inline(128));

@@ -9,7 +9,8 @@ use thalweg_state::{audit::Values, keyspaces::StoredValue, machine::MachineOptio
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision,
     command::{
-        self, CommitBuilder, Deadline, KeyspaceConfig, KeyspaceHistory, OperationResult, Outcome, TransactionBuilder,
+        self, CommitBuilder, Deadline, KeyspaceConfig, KeyspaceHistory, OperationResult, Outcome, RedisBuilder,
+        TransactionBuilder,
     },
     limits::MAX_EAGER_PREFIX_ROWS,
 };
@@ -157,6 +158,38 @@ fn a_lease_that_is_granted_again_does_not_bring_back_the_keys_of_the_former() {
     let (_, outcomes) = together(&a_leased_key_and_another(), 1, &[revoke(), grant(), get]);
     let Outcome::Transacted(transacted) = &outcomes[2] else { panic!("{outcomes:?}") };
     assert_eq!(transacted.results, [OperationResult::Got(None)]);
+}
+
+/// How many rows of a kind there are.
+fn rows(node: &Node, tag: u8) -> usize {
+    node.rows().keys().filter(|key| key[0] == tag).count()
+}
+
+#[test]
+fn a_key_of_a_deleted_prefix_goes_with_its_lease() {
+    for deadline in [Deadline::Never, Deadline::After(Duration::from_secs(9))] {
+        let mut first = keyspaces();
+        first.extend([grant(), fill("p/"), put_until(b"p/a", deadline, Some(LEASE)), delete_prefix(b"p/")]);
+        let (node, _) = together(&first, 1, &[revoke()]);
+        let live: u64 = node.machine().liveness().iter().map(|(_, row)| row.value_bytes).sum();
+        let left = [0x08, 0x09, 0x0a].map(|tag| rows(&node, tag));
+        assert_eq!((live, left, rows(&node, 0x10)), (0, [0; 3], MAX_EAGER_PREFIX_ROWS + 1));
+    }
+}
+
+#[test]
+fn a_hash_of_a_deleted_prefix_goes_at_its_deadline_and_leaves_its_fields_to_a_sweep() {
+    let exact = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
+    let mut hash = RedisBuilder::new(KS);
+    hash.push(&[b"hset", b"p/hash", b"field", b"value"]).unwrap();
+    hash.push(&[b"pexpire", b"p/hash", b"1"]).unwrap();
+    let first = [keyspace("one", exact), fill("p/"), hash.finish(), delete_prefix(b"")];
+    let expire = command(|out| command::encode_expire(out, 100));
+    let (node, outcomes) = together(&first, 2_000, std::slice::from_ref(&expire));
+    assert_eq!(outcomes, [Outcome::Expired { keys: 0, rows: 1, more: false }]);
+    assert_eq!([0x08, 0x13, 0x15].map(|tag| rows(&node, tag)), [0, 1, 1], "its field, and what says that it is to go");
+    let (node, _) = together(&first, 2_000, &[expire, sweep()]);
+    assert_eq!([0x10, 0x13, 0x15].map(|tag| rows(&node, tag)), [0; 3]);
 }
 
 #[test]

@@ -197,6 +197,83 @@ fn those_silent_longest_are_evicted_with_all_their_rows() {
     assert_eq!(rows(&bench), 2 * count);
 }
 
+/// One commit of appends.
+fn commit(stamps: &[(&str, u64)]) -> Vec<u8> {
+    let mut builder = CommitBuilder::new();
+    for (id, sequence) in stamps {
+        builder.append_with(STREAM, &terms(id, 0, *sequence), &batch(1)).unwrap();
+    }
+    command(|out| builder.encode(out))
+}
+
+/// As many producers as a stream remembers, the first of them with five appends. All were heard of at one time.
+fn full() -> Bench {
+    let mut bench = bench();
+    (0..5).for_each(|sequence| _ = bench.run(2, &[append("a", 0, sequence, 1)]));
+    for number in 1..MAX_STREAM_PRODUCERS {
+        bench.run(2, &[append(&format!("p{number:05}"), 0, 0, 1)]);
+    }
+    bench
+}
+
+#[test]
+fn a_commit_evicts_no_producer_that_it_names() {
+    for stamps in [&[("new", 0), ("a", 5)][..], &[("a", 5), ("new", 0), ("a", 6)]] {
+        let mut bench = full();
+        let outcomes = bench.run(3, &[commit(stamps), append("a", 0, 4, 1), commit(stamps)]);
+        assert!(matches!(outcomes[0], Outcome::Committed { .. }), "{:?}", outcomes[0]);
+        assert_eq!(outcomes[1], duplicate(5, 4, 1), "what it did before is known");
+        assert!(matches!(outcomes[2], Outcome::Duplicate { .. }), "{:?}", outcomes[2]);
+        let left = MAX_STREAM_PRODUCERS as usize + 1 - PRODUCER_EVICTIONS;
+        assert_eq!(bench.machine.producers(STREAM).unwrap().len(), left);
+    }
+}
+
+#[test]
+fn what_an_earlier_command_named_is_evicted_in_every_grouping() {
+    let other = commit(&[("a", 5), ("p00001", 1)]);
+    let evicts = [open("b"), append("c", 0, 0, 1)];
+    let rows = evicts.map(|last| {
+        let [mut together, mut alone] = [full(), full()];
+        together.run(2, &[other.clone(), last.clone()]);
+        alone.run(2, std::slice::from_ref(&other));
+        alone.run(2, &[last]);
+        let rows = |bench: &Bench| {
+            let dump = bench.backend.dump();
+            dump.into_iter().filter(|(key, _)| key[0] == 0x0d).collect::<BTreeMap<_, _>>()
+        };
+        assert_eq!(rows(&together), rows(&alone));
+        together.machine.producer(STREAM, "a").unwrap()
+    });
+    assert_eq!(rows, [None, None]);
+}
+
+#[test]
+fn a_commit_names_as_many_producers_as_a_stream_remembers() {
+    let mut bench = full();
+    let ids: Vec<_> = (0..=MAX_STREAM_PRODUCERS).map(|number| format!("m{number:05}")).collect();
+    let stamps: Vec<_> = ids.iter().map(|id| (id.as_str(), 0)).collect();
+    let limit = MAX_STREAM_PRODUCERS as usize;
+    let too_many = Outcome::TooMany { what: "producers of a stream in one commit", limit };
+    assert_eq!(bench.run(3, &[commit(&stamps)]), [too_many]);
+    let outcomes = bench.run(3, &[commit(&stamps[1..]), commit(&stamps[1..])]);
+    assert!(matches!(outcomes[0], Outcome::Committed { .. }) && matches!(outcomes[1], Outcome::Duplicate { .. }));
+    assert_eq!(bench.machine.producers(STREAM).unwrap().len(), limit);
+}
+
+#[test]
+fn an_append_whose_result_is_missing_is_refused_as_one_too_old() {
+    let mut bench = bench();
+    (0..3).for_each(|sequence| _ = bench.run(2, &[append("p", 0, sequence, 1)]));
+    let mut map = bench.backend.dump();
+    map.retain(|key, _| key[0] != 0x0d || key[5] != 1 || key.last() != Some(&1));
+    bench.backend = MapBackend::of(map, bench.backend.applied());
+    bench.machine = bench.log.machine(bench.backend.clone(), bench.options);
+    let outcomes = bench.run(3, &[append("p", 0, 1, 1), append("p", 0, 2, 1), append("p", 0, 3, 1)]);
+    let too_old = refused(ProducerRefusal::DuplicateTooOld { oldest: 2 });
+    assert_eq!(outcomes, [too_old, duplicate(3, 2, 1), committed(4, 3, 1)]);
+}
+
 #[test]
 fn a_deleted_streams_producers_go_in_steps() {
     let mut bench = bench();

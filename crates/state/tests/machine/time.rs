@@ -17,7 +17,7 @@ use thalweg_state::{
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
     command::{self, CommitBuilder, Deadline, Expect, KeyspaceConfig, MoveTarget, Outcome},
-    limits::{MAX_EXPIRED_ROWS, MIN_LEASE_TTL},
+    limits::{MAX_EXPIRED_ROWS, MAX_KEY_BYTES, MIN_LEASE_TTL},
 };
 
 use crate::support::{Bench, apply, command};
@@ -507,4 +507,18 @@ fn stale_rows_are_found_in_pages_and_forgotten_only_if_they_still_are() {
     });
     assert_eq!(bench.run(1003, &[garbage]), [expired(0, 0, false)]);
     assert!(bench.machine.get(KS, &[0]).unwrap().is_some());
+}
+
+#[test]
+fn a_row_that_no_key_can_have_is_not_forgotten() {
+    let (mut bench, _) = bench();
+    let forget = |key_len: usize| {
+        let row = [b"\x08\0\0\0\0\0\0\x03\xe8\0\0\0\x01".as_slice(), &vec![b'k'; key_len]].concat();
+        command(|out| command::encode_forget_rows(out, [row.as_slice()].into_iter()))
+    };
+    assert_eq!(bench.run(2, &[forget(MAX_KEY_BYTES)]), [expired(0, 1, false)]);
+    for key_len in [MAX_KEY_BYTES + 1, 65_535, 1 << 20] {
+        let outcomes = bench.run(2, &[forget(key_len)]);
+        assert!(matches!(outcomes[..], [Outcome::Malformed(_)]), "{outcomes:?}");
+    }
 }

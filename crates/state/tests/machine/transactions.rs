@@ -15,8 +15,8 @@ use thalweg_types::{
         TransactionBuilder,
     },
     limits::{
-        MAX_EAGER_PREFIX_ROWS, MAX_PENDING_CLEARS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_SCAN_ITEMS,
-        MAX_VALUE_BYTES,
+        MAX_EAGER_PREFIX_ROWS, MAX_KEY_BYTES, MAX_PENDING_CLEARS, MAX_TRANSACTION_PREFIX_DELETES,
+        MAX_TRANSACTION_SCAN_ITEMS, MAX_VALUE_BYTES,
     },
     record::RecordBatch,
 };
@@ -320,6 +320,69 @@ fn deleting_a_prefix_sees_earlier_writes_of_its_entry_and_not_later_ones() {
     bench.run(2, &[put(b"a000"), sweep]);
     assert_eq!(keys_of(&bench.machine.snapshot(), KS), ["a-after", "a-later", "a000"]);
     assert_eq!(rows(&bench, 0x10), 3);
+}
+
+#[test]
+fn deletes_of_a_prefix_that_a_history_tells_apart_all_count() {
+    let history = KeyspaceHistory { revisions: Some(4), age: None };
+    let (mut bench, kept) = (bench(), KeyspaceId(3));
+    let config = KeyspaceConfig { history, ..KeyspaceConfig::default() };
+    bench.run(1, &[command(|out| command::encode_create_keyspace(out, "kept", &config).unwrap())]);
+    let mut clear = |keyspace, prefix: &str| {
+        fill(&mut bench, keyspace, prefix, MAX_EAGER_PREFIX_ROWS + 1);
+        bench.run(2, &[then(|list| _ = list.delete_prefix(keyspace, prefix.as_bytes()).unwrap())]).remove(0)
+    };
+    let full = Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS };
+    assert_ne!(clear(kept, "p"), full);
+    assert_ne!(clear(kept, "p"), full, "it is another one");
+    for number in 2..MAX_PENDING_CLEARS {
+        assert_ne!(clear(KS, &format!("{number:04}/")), full);
+    }
+    assert_eq!(clear(kept, "p"), full);
+    assert_eq!(clear(kept, ""), full, "it takes the place of none");
+    assert_ne!(clear(KS, ""), full, "it takes the place of all others");
+    assert_ne!(clear(KS, ""), full);
+    let drop = command(|out| command::encode_drop_keyspace(out, kept));
+    assert!(matches!(bench.run(2, &[drop])[..], [Outcome::Dropped { .. }]));
+    assert_eq!(rows(&bench, 0x06), 2);
+}
+
+#[test]
+fn a_keyspace_whose_deleted_prefixes_fill_the_table_can_be_dropped() {
+    let history = KeyspaceHistory { revisions: Some(4), age: None };
+    let (mut bench, kept) = (bench(), KeyspaceId(3));
+    let config = KeyspaceConfig { history, ..KeyspaceConfig::default() };
+    bench.run(1, &[command(|out| command::encode_create_keyspace(out, "kept", &config).unwrap())]);
+    fill(&mut bench, kept, "p", MAX_EAGER_PREFIX_ROWS + 1);
+    for _ in 0..MAX_PENDING_CLEARS {
+        run(&mut bench, then(|list| _ = list.delete_prefix(kept, b"p").unwrap()));
+    }
+    let full = Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS };
+    assert_eq!(refused(&mut bench, then(|list| _ = list.delete_prefix(kept, b"p").unwrap())), full);
+    let drop = command(|out| command::encode_drop_keyspace(out, kept));
+    assert!(matches!(bench.run(2, &[drop])[..], [Outcome::Dropped { .. }]));
+    while bench.machine.sweep_due() {
+        sweep(&mut bench, 1000);
+    }
+    assert_eq!((rows(&bench, 0x06), rows(&bench, 0x10)), (0, 0));
+}
+
+#[test]
+fn the_bounds_of_a_scan_are_keys() {
+    let mut bench = bench();
+    let mut long = ScanOperation { prefix: b"p", start: Some(b"p"), end: Some(b"q"), ..ScanOperation::default() };
+    let too_long = vec![b'p'; MAX_KEY_BYTES + 1];
+    for bound in 0..3 {
+        // As a foreign writer encodes it: ours refuses.
+        let mut encoded = then(|list| _ = list.scan(KS, &ScanOperation { limit: 7, ..long }).unwrap());
+        let mut at = encoded.len() - 3 * 5;
+        at += bound * 5;
+        encoded.splice(at..at + 5, (too_long.len() as u32).to_le_bytes().into_iter().chain(too_long.iter().copied()));
+        let outcome = refused(&mut bench, encoded);
+        assert!(matches!(outcome, Outcome::Malformed(_)), "{bound}: {outcome:?}");
+    }
+    long.limit = 1;
+    assert!(!run(&mut bench, then(|list| _ = list.scan(KS, &long).unwrap())).wrote);
 }
 
 #[test]

@@ -579,6 +579,51 @@ fn every_revision_reads_as_the_model_says() {
     });
 }
 
+/// A keyspace whose history was off for a while, with two prunes' work left: more versions than its bounds permit, and
+/// of those before a row that says so.
+fn lowered(before: KeyspaceHistory, after: KeyspaceHistory) -> Bench {
+    let mut bench = Bench::new(OPTIONS);
+    let configure =
+        |history| command(|out| command::encode_configure_keyspace(out, KeyspaceId(1), &config(history)).unwrap());
+    let put = |value: u8| command(|out| command::encode_put(out, KeyspaceId(1), b"k", &[value]).unwrap());
+    let two = KeyspaceHistory { revisions: Some(2), age: None };
+    bench.run(1, &[command(|out| command::encode_create_keyspace(out, "ks", &config(two)).unwrap())]);
+    (1..=3).for_each(|value| _ = bench.run(10, &[put(value)]));
+    bench.run(20, &[configure(KeyspaceHistory::default()), configure(before)]);
+    (4..=8).for_each(|value| _ = bench.run(30, &[put(value)]));
+    bench.run(40, &[configure(after), command(|out| command::encode_prune_versions(out, KeyspaceId(1), 1000))]);
+    bench
+}
+
+#[test]
+fn what_a_change_of_bounds_forgets_of_a_key_stays_known_as_forgotten() {
+    let [two, ten] = [2, 10].map(|revisions| KeyspaceHistory { revisions: Some(revisions), age: None });
+    let bench = lowered(ten, two);
+    let snapshot = bench.machine.snapshot();
+    let read = |revision| {
+        let past = snapshot.past(KeyspaceId(1), Revision(revision), SpaceTime(0));
+        past.and_then(|past| past.get(b"k")).map(|found| found.map(|found| resolve_owned(&bench, &found.value)))
+    };
+    for revision in [4, 5, 6] {
+        assert!(matches!(read(revision), Err(PastError::Compacted { .. })), "{revision}: {:?}", read(revision));
+    }
+    assert_eq!([7, 8].map(|revision| read(revision).unwrap()), [Some(vec![7]), Some(vec![8])]);
+}
+
+#[test]
+fn rows_by_time_go_with_what_a_change_of_bounds_forgets() {
+    let aged = |revisions| KeyspaceHistory { revisions: Some(revisions), age: Some(Duration::from_micros(AGE)) };
+    let mut bench = lowered(aged(3), aged(10));
+    // The row of what has been forgotten is above the floor, and has a row by time.
+    let put = |value: u8| command(|out| command::encode_put(out, KeyspaceId(1), b"k", &[value]).unwrap());
+    (9..=12).for_each(|value| _ = bench.run(50, &[put(value)]));
+    let two = command(|out| command::encode_configure_keyspace(out, KeyspaceId(1), &config(aged(2))).unwrap());
+    bench.run(60, &[two, command(|out| command::encode_prune_versions(out, KeyspaceId(1), 1000))]);
+    let map = bench.backend.dump();
+    let kind = |kind: u8| map.keys().filter(|key| key.starts_with(&[0x12, kind])).count();
+    assert_eq!([kind(1), kind(2)], [2, 2], "a version and what has been forgotten, each with its time");
+}
+
 /// Reads and writes everything in a damaged map.
 fn use_damaged(map: Map, applied: Option<Applied>, log: &Log) -> Result<(), MachineError> {
     let machine = Machine::open(MapBackend::of(map, applied), OPTIONS)?;

@@ -25,7 +25,7 @@ use crate::{
     clock::SpaceTime,
     command::CommandError,
     ids::{KeyspaceId, LeaseId},
-    limits::{MAX_STALE_ROWS, MAX_TTL, MIN_LEASE_TTL},
+    limits::{MAX_STALE_ROW_BYTES, MAX_STALE_ROWS, MAX_TTL, MIN_LEASE_TTL},
     record::{Malformed, Reader, put_u32},
 };
 
@@ -171,8 +171,12 @@ impl<'a> TimeCommand<'a> {
                 let bytes = reader.rest();
                 let mut rows = Reader::at(bytes, 0);
                 for _ in 0..count {
-                    let len = rows.u32("row length")?;
-                    rows.take(len as usize, "row")?;
+                    let row_at = at + rows.position();
+                    let len = rows.u32("row length")? as usize;
+                    if len > MAX_STALE_ROW_BYTES {
+                        return Err(Malformed { at: row_at, expected: "a row within the limit" });
+                    }
+                    rows.take(len, "row")?;
                 }
                 if !rows.is_empty() {
                     return Err(Malformed { at: at + rows.position(), expected: "end of the command" });
@@ -221,7 +225,8 @@ pub fn encode_expire(out: &mut Vec<u8>, max: u32) {
     out.extend_from_slice(&max.to_le_bytes());
 }
 
-/// Appends the command that forgets rows if they are stale: at most [`MAX_STALE_ROWS`], the rest is left out.
+/// Appends the command that forgets rows if they are stale: at most [`MAX_STALE_ROWS`], the rest is left out. None is
+/// longer than [`MAX_STALE_ROW_BYTES`].
 pub fn encode_forget_rows<'a>(out: &mut Vec<u8>, rows: impl Iterator<Item = &'a [u8]>) {
     out.push(FORGET);
     let count_at = out.len();
@@ -382,5 +387,10 @@ mod tests {
         assert_eq!(found.iter().count(), MAX_STALE_ROWS);
         let foreign = [&most[..1], &(MAX_STALE_ROWS as u32 + 1).to_le_bytes(), &most[5..], b"\x01\0\0\0r"].concat();
         assert!(decoded(&foreign).is_err());
+        for (len, is_fine) in [(MAX_STALE_ROW_BYTES, true), (MAX_STALE_ROW_BYTES + 1, false), (1 << 20, false)] {
+            let row = vec![8; len];
+            let forget = encoded(|out| encode_forget_rows(out, [row.as_slice()].into_iter()));
+            assert_eq!(decoded(&forget).is_ok(), is_fine, "{len}");
+        }
     }
 }

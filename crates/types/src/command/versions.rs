@@ -2,7 +2,7 @@
 //!
 //! Owns: the wrapper of commands that need a version above the first, the command that raises the version in force, and
 //! the command that asks for a digest of the state. Does not own which version is in force, nor what is done with a
-//! command that needs another one: see `crates/state/src/machine/version.rs`.
+//! command that needs another one: see `crates/state/src/machine/upgrade.rs`.
 //!
 //! ```text
 //! command := 0xfe | version u16 | command      needs this version, 2 or above; the inner command is of another kind
