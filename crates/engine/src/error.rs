@@ -293,7 +293,7 @@ pub enum WriteError {
         reason: String,
     },
     /// The state has failed; the write may be in the log.
-    #[error("the state has failed and takes no more writes: {reason}; restart the node")]
+    #[error("the state has failed and takes no more writes until the node is started again: {reason}")]
     StateFailed {
         /// What failed.
         reason: String,
@@ -593,6 +593,8 @@ impl From<thalweg_log::ReadError> for ReadError {
         match error {
             thalweg_log::ReadError::Gone { .. } => Self::ViewExpired,
             thalweg_log::ReadError::Disk(_) => Self::Io(error.to_string()),
+            // Both say what to run.
+            thalweg_log::ReadError::Corrupt(corruption) => Self::Corrupt(corruption.to_string()),
             other => Self::Corrupt(other.to_string()),
         }
     }

@@ -73,8 +73,8 @@ pub enum MachineError {
     },
     /// A value that an entry asks about could not be read from the log.
     #[error(
-        "a value that stays in the log can't be read: {0}; the node stops before the entry that needs it, and nothing of \
-         that entry is applied: find the damage with `thalweg log verify`, then restore the directory from a backup"
+        "an entry needs a value that can't be read from the log: {0}; nothing of the entry is applied, and every start ends \
+         there again: restore a backup into a new directory (docs/guides/damage.md)"
     )]
     Blob(#[from] BlobUnreadable),
     /// An earlier call failed half-way; only opening again tells what is applied.
