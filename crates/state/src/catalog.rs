@@ -26,7 +26,7 @@ use thalweg_types::{
 use crate::{
     backend::{View, WriteBatch},
     keys::{self, KeyRange},
-    machine::{Changes, MachineError},
+    machine::{MachineError, Staged},
 };
 
 /// The format of everything that the state machine keeps in the map.
@@ -132,12 +132,12 @@ impl KeyspaceRow {
         self.life == KeyspaceLife::Live
     }
 
-    pub(crate) fn write(&self, id: KeyspaceId, batch: &mut impl Changes) {
+    pub(crate) fn write(&self, id: KeyspaceId, staged: &mut Staged) {
         let mut middle = vec![u8::from(self.life == KeyspaceLife::Dropped)];
         self.config.encode(&mut middle);
         let value: [&[u8]; 4] =
             [&self.revision.0.to_le_bytes(), &self.created.0.to_le_bytes(), &middle, self.name.as_bytes()];
-        batch.put(&[&keys::keyspace_row(id)], &value);
+        staged.put(&[&keys::keyspace_row(id)], &value);
     }
 
     fn decode(row: &[u8]) -> Result<Self, &'static str> {
@@ -288,8 +288,9 @@ mod tests {
             revision: Revision(6),
             created: SpaceTime(7),
         };
-        row.write(KeyspaceId(5), &mut batch);
-        let changes: Vec<_> = batch.changes().collect();
+        let mut staged = Staged::default();
+        row.write(KeyspaceId(5), &mut staged);
+        let changes: Vec<_> = batch.changes().chain(staged.batch().changes()).collect();
         assert_eq!(changes[0], Change::Put(b"\x01", META_ROW));
         let bytes = b"\x06\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x01\x01\x01\x01\x01name";
         assert_eq!(changes[1], Change::Put(b"\x02\0\0\0\x05", bytes));

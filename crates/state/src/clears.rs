@@ -26,7 +26,7 @@ use thalweg_types::{KeyspaceId, Revision, record::Reader};
 use crate::{
     backend::View,
     keys::{self, KeyRange},
-    machine::{Changes, MachineError},
+    machine::{MachineError, Staged},
 };
 
 /// A deleted prefix.
@@ -47,7 +47,7 @@ const HAS_SWEPT: u8 = 1;
 const HAS_KEPT: u8 = 2;
 
 impl Clear {
-    pub(crate) fn write(&self, keyspace: KeyspaceId, prefix: &[u8], batch: &mut impl Changes) {
+    pub(crate) fn write(&self, keyspace: KeyspaceId, prefix: &[u8], staged: &mut Staged) {
         let swept = self.swept.as_deref();
         let mut head = self.revision.0.to_le_bytes().to_vec();
         head.push(if swept.is_some() { HAS_SWEPT } else { 0 } | if self.kept.is_empty() { 0 } else { HAS_KEPT });
@@ -55,7 +55,7 @@ impl Clear {
             head.extend_from_slice(&(self.kept.len() as u32).to_le_bytes());
             self.kept.iter().for_each(|revision| head.extend_from_slice(&revision.0.to_le_bytes()));
         }
-        batch.put(&[&keys::clear_prefix(keyspace), prefix], &[&head, swept.unwrap_or_default()]);
+        staged.put(&[&keys::clear_prefix(keyspace), prefix], &[&head, swept.unwrap_or_default()]);
     }
 
     fn decode(row: &[u8]) -> Option<Self> {
@@ -187,7 +187,7 @@ impl ClearTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Change, WriteBatch};
+    use crate::backend::Change;
 
     const KS: KeyspaceId = KeyspaceId(3);
 
@@ -197,11 +197,11 @@ mod tests {
 
     #[test]
     fn layout_is_pinned() {
-        let mut batch = WriteBatch::new();
+        let mut staged = Staged::default();
         let begun = Clear { swept: Some(b"pk".to_vec()), ..clear(0x0102, None) };
-        clear(7, None).write(KS, b"", &mut batch);
-        begun.write(KS, b"p", &mut batch);
-        let changes: Vec<_> = batch.changes().collect();
+        clear(7, None).write(KS, b"", &mut staged);
+        begun.write(KS, b"p", &mut staged);
+        let changes: Vec<_> = staged.batch().changes().collect();
         assert_eq!(changes[0], Change::Put(b"\x06\0\0\0\x03", b"\x07\0\0\0\0\0\0\0\0"));
         assert_eq!(changes[1], Change::Put(b"\x06\0\0\0\x03p", b"\x02\x01\0\0\0\0\0\0\x01pk"));
         assert_eq!(Clear::decode(b"\x02\x01\0\0\0\0\0\0\x01pk"), Some(begun));
@@ -209,10 +209,10 @@ mod tests {
             assert_eq!(Clear::decode(bad), None, "{bad:?}");
         }
         let kept = Clear { kept: vec![Revision(3), Revision(5)], ..clear(7, None) };
-        let mut batch = WriteBatch::new();
-        kept.write(KS, b"p", &mut batch);
+        let mut staged = Staged::default();
+        kept.write(KS, b"p", &mut staged);
         let bytes = b"\x07\0\0\0\0\0\0\0\x02\x02\0\0\0\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0";
-        assert_eq!(batch.changes().next(), Some(Change::Put(b"\x06\0\0\0\x03p", bytes)));
+        assert_eq!(staged.batch().changes().next(), Some(Change::Put(b"\x06\0\0\0\x03p", bytes)));
         assert_eq!(Clear::decode(bytes), Some(kept));
         assert_eq!(Clear::decode(b"\x07\0\0\0\0\0\0\0\x04"), None);
     }

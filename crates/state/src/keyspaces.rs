@@ -70,9 +70,7 @@ impl StoredValue {
         match self {
             Self::Inline(bytes) => StoredRef::Inline(bytes),
             Self::Blob(blob) => StoredRef::Blob(*blob),
-            Self::Collection(Collection { id, kind, meta }) => {
-                StoredRef::Collection(CollectionRef { id: *id, kind: *kind, meta })
-            }
+            Self::Collection(collection) => StoredRef::Collection(collection.into()),
         }
     }
 }
@@ -139,6 +137,12 @@ pub struct CollectionRef<'a> {
     pub kind: Kind,
     /// What its commands keep with the key.
     pub meta: &'a [u8],
+}
+
+impl<'a> From<&'a Collection> for CollectionRef<'a> {
+    fn from(Collection { id, kind, meta }: &'a Collection) -> Self {
+        Self { id: *id, kind: *kind, meta }
+    }
 }
 
 /// Kind and id.

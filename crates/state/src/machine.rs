@@ -75,7 +75,7 @@ pub use expire::StaleCursor;
 pub use group::{AppliedMembership, LogId};
 pub use history::Verdicts;
 pub(crate) use parts::{name_of as name_of_part, parts_range as range_of_parts};
-pub(crate) use staged::Changes;
+pub(crate) use staged::Staged;
 pub use time::{AttachedKey, LeaseInfo, ReadTime};
 pub use upgrade::KNOWN_VERSION;
 

@@ -110,9 +110,9 @@ impl Walk {
         }
         self.is_clean_boundary |= head.cleaned == first;
         self.next = entry.end(first);
-        self.bytes = Some(entry.bytes_before + entry.source_bytes());
+        self.bytes = Some(entry.bytes_before.saturating_add(entry.source_bytes()));
         self.time = entry.last_time();
-        self.saved += entry.saved_bytes();
+        self.saved = self.saved.saturating_add(entry.saved_bytes());
     }
 }
 

@@ -28,24 +28,6 @@ use crate::{
     machine::{MachineError, entry::Applying},
 };
 
-/// Takes the rows that a table writes.
-pub(crate) trait Changes {
-    /// Sets a key given in parts to a value given in parts.
-    fn put(&mut self, key: &[&[u8]], value: &[&[u8]]);
-}
-
-impl Changes for WriteBatch {
-    fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
-        WriteBatch::put(self, key, value);
-    }
-}
-
-impl Changes for Staged {
-    fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
-        Staged::put(self, key, value);
-    }
-}
-
 /// The changes of the record being applied.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {

@@ -166,7 +166,8 @@ fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) ->
         Deadline::Default | Deadline::Keep => applying.default_ttl(keyspace).map(|ttl| deadline_after(time, ttl)),
         Deadline::Never => None,
         Deadline::After(ttl) => Some(deadline_after(time, ttl)),
-        Deadline::At(at) => Some(at.min(deadline_after(at, std::time::Duration::ZERO))),
+        // Later ones are no deadlines.
+        Deadline::At(at) => Some(at.min(SpaceTime(u64::MAX - 1))),
     }
 }
 
@@ -200,20 +201,38 @@ fn replace_rows(
         applying.look(full, &mut |row| before = decode_value(full, row).map(|found| found.expiry))?;
         before
     })?;
-    if let Some(old) = before.deadline.filter(|_| before.deadline != expiry.deadline) {
-        applying.applier.staged.delete(&[&deadline_prefix(old, keyspace), key]);
+    replace_ends(applying, keyspace, key, &before, expiry)
+}
+
+/// Writes the rows of what a key will end by, and removes those by which it ended before.
+pub(crate) fn replace_ends(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    before: &Expiry,
+    after: &Expiry,
+) -> Result<(), MachineError> {
+    if before == after {
+        return Ok(());
     }
-    if let Some(old) = before.lease.filter(|_| before.lease != expiry.lease) {
-        applying.detach(old, keyspace, key)?;
+    if before.deadline != after.deadline {
+        if let Some(old) = before.deadline {
+            applying.applier.staged.delete(&[&deadline_prefix(old, keyspace), key]);
+        }
+        if let Some(new) = after.deadline {
+            applying.applier.staged.put(&[&deadline_prefix(new, keyspace), key], &[]);
+            applying.machine.note_deadline();
+        }
     }
-    if let Some(deadline) = expiry.deadline {
-        applying.applier.staged.put(&[&deadline_prefix(deadline, keyspace), key], &[]);
-        applying.machine.note_deadline();
+    if before.lease != after.lease {
+        if let Some(old) = before.lease {
+            applying.detach(old, keyspace, key)?;
+        }
+        if let Some(new) = after.lease {
+            applying.attach(new, keyspace, key)?;
+        }
     }
-    match expiry.lease {
-        Some(lease) => applying.attach(lease, keyspace, key),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Writes the row of a value, in the form that its place and its end ask for.

@@ -1,7 +1,7 @@
 //! What commands change becomes rows.
 
 use thalweg_types::{
-    KeyspaceId, LogPosition, Revision,
+    LogPosition, Revision,
     command::offset_within,
     limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES},
     reply::Reply,
@@ -9,18 +9,17 @@ use thalweg_types::{
 
 use crate::{
     counts::Held,
-    expiry::{Expiry, deadline_prefix},
+    expiry::Expiry,
     history::KeyChange,
     keys::data_prefix,
-    keyspaces::{FORM_INLINE, Stored, StoredRef, StoredValue, encode_value, value_head},
+    keyspaces::{FORM_INLINE, Stored, StoredRef, encode_value, value_head},
     liveness::BlobKind,
     machine::{
         MachineError,
         commit::{self, blob_at, within},
-        entry::Applying,
         live::{change_of_row, replaced},
         redis::store::{NewRow, RedisStore, Shows},
-        timed::{rewrite_value, write_value},
+        timed::{replace_ends, rewrite_value, write_value},
     },
 };
 
@@ -64,17 +63,14 @@ impl<'a> RedisStore<'_, '_, 'a> {
         replace_ends(self.applying, self.keyspace, key, &before, &expiry)?;
         match value {
             NewRow::Argument(bytes, at) => self.put_argument(key, bytes, *at, revision, &expiry, shows),
-            NewRow::Value(value @ StoredValue::Collection(_)) => {
+            NewRow::Collection(collection) => {
                 self.show(key, b"", None, shows);
-                let row = encode_value(revision, &expiry, value.as_ref());
+                let row = encode_value(revision, &expiry, StoredRef::Collection(collection.into()));
                 self.put_in_place(key, &row);
             }
-            NewRow::Value(StoredValue::Inline(bytes)) => {
+            NewRow::Bytes(bytes) => {
                 self.show(key, bytes, None, shows);
                 write_value(self.applying, self.keyspace, key, revision, &expiry, StoredRef::Inline(bytes));
-            }
-            NewRow::Value(StoredValue::Blob(blob)) => {
-                write_value(self.applying, self.keyspace, key, revision, &expiry, StoredRef::Blob(*blob));
             }
         }
         Ok(())
@@ -147,35 +143,4 @@ impl<'a> RedisStore<'_, '_, 'a> {
             None => self.applying.applier.staged.put(&[&full], &[row]),
         }
     }
-}
-
-/// Writes the rows of what a key will end by, and removes those by which it ended before.
-fn replace_ends(
-    applying: &mut Applying<'_>,
-    keyspace: KeyspaceId,
-    key: &[u8],
-    before: &Expiry,
-    after: &Expiry,
-) -> Result<(), MachineError> {
-    if before == after {
-        return Ok(());
-    }
-    if before.deadline != after.deadline {
-        if let Some(old) = before.deadline {
-            applying.applier.staged.delete(&[&deadline_prefix(old, keyspace), key]);
-        }
-        if let Some(new) = after.deadline {
-            applying.applier.staged.put(&[&deadline_prefix(new, keyspace), key], &[]);
-            applying.machine.note_deadline();
-        }
-    }
-    if before.lease != after.lease {
-        if let Some(old) = before.lease {
-            applying.detach(old, keyspace, key)?;
-        }
-        if let Some(new) = after.lease {
-            applying.attach(new, keyspace, key)?;
-        }
-    }
-    Ok(())
 }

@@ -46,22 +46,25 @@ pub(super) enum Shows {
 pub(super) enum NewRow<'a> {
     /// Bytes of an argument, and where they lie in the log.
     Argument(&'a [u8], LogPosition),
-    /// Bytes that a command has computed, a collection, or what another row holds.
-    Value(StoredValue),
+    /// Bytes that a command has computed, or that another row held.
+    Bytes(Bytes),
+    /// A collection.
+    Collection(Collection),
 }
 
 impl NewRow<'_> {
     fn collection(&self) -> Option<CollectionId> {
         match self {
-            Self::Argument(..) => None,
-            Self::Value(value) => value.as_ref().collection(),
+            Self::Argument(..) | Self::Bytes(_) => None,
+            Self::Collection(collection) => Some(collection.id),
         }
     }
 
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Argument(bytes, _) => bytes.len(),
-            Self::Value(value) => value.as_ref().value_len(),
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Collection(collection) => collection.meta.len(),
         }
     }
 }
@@ -263,7 +266,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(match value {
             NewValue::Collection(collection) => {
                 self.note_written(collection.meta.len())?;
-                NewRow::Value(StoredValue::Collection(collection))
+                NewRow::Collection(collection)
             }
             NewValue::String(Cow::Borrowed(bytes)) => match self.offset_of(key, bytes) {
                 Some(offset) => NewRow::Argument(bytes, within(self.at, offset)),
@@ -275,7 +278,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
 
     fn computed(&mut self, bytes: Bytes) -> Result<NewRow<'a>, StoreError> {
         self.note_written(bytes.len())?;
-        Ok(NewRow::Value(StoredValue::Inline(bytes)))
+        Ok(NewRow::Bytes(bytes))
     }
 
     /// See [`RedisBatch::values`].
@@ -349,13 +352,12 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
         self.note_written(moved.value_len())?;
         // Whoever looks after the log's bytes looks for them under the key that they came with.
         let value = match &moved.value {
-            StoredValue::Blob(_) => StoredValue::Inline(self.applying.bytes_of(&moved).map_err(failed)?),
-            value => value.clone(),
+            StoredValue::Collection(collection) => NewRow::Collection(collection.clone()),
+            StoredValue::Inline(_) | StoredValue::Blob(_) => {
+                NewRow::Bytes(self.applying.bytes_of(&moved).map_err(failed)?)
+            }
         };
-        let row = (NewRow::Value(value), self.revision, moved.expiry);
-        if from == to {
-            return self.replace(to, Some(&moved), row, Shows::Value);
-        }
+        let row = (value, self.revision, moved.expiry);
         let before = self.row(to)?;
         self.remove(from, &moved, Ending::Deleted, Goes::Along)?;
         let shows = shows_of(moved.collection(), before.as_ref());
