@@ -23,7 +23,7 @@ use thalweg_types::{
         CommandError, HistoryFloor, MoveTarget, Outcome, encode_expire, encode_forget_producers, encode_forget_rows,
         encode_prune_versions, encode_sweep, encode_trim_stream,
     },
-    limits::MAX_STALE_ROWS,
+    limits::{MAX_STALE_ROW_BYTES, MAX_STALE_ROWS},
 };
 
 use crate::{
@@ -194,13 +194,16 @@ impl Inner {
     fn forget_stale(&self, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
         let rows = self.open.machine.stale_rows(cursor, STALE_ROWS_PER_ROUND);
         let rows = rows.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
-        if rows.is_empty() {
-            return Ok(0);
+        let room = MAX_STALE_ROW_BYTES.min(self.options.segment_bytes as usize / 2);
+        let mut left = &rows[..];
+        while !left.is_empty() {
+            let (some, rest) = left.split_at(fitting(left, room));
+            self.propose(Durability::Os, Purpose::Reclaim, |out| {
+                encode_forget_rows(out, some.iter().map(Vec::as_slice));
+                Ok::<_, CommandError>(())
+            })?;
+            left = rest;
         }
-        self.propose(Durability::Os, Purpose::Reclaim, |out| {
-            encode_forget_rows(out, rows.iter().map(Vec::as_slice));
-            Ok::<_, CommandError>(())
-        })?;
         Ok(rows.len() as u64)
     }
 
@@ -347,6 +350,15 @@ impl Inner {
         self.open.log.release(backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn));
         Ok(persisted?)
     }
+}
+
+/// How many of the rows have at most so many bytes together; at least one.
+fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
+    let sums = rows.iter().scan(0, |sum, row| {
+        *sum += row.len() + size_of::<u32>();
+        Some(*sum)
+    });
+    sums.take_while(|sum| *sum <= max_bytes).count().max(1)
 }
 
 /// The thread that runs a round every interval, until stopped or until the database is dropped.

@@ -9,8 +9,8 @@ use std::{
 
 use thalweg_disk::{Disk as _, SimDisk, sim::PowerLoss};
 use thalweg_engine::{
-    BackendKind, Database, Health, Options,
-    types::{Durability, Offset},
+    BackendKind, Database, Health, Options, PutOptions,
+    types::{Durability, Offset, limits::MAX_KEY_BYTES},
 };
 
 use crate::common::{Rng, batch, clock, read_all, seed, small};
@@ -38,6 +38,25 @@ fn a_trim_that_a_power_loss_takes_back_has_freed_nothing() {
         let (start, found) = read_all(&db, "s").unwrap();
         assert_eq!(found, payloads[start as usize..], "{loss:?}: what is not trimmed can be read");
     }
+}
+
+#[test]
+fn many_stale_rows_of_long_keys_are_forgotten_by_more_than_one_command() {
+    let disk = SimDisk::new(1);
+    let options = Options { segment_bytes: 1 << 20, ..small(BackendKind::Memory) };
+    let db = open(&disk, options).with_durability(Durability::Os);
+    let keyspace = db.keyspace("k").unwrap();
+    let mut key = vec![7; MAX_KEY_BYTES];
+    for number in 0..600_u32 {
+        key[..4].copy_from_slice(&number.to_le_bytes());
+        keyspace.put_with(&key, b"1", &PutOptions::lasting(Duration::from_secs(60))).unwrap();
+        // A blind put leaves the row of the deadline behind.
+        keyspace.put(&key, b"2").unwrap();
+    }
+    let before = db.stats().entries;
+    assert_eq!(db.maintain().unwrap().stale_rows, 600);
+    assert!(db.stats().entries > before + 600 * MAX_KEY_BYTES as u64 / (1 << 20));
+    assert_eq!(db.maintain().unwrap().stale_rows, 0);
 }
 
 #[test]
