@@ -9,8 +9,8 @@ use std::{
 
 use thalweg_disk::{Disk as _, SimDisk, sim::PowerLoss};
 use thalweg_engine::{
-    BackendKind, Database, Health, Options, PutOptions,
-    types::{Durability, Offset, limits::MAX_KEY_BYTES},
+    BackendKind, Database, Health, Options, Purpose, PutOptions,
+    types::{Durability, Offset, command::RedisBuilder, limits::MAX_KEY_BYTES},
 };
 
 use crate::common::{Rng, batch, clock, read_all, seed, small};
@@ -38,6 +38,35 @@ fn a_trim_that_a_power_loss_takes_back_has_freed_nothing() {
         let (start, found) = read_all(&db, "s").unwrap();
         assert_eq!(found, payloads[start as usize..], "{loss:?}: what is not trimmed can be read");
     }
+}
+
+/// A value that a command of the log reads while it is applied outlives the power loss after which it is applied again.
+#[test]
+fn a_value_that_a_replay_reads_is_not_freed() {
+    let disk = SimDisk::new(1);
+    let db = open(&disk, small(BackendKind::Memory)).with_durability(Durability::Disk);
+    let (redis, filler) = (db.redis_keyspace("redis").unwrap(), db.keyspace("filler").unwrap());
+    let fill = || (0..700).for_each(|_| _ = filler.put(b"key", &[7; 100]).unwrap());
+    redis.put(b"k", &[1; 5000]).unwrap();
+    fill();
+    // From here on the state points at the value, and a replay begins.
+    db.flush().unwrap();
+    let mut append = RedisBuilder::new(redis.id());
+    append.push(&[b"APPEND", b"k", b"more"]).unwrap();
+    db.propose_command(&append.finish(), Purpose::Data, Durability::Disk).unwrap();
+    redis.put(b"k", b"other").unwrap();
+    fill();
+    let freed: u64 = (0..3).map(|_| db.maintain().unwrap().freed_segments).sum();
+    // A freed segment is back after a power loss, until its file is used again.
+    while db.stats().log.recycled < freed {
+        fill();
+    }
+    let db = open(&disk.power_loss_as(PowerLoss::LoseUnsynced), small(BackendKind::Memory));
+    assert!(db.report().replayed_records > 700, "the command is applied again");
+    assert_eq!(db.find_keyspace("redis").unwrap().get(b"k").unwrap().unwrap().value, b"other"[..]);
+    db.flush().unwrap();
+    let freed: u64 = (0..3).map(|_| db.maintain().unwrap().freed_segments).sum();
+    assert!(freed > 0, "once the state is past the command, the value goes");
 }
 
 #[test]
