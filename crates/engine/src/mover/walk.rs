@@ -250,6 +250,10 @@ impl Walk<'_> {
     fn keep(&mut self, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         let mut payload = Vec::with_capacity(bytes.len() + 64);
         Move::encode(&mut payload, from, target, bytes);
+        // A Redis command names a value once for each key that it may be of, and both may be the same key.
+        if self.live.last().is_some_and(|last| last.payload == payload) {
+            return;
+        }
         self.total += payload.len() as u64 + COPY_BYTES;
         self.live.push(Live { bytes: u64::from(from.len), payload });
     }
