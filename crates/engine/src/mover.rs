@@ -29,7 +29,7 @@ use thalweg_log::{RECORD_HEADER_BYTES, SegmentInfo, format::BATCH_HEADER_BYTES};
 use thalweg_state::{liveness::Liveness, machine::Moved};
 use thalweg_types::{Generation, Index, Lsn, Term};
 
-use self::walk::{Walked, walk};
+use self::walk::{Walked, last_entry, walk};
 use crate::{database::Inner, error::WriteError, maintenance::Maintenance};
 
 /// A segment is copied forward only if at most this part of it is live, in percent: copying more costs
@@ -175,21 +175,26 @@ impl Mover {
         Ok(())
     }
 
-    /// Notes in the log up to which entry it will be gone, as a Raft group would: the last entry of the
-    /// consecutive segments at its beginning that are about to be freed.
-    fn note_purged(&self, inner: &Inner, segments: &[SegmentInfo]) -> Result<(), WriteError> {
-        let mut start = inner.open.log.start();
-        let mut last = None;
-        for segment in segments {
-            if segment.first <= start && start < segment.next {
-                start = segment.next;
-                last = self.seen.get(&segment.generation).and_then(|seen| seen.last_entry).or(last);
+    /// Notes in the log up to which entry it will be gone, as a Raft group would: the last one below where the log can be
+    /// read in order once the segments are freed. Segments that stay below that, because something live is in them, are
+    /// gone for such a reader as well.
+    fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
+        let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
+        let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();
+        let start = start_without(&segments, &going);
+        let gone = segments.iter().rev().filter(|segment| before <= segment.first && segment.first < start);
+        for segment in gone {
+            let known = self.seen.get(&segment.generation).filter(|seen| seen.free_from.is_some());
+            let last = match known {
+                Some(seen) => seen.last_entry,
+                // One that cannot be read: what is known to be gone lies before it.
+                None => last_entry(inner, segment.generation).unwrap_or_default(),
+            };
+            if let Some((term, index)) = last {
+                return Ok(inner.open.solo.note_purged(term, index)?);
             }
         }
-        match last {
-            Some((term, index)) => Ok(inner.open.solo.note_purged(term, index)?),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Whether a segment could be freed if the state were persisted now.
@@ -272,10 +277,24 @@ fn free_from(inner: &Inner, row: Option<Liveness>, walked: &Walked) -> Lsn {
     if walked.found_live() || held_values { inner.open.machine.applied().lsn } else { Lsn::ZERO }
 }
 
+/// Where the log can be read in order from, once some of its segments are gone.
+fn start_without(segments: &[SegmentInfo], going: &HashSet<Generation>) -> Lsn {
+    let mut start = None;
+    for segment in segments.iter().rev().filter(|segment| !going.contains(&segment.generation)) {
+        if start.is_some_and(|start| segment.next != start) {
+            break;
+        }
+        start = Some(segment.first);
+    }
+    start.unwrap_or_default()
+}
+
 /// The state's figures by segment. A segment freed just before a crash may have kept its row: it goes now.
 fn current_liveness(inner: &Inner) -> BTreeMap<Generation, Liveness> {
-    let there: HashSet<_> = inner.open.log.segments().into_iter().map(|segment| segment.generation).collect();
+    // The rows first: a segment that the writer begins in between has none here yet. The other way round it would have a
+    // row, and seem to be gone.
     let rows = inner.open.machine.liveness().into_iter();
+    let there: HashSet<_> = inner.open.log.segments().into_iter().map(|segment| segment.generation).collect();
     let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = rows.partition(|(generation, _)| there.contains(generation));
     gone.into_keys().for_each(|generation| inner.open.machine.forget_segment(generation));
     kept

@@ -51,6 +51,18 @@ pub(super) struct Live {
     pub(super) payload: Vec<u8>,
 }
 
+/// The last entry of a segment that counts.
+pub(super) fn last_entry(inner: &Inner, segment: Generation) -> Result<Option<(Term, Index)>, thalweg_log::ReadError> {
+    let (valid, mut last) = (Valid::of(&inner.open.log, SpaceId::ZERO), None);
+    for record in inner.open.log.segment_records(segment)? {
+        let record = record?;
+        if valid.is_entry(&record) {
+            last = Some((record.term, record.index));
+        }
+    }
+    Ok(last)
+}
+
 /// Walks a segment until its end, or until copies of what is live would take more than `most` bytes.
 pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Walked, WriteError> {
     let mut walk = Walk {
@@ -250,6 +262,10 @@ impl Walk<'_> {
     fn keep(&mut self, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         let mut payload = Vec::with_capacity(bytes.len() + 64);
         Move::encode(&mut payload, from, target, bytes);
+        // A Redis command names a value once for each key that it may be of, and both may be the same key.
+        if self.live.last().is_some_and(|last| last.payload == payload) {
+            return;
+        }
         // A Redis command names a value once for each key that it may be of, and both may be the same key.
         if self.live.last().is_some_and(|last| last.payload == payload) {
             return;
