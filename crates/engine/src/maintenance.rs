@@ -89,6 +89,9 @@ pub struct Maintenance {
     /// Segments in which something live was found although the state counted nothing: a fault of the count, which
     /// costs nothing but the walk that found it.
     pub undercounted_segments: u64,
+    /// Segments of which a record could not be read, each counted once: the disk has damaged it. It is kept, and the
+    /// others are freed; `thalweg log verify` says where.
+    pub unreadable_segments: u64,
 }
 
 impl Maintenance {
@@ -104,6 +107,7 @@ impl Maintenance {
         self.moved_bytes += other.moved_bytes;
         self.freed_segments += other.freed_segments;
         self.undercounted_segments += other.undercounted_segments;
+        self.unreadable_segments += other.unreadable_segments;
     }
 }
 
@@ -139,11 +143,13 @@ impl Inner {
         let compacted = rounds.compactor.round(self, &mut done);
         // A full disk may refuse the flush; what can be freed all the same is what it needs.
         let persisted = self.persist(rounds.mover.waits_for_state());
-        rounds.mover.round(self, &mut done)?;
-        persisted?;
-        self.raise_history_floor()?;
-        compacted?;
+        let moved = rounds.mover.round(self, &mut done);
+        let raised = self.raise_history_floor();
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
+        moved?;
+        persisted?;
+        raised?;
+        compacted?;
         Ok(done)
     }
 
