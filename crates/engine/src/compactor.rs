@@ -12,7 +12,9 @@
 //!   |<------------- rewritten ---------------->|
 //! ```
 //! Invariants: `cleaned` rises only when a pass has rewritten everything below it. A tombstone is dropped
-//! only in a pass that has gone through all that lies below it, so what it buried never comes back. Memory:
+//! only in a pass that has gone through all that lies below it, so what it buried never comes back. A batch of
+//! which so much is left that a record of this node's log has no room for it stays as it is: the pass goes on
+//! behind it, drops no tombstones from there on, and does not raise `cleaned`. Memory:
 //! the keys of one dirty stretch: [`MAX_COMPACTION_KEY_BYTES`] and those of one batch; more keys end the
 //! stretch earlier.
 //!
@@ -21,6 +23,8 @@
 
 use std::collections::HashMap;
 
+use thalweg_log::AppendError;
+use thalweg_replica::ProposeError;
 use thalweg_state::{
     machine::Moved,
     streams::{BatchRef, CompactionCandidate, Stretch},
@@ -64,6 +68,10 @@ struct Pass {
     key_bytes: usize,
     end: Offset,
     step: Step,
+    /// Something was left as it is, because it is too large for a record of the log.
+    skipped: bool,
+    /// The log's active segment when the pass began.
+    active: Generation,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +100,13 @@ impl Compactor {
             // Whatever fails, the pass is given up: the next one begins where the last whole one ended.
             match pass.step(inner, &mut budget, done)? {
                 Went::On => self.pass = Some(pass),
-                Went::Done => budget = budget.saturating_sub(STEP_COST),
+                Went::Done => {
+                    budget = budget.saturating_sub(STEP_COST);
+                    if pass.skipped {
+                        // Another pass would come no further.
+                        self.looked_at.insert(pass.stream, pass.active);
+                    }
+                }
             }
         }
         Ok(())
@@ -116,7 +130,7 @@ impl Compactor {
                 continue;
             }
             match due_end(inner, &candidate, active)? {
-                Some(end) => return Ok(Some(Pass::new(&candidate, end))),
+                Some(end) => return Ok(Some(Pass::new(&candidate, end, active))),
                 None => _ = self.looked_at.insert(candidate.stream, active),
             }
         }
@@ -171,7 +185,7 @@ fn for_each_record(inner: &Inner, batch: &BatchRef, visit: &mut Visit<'_>) -> Re
 }
 
 impl Pass {
-    fn new(candidate: &CompactionCandidate, end: Offset) -> Self {
+    fn new(candidate: &CompactionCandidate, end: Offset, active: Generation) -> Self {
         Self {
             stream: candidate.stream,
             compaction: candidate.compaction,
@@ -179,6 +193,8 @@ impl Pass {
             key_bytes: 0,
             end,
             step: Step::Noting(candidate.cleaned),
+            skipped: false,
+            active,
         }
     }
 
@@ -191,7 +207,9 @@ impl Pass {
         if at >= self.end {
             return self.turn(inner, &now);
         }
-        let stretch = stretch_at(inner, self.stream, at, self.end, COMPACTION_BYTES)?;
+        // What is left of many batches fits into a segment, also if each record that is left needs a run of its own.
+        let most = COMPACTION_BYTES.min(u64::from(inner.options.segment_bytes) / 4);
+        let stretch = stretch_at(inner, self.stream, at, self.end, most)?;
         let Some(last) = stretch.batches.last() else { return Ok(Went::Done) };
         let bytes: u64 = stretch.batches.iter().map(|batch| u64::from(batch.blob.len)).sum();
         // Index entries cost something even if nothing is left behind them.
@@ -218,6 +236,7 @@ impl Pass {
                 self.step = Step::Rewriting(now.start_batch);
                 Ok(Went::On)
             }
+            Step::Rewriting(_) if self.skipped => Ok(Went::Done),
             Step::Rewriting(_) => {
                 let nothing = BlobRef { generation: Generation(0), offset: 0, len: 0, crc: crc_of(&[]) };
                 let target = MoveTarget::Cleaned { stream: self.stream, before: self.end };
@@ -248,7 +267,7 @@ impl Pass {
     }
 
     fn rewrite(
-        &self,
+        &mut self,
         inner: &Inner,
         stretch: &Stretch,
         now: &CompactionCandidate,
@@ -284,24 +303,26 @@ impl Pass {
         });
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let copy = BlobRef { generation: Generation(0), offset: 0, len, crc: crc_of(&bytes) };
-        let moved = relocate(inner, &copy, &target, &bytes)?;
-        if moved == Moved::Applied {
-            done.compacted_records += dropped;
+        match relocate(inner, &copy, &target, &bytes) {
+            Ok(Moved::Applied) => done.compacted_records += dropped,
+            Err(ProposeError::Append(AppendError::TooLarge { .. })) => self.skipped = true,
+            other => return Ok(other?),
         }
-        Ok(moved)
+        Ok(Moved::Applied)
     }
 
     fn is_dead(&self, offset: Offset, time: SpaceTime, record: Option<&Record<'_>>, expired: SpaceTime) -> bool {
         let Some(record) = record else { return false };
         let Some(key) = record.key else { return false };
-        self.newest.get(key).is_some_and(|newest| *newest > offset) || (record.is_tombstone && time < expired)
+        let is_expired = record.is_tombstone && time < expired && !self.skipped;
+        is_expired || self.newest.get(key).is_some_and(|newest| *newest > offset)
     }
 }
 
-fn relocate(inner: &Inner, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) -> Result<Moved, WriteError> {
+fn relocate(inner: &Inner, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) -> Result<Moved, ProposeError> {
     let mut payload = Vec::with_capacity(bytes.len() + 64);
     Move::encode(&mut payload, from, target, bytes);
-    Ok(inner.open.solo.relocate(&payload)?)
+    inner.open.solo.relocate(&payload)
 }
 
 fn crc_of(bytes: &[u8]) -> u32 {

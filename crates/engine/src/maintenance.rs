@@ -23,7 +23,7 @@ use thalweg_types::{
         CommandError, HistoryFloor, MoveTarget, Outcome, encode_expire, encode_forget_producers, encode_forget_rows,
         encode_prune_versions, encode_sweep, encode_trim_stream,
     },
-    limits::MAX_STALE_ROWS,
+    limits::{MAX_STALE_BYTES, MAX_STALE_ROWS},
 };
 
 use crate::{
@@ -89,6 +89,9 @@ pub struct Maintenance {
     /// Segments in which something live was found although the state counted nothing: a fault of the count, which
     /// costs nothing but the walk that found it.
     pub undercounted_segments: u64,
+    /// Segments of which a record could not be read, each counted once: the disk has damaged it. It is kept, and the
+    /// others are freed; `thalweg log verify` says where.
+    pub unreadable_segments: u64,
 }
 
 impl Maintenance {
@@ -104,6 +107,7 @@ impl Maintenance {
         self.moved_bytes += other.moved_bytes;
         self.freed_segments += other.freed_segments;
         self.undercounted_segments += other.undercounted_segments;
+        self.unreadable_segments += other.unreadable_segments;
     }
 }
 
@@ -139,11 +143,13 @@ impl Inner {
         let compacted = rounds.compactor.round(self, &mut done);
         // A full disk may refuse the flush; what can be freed all the same is what it needs.
         let persisted = self.persist(rounds.mover.waits_for_state());
-        rounds.mover.round(self, &mut done)?;
-        persisted?;
-        self.raise_history_floor()?;
-        compacted?;
+        let moved = rounds.mover.round(self, &mut done);
+        let raised = self.raise_history_floor();
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
+        moved?;
+        persisted?;
+        raised?;
+        compacted?;
         Ok(done)
     }
 
@@ -194,13 +200,16 @@ impl Inner {
     fn forget_stale(&self, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
         let rows = self.open.machine.stale_rows(cursor, STALE_ROWS_PER_ROUND);
         let rows = rows.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
-        if rows.is_empty() {
-            return Ok(0);
+        let room = MAX_STALE_BYTES.min(self.options.segment_bytes as usize / 2);
+        let mut left = &rows[..];
+        while !left.is_empty() {
+            let (some, rest) = left.split_at(fitting(left, room));
+            self.propose(Durability::Os, Purpose::Reclaim, |out| {
+                encode_forget_rows(out, some.iter().map(Vec::as_slice));
+                Ok::<_, CommandError>(())
+            })?;
+            left = rest;
         }
-        self.propose(Durability::Os, Purpose::Reclaim, |out| {
-            encode_forget_rows(out, rows.iter().map(Vec::as_slice));
-            Ok::<_, CommandError>(())
-        })?;
         Ok(rows.len() as u64)
     }
 
@@ -347,6 +356,15 @@ impl Inner {
         self.open.log.release(backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn));
         Ok(persisted?)
     }
+}
+
+/// How many of the rows have at most so many bytes together; at least one.
+fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
+    let sums = rows.iter().scan(0, |sum, row| {
+        *sum += row.len() + size_of::<u32>();
+        Some(*sum)
+    });
+    sums.take_while(|sum| *sum <= max_bytes).count().max(1)
 }
 
 /// The thread that runs a round every interval, until stopped or until the database is dropped.

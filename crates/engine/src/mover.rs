@@ -9,7 +9,13 @@
 //!
 //! A walk reads the segment once: 20 ms for 64 MiB of large records in the page cache, 0.2 s for small ones. It takes the
 //! place of the read that freeing needs anyway, to find the last entry of the segments at the begin of the log. One that
-//! found nothing live is remembered while the segment is freeable.
+//! found nothing live is remembered while the segment is freeable; after the others a segment is left alone for a while
+//! (`seen.rs`).
+//!
+//! A round frees what is known to be free, then walks, then frees what that found. Segments in which the state counts live
+//! bytes take turns over the rounds, so that live ones do not hold up dead ones behind them. Nothing about one segment holds
+//! up the others: one that cannot be read, or whose bytes are too large for a record of this node, is kept; after a copy
+//! that failed otherwise the round copies no more.
 //!
 //! Invariants:
 //! - a segment is freed only if a walk found nothing live in it, or everything live was copied forward. New pointers
@@ -20,16 +26,21 @@
 //! - where a pointer went away that commands follow while they are applied (a value), the state has persisted past that:
 //!   else a replay would come across the command that followed it.
 
+mod seen;
 mod walk;
 mod window;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use thalweg_log::{RECORD_HEADER_BYTES, SegmentInfo, format::BATCH_HEADER_BYTES};
+use thalweg_log::{AppendError, RECORD_HEADER_BYTES, SegmentInfo, format::BATCH_HEADER_BYTES};
+use thalweg_replica::ProposeError;
 use thalweg_state::{liveness::Liveness, machine::Moved};
-use thalweg_types::{Generation, Index, Lsn, Term};
+use thalweg_types::{Generation, Lsn};
 
-use self::walk::{Walked, walk};
+use self::{
+    seen::{LogNow, Seen},
+    walk::{Live, WalkError, Walked, last_entry, walk},
+};
 use crate::{database::Inner, error::WriteError, maintenance::Maintenance};
 
 /// A segment is copied forward only if at most this part of it is live, in percent: copying more costs
@@ -53,86 +64,138 @@ const LOOKUPS_PER_ROUND: u64 = 1_000_000;
 /// How often a segment is walked at once if something in it was overwritten just before it was moved.
 const WALKS_PER_SEGMENT: usize = 3;
 
-/// What the walks over a segment that has not been freed yet found.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    /// The state's figures at the walk.
-    liveness: Liveness,
-    /// The log's end then: values are overwritten only by new records.
-    end: Lsn,
-    /// Set when nothing in it is live any more: it is free when the state has persisted this.
-    free_from: Option<Lsn>,
-    /// Its last entry that counts; set with `free_from`.
-    last_entry: Option<(Term, Index)>,
-    /// Something live was found in it although the state counted nothing.
-    undercounted: bool,
-    /// The state's figures in the last round.
-    last: Liveness,
-}
-
 /// Remembers what it saw, so that a segment is not walked every round.
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
     seen: HashMap<Generation, Seen>,
+    /// The last segment walked of those that the state counts live bytes in: the next round goes on after it.
+    last_counted: Turn,
+    /// The same of the history that a full disk gives up.
+    last_of_history: Turn,
 }
 
-/// What a round has walked so far.
-#[derive(Default)]
-struct Walks {
+/// After which segment those with counted bytes go on.
+type Turn = Option<Generation>;
+
+/// Segments that may be freed when nothing points into them, oldest first.
+struct Candidates {
+    /// Below the history floor.
+    past: Vec<SegmentInfo>,
+    /// Above it; none unless the disk is full.
+    kept: Vec<SegmentInfo>,
+}
+
+impl Candidates {
+    /// A full disk gives up history, the oldest first, as far as it is short of bytes.
+    fn of(inner: &Inner, short_bytes: u64) -> Self {
+        let now = inner.open.solo.now();
+        let past = inner.open.log.freeable(now);
+        let kept = if short_bytes > 0 { inner.open.log.kept_for_history(now) } else { Vec::new() };
+        Self { past, kept }
+    }
+
+    fn generations(&self) -> HashSet<Generation> {
+        self.past.iter().chain(&self.kept).map(|segment| segment.generation).collect()
+    }
+}
+
+/// A round under way.
+struct Round<'a> {
+    inner: &'a Inner,
+    log: LogNow,
+    /// What the state counts as live in the segments that it has ever pointed into.
+    rows: BTreeMap<Generation, Liveness>,
+    /// Bytes that the disk is short of, but for what was freed.
+    short_bytes: u64,
+    /// What was walked so far: segments with counted bytes, and in all.
     counted: usize,
-    spent: Spent,
-}
-
-impl Walks {
-    fn allow(&self, live: Liveness) -> bool {
-        let Spent { bytes, lookups } = self.spent;
-        let is_counted = live.bytes() > 0;
-        let most = if is_counted { COUNTED_LOOKUPS_PER_ROUND } else { LOOKUPS_PER_ROUND };
-        bytes < WALKED_BYTES_PER_ROUND && lookups < most && !(is_counted && self.counted >= COUNTED_WALKS_PER_ROUND)
-    }
-
-    fn add(&mut self, live: Liveness, spent: Spent) {
-        self.spent.bytes += spent.bytes;
-        self.spent.lookups += spent.lookups;
-        self.counted += usize::from(live.bytes() > 0);
-    }
-}
-
-/// What walks over a segment took.
-#[derive(Clone, Copy, Default)]
-struct Spent {
-    bytes: u64,
+    walked_bytes: u64,
     lookups: u64,
+    /// The first error of a walk or a copy: nothing more is copied.
+    failure: Option<WriteError>,
+}
+
+impl<'a> Round<'a> {
+    fn new(inner: &'a Inner, short_bytes: u64) -> Self {
+        let log = &inner.open.log;
+        let held_bytes = log.segments().iter().map(|segment| u64::from(segment.bytes)).sum();
+        let now = LogNow { end: log.end(), written_bytes: log.stats().bytes, held_bytes, is_full: short_bytes > 0 };
+        let rows = current_liveness(inner);
+        Self { inner, log: now, rows, short_bytes, counted: 0, walked_bytes: 0, lookups: 0, failure: None }
+    }
+
+    fn row(&self, segment: &SegmentInfo) -> Option<Liveness> {
+        self.rows.get(&segment.generation).copied()
+    }
+
+    fn is_counted(&self, segment: &SegmentInfo) -> bool {
+        self.row(segment).unwrap_or_default().bytes() > 0
+    }
+
+    fn allows_walk(&self, segment: &SegmentInfo) -> bool {
+        let is_counted = self.is_counted(segment);
+        let most = if is_counted { COUNTED_LOOKUPS_PER_ROUND } else { LOOKUPS_PER_ROUND };
+        self.walked_bytes < WALKED_BYTES_PER_ROUND
+            && self.lookups < most
+            && !(is_counted && self.counted >= COUNTED_WALKS_PER_ROUND)
+    }
+}
+
+/// Why the walks over a segment ended early.
+enum Stopped {
+    Walk(WalkError),
+    /// Something live was found that could not be copied, now or earlier in the round.
+    Copy(Option<WriteError>),
+}
+
+impl From<WalkError> for Stopped {
+    fn from(error: WalkError) -> Self {
+        Self::Walk(error)
+    }
+}
+
+/// How copying forward went.
+enum Copied {
+    All,
+    /// Some were overwritten meanwhile, or are still wanted where they are: only a walk can tell.
+    NotAll,
+    /// A record of this node has no room for one of them.
+    TooLarge,
 }
 
 impl Mover {
     pub(crate) fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
-        let now = inner.open.solo.now();
-        let mut freeable = inner.open.log.freeable(now);
-        let below_floor = freeable.len();
-        // A full disk gives up history, the oldest first, as far as it is short of bytes.
-        let mut short_bytes = inner.open.log.short_bytes();
-        if short_bytes > 0 {
-            freeable.extend(inner.open.log.kept_for_history(now));
-        }
-        if freeable.is_empty() {
+        let short_bytes = inner.open.log.short_bytes();
+        let mut candidates = Candidates::of(inner, short_bytes);
+        let generations = candidates.generations();
+        self.seen.retain(|generation, _| generations.contains(generation));
+        if generations.is_empty() {
             return Ok(());
         }
-        let liveness = current_liveness(inner);
-        self.seen.retain(|generation, _| freeable.iter().any(|segment| segment.generation == *generation));
-        let mut walks = Walks::default();
-        let mut free = Vec::new();
-        for (number, segment) in freeable.into_iter().enumerate() {
-            if number >= below_floor && short_bytes == 0 {
-                break;
-            }
-            let live = liveness.get(&segment.generation).copied();
-            self.look(inner, &segment, live, &mut walks, done)?;
-            if self.is_free(inner, &segment) {
-                short_bytes = short_bytes.saturating_sub(inner.options.segment_bytes.into());
-                free.push(segment);
-            }
-        }
+        let mut round = Round::new(inner, short_bytes);
+        // Before the walks: copying needs room, and this makes some.
+        self.free_known(&mut round, &mut candidates, done)?;
+        self.walk_some(&mut round, &candidates, done);
+        let freed = self.free_known(&mut round, &mut candidates, done);
+        round.failure.map_or(freed, Err)
+    }
+
+    /// Frees what is known to be free: all below the history floor, and of the history as much as the disk is short of.
+    fn free_known(
+        &mut self,
+        round: &mut Round<'_>,
+        candidates: &mut Candidates,
+        done: &mut Maintenance,
+    ) -> Result<(), WriteError> {
+        let inner = round.inner;
+        let free: Vec<_> = candidates.past.extract_if(.., |segment| self.is_free(inner, segment)).collect();
+        round.short_bytes = round.short_bytes.saturating_sub(bytes_of(inner, free.len()));
+        let of_history = candidates.kept.extract_if(.., |segment| {
+            let goes = round.short_bytes > 0 && self.is_free(inner, segment);
+            round.short_bytes = round.short_bytes.saturating_sub(bytes_of(inner, goes.into()));
+            goes
+        });
+        let free: Vec<_> = free.into_iter().chain(of_history).collect();
         if !free.is_empty()
             && let Some(_held) = inner.snapshots.may_free(inner.is_disk_full())
         {
@@ -141,25 +204,42 @@ impl Mover {
         Ok(())
     }
 
-    /// Walks a segment if that may bring it closer to being freed. `row`: what the state counts as live in it, if it
-    /// has ever pointed into it.
-    fn look(
-        &mut self,
-        inner: &Inner,
-        segment: &SegmentInfo,
-        row: Option<Liveness>,
-        walks: &mut Walks,
-        done: &mut Maintenance,
-    ) -> Result<(), WriteError> {
-        let live = row.unwrap_or_default();
-        if walks.allow(live) && self.worth_a_walk(inner, segment, live) {
-            let spent = self.walk(inner, segment, row, done)?;
-            walks.add(live, spent);
+    /// Walks segments, as far as a round goes: those below the history floor, then history, the oldest first, as far as that
+    /// may give the disk what it is short of.
+    fn walk_some(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
+        let mut free = 0;
+        for segment in in_turn(round, &candidates.past, self.last_counted) {
+            if self.look(round, segment, done) && round.is_counted(segment) {
+                self.last_counted = Some(segment.generation);
+            }
+            free += usize::from(self.is_free(round.inner, segment));
+        }
+        // On a full disk those below may be walked over and over: history has walks of its own.
+        (round.counted, round.lookups) = (0, 0);
+        self.last_of_history = self.last_of_history.filter(|_| !candidates.kept.is_empty());
+        for segment in in_turn(round, &candidates.kept, self.last_of_history) {
+            if bytes_of(round.inner, free) >= round.short_bytes {
+                break;
+            }
+            if self.look(round, segment, done) && round.is_counted(segment) {
+                self.last_of_history = Some(segment.generation);
+            }
+            free += usize::from(self.is_free(round.inner, segment));
+        }
+    }
+
+    /// Walks a segment if that may bring it closer to being freed; says whether it did.
+    fn look(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) -> bool {
+        let live = round.row(segment).unwrap_or_default();
+        let walks = round.allows_walk(segment) && self.worth_a_walk(round.log, segment, live);
+        if walks {
+            round.counted += usize::from(round.is_counted(segment));
+            self.walk(round, segment, done);
         }
         if let Some(seen) = self.seen.get_mut(&segment.generation) {
             seen.last = live;
         }
-        Ok(())
+        walks
     }
 
     /// What made the segments free, and up to which entry the log is gone, is durable before they are.
@@ -175,21 +255,26 @@ impl Mover {
         Ok(())
     }
 
-    /// Notes in the log up to which entry it will be gone, as a Raft group would: the last entry of the
-    /// consecutive segments at its beginning that are about to be freed.
-    fn note_purged(&self, inner: &Inner, segments: &[SegmentInfo]) -> Result<(), WriteError> {
-        let mut start = inner.open.log.start();
-        let mut last = None;
-        for segment in segments {
-            if segment.first <= start && start < segment.next {
-                start = segment.next;
-                last = self.seen.get(&segment.generation).and_then(|seen| seen.last_entry).or(last);
+    /// Notes in the log up to which entry it will be gone, as a Raft group would: the last one below where the log can be
+    /// read in order once the segments are freed. Segments that stay below that, because something live is in them, are
+    /// gone for such a reader as well.
+    fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
+        let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
+        let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();
+        let start = start_without(&segments, &going);
+        let gone = segments.iter().rev().filter(|segment| before <= segment.first && segment.first < start);
+        for segment in gone {
+            let known = self.seen.get(&segment.generation).filter(|seen| seen.free_from.is_some());
+            let last = match known {
+                Some(seen) => seen.last_entry,
+                // One that cannot be read: what is known to be gone lies before it.
+                None => last_entry(inner, segment.generation).unwrap_or_default(),
+            };
+            if let Some((term, index)) = last {
+                return Ok(inner.open.solo.note_purged(term, index)?);
             }
         }
-        match last {
-            Some((term, index)) => Ok(inner.open.solo.note_purged(term, index)?),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Whether a segment could be freed if the state were persisted now.
@@ -203,79 +288,132 @@ impl Mover {
     }
 
     /// Too many live stream bytes settle it; else look again only after something may have changed.
-    fn worth_a_walk(&self, inner: &Inner, segment: &SegmentInfo, live: Liveness) -> bool {
+    fn worth_a_walk(&self, log: LogNow, segment: &SegmentInfo, live: Liveness) -> bool {
         let copied = live.stream_bytes + live.batches * BATCH_COPY_BYTES;
         if copied * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
             return false;
         }
-        match self.seen.get(&segment.generation) {
-            None => true,
-            Some(seen) if seen.free_from.is_some() => false,
-            // While streams are being reclaimed, there is less every round: wait until that is over, or half is gone.
-            Some(seen) if seen.liveness != live => seen.last == live || live.bytes() <= seen.liveness.bytes() / 2,
-            // Values die by being overwritten: wait for as many records as the segment holds.
-            Some(seen) => inner.open.log.end().0 - seen.end.0 > segment.next.0 - segment.first.0,
-        }
+        self.seen.get(&segment.generation).is_none_or(|seen| seen.is_due(segment, live, log))
     }
 
-    /// Walks a segment, and copies forward what is live in it, if that is little.
-    fn walk(
-        &mut self,
-        inner: &Inner,
-        segment: &SegmentInfo,
-        row: Option<Liveness>,
-        done: &mut Maintenance,
-    ) -> Result<Spent, WriteError> {
-        let liveness = row.unwrap_or_default();
-        let undercounted = self.seen.get(&segment.generation).is_some_and(|seen| seen.undercounted);
-        let end = inner.open.log.end();
-        let mut seen = Seen { liveness, end, free_from: None, last_entry: None, undercounted, last: liveness };
-        let most = u64::from(segment.bytes) * MAX_LIVE_PERCENT / 100;
-        let mut spent = Spent::default();
-        for _ in 0..WALKS_PER_SEGMENT {
-            let walked = walk(inner, segment, most)?;
-            spent.bytes += u64::from(segment.bytes);
-            spent.lookups += walked.lookups;
-            if liveness.bytes() == 0 && walked.found_live() && !seen.undercounted {
-                seen.undercounted = true;
-                done.undercounted_segments += 1;
+    /// Walks a segment, copies forward what is live in it, if that is little, and remembers what it found.
+    fn walk(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) {
+        let row = round.row(segment);
+        let mut seen = self.seen.remove(&segment.generation).unwrap_or_default();
+        seen.begin(row.unwrap_or_default(), round.log);
+        match clear(round, segment, &mut seen, done) {
+            Ok(Some(walked)) => seen.set_free(round.inner.open.machine.applied().lsn, row, &walked),
+            Ok(None) => seen.keep(),
+            Err(Stopped::Walk(WalkError::Unreadable)) => {
+                done.unreadable_segments += u64::from(!seen.unreadable);
+                seen.unreadable = true;
+                seen.keep();
             }
-            let Some(live) = &walked.live else { break };
-            let mut void = false;
-            for live in live {
-                match inner.open.solo.relocate(&live.payload)? {
-                    Moved::Applied => done.moved_bytes += live.bytes,
-                    Moved::Void | Moved::Forgot { .. } => void = true,
-                }
+            Err(Stopped::Walk(WalkError::State(error))) => {
+                round.failure.get_or_insert(error);
+                seen.keep();
             }
-            // A void copy was overwritten meanwhile, or is still wanted where it is: only a walk can tell.
-            if !void {
-                if !live.is_empty() {
-                    // The copies are in the log; the source must outlive a crash that loses them.
-                    inner.open.log.sync()?;
-                }
-                seen.free_from = Some(free_from(inner, row, &walked));
-                seen.last_entry = walked.last_entry;
-                break;
+            Err(Stopped::Copy(error)) => {
+                round.failure = round.failure.take().or(error);
+                seen.not_copied = true;
             }
         }
         self.seen.insert(segment.generation, seen);
-        Ok(spent)
     }
 }
 
-/// What the state must have persisted before a segment with nothing live in it is freed. Copies must be what a replay
-/// begins with, and so must the end of a value that a command in the log may have looked at before it ended. Batches of
-/// streams are not looked at while commands are applied: once they are gone, nothing asks for them.
-fn free_from(inner: &Inner, row: Option<Liveness>, walked: &Walked) -> Lsn {
-    let held_values = walked.has_long_values && row.is_some();
-    if walked.found_live() || held_values { inner.open.machine.applied().lsn } else { Lsn::ZERO }
+/// Walks a segment until all that is live in it is copied forward; the last walk then. `None` if something keeps it.
+fn clear(
+    round: &mut Round<'_>,
+    segment: &SegmentInfo,
+    seen: &mut Seen,
+    done: &mut Maintenance,
+) -> Result<Option<Walked>, Stopped> {
+    let most = u64::from(segment.bytes) * MAX_LIVE_PERCENT / 100;
+    for _ in 0..WALKS_PER_SEGMENT {
+        round.walked_bytes += u64::from(segment.bytes);
+        let mut walked = walk(round.inner, segment, most)?;
+        round.lookups += walked.lookups;
+        if walked.found_live() && !round.is_counted(segment) && !seen.undercounted {
+            seen.undercounted = true;
+            done.undercounted_segments += 1;
+        }
+        let Some(live) = &mut walked.live else { return Ok(None) };
+        if live.is_empty() {
+            return Ok(Some(walked));
+        }
+        if round.failure.is_some() {
+            return Err(Stopped::Copy(None));
+        }
+        match copy_forward(round.inner, live, seen, done).map_err(|error| Stopped::Copy(Some(error)))? {
+            Copied::All => return Ok(Some(walked)),
+            Copied::TooLarge => return Ok(None),
+            Copied::NotAll => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Copies bytes forward, the largest first: nothing is copied for nothing if that one is too large.
+fn copy_forward(
+    inner: &Inner,
+    live: &mut [Live],
+    seen: &mut Seen,
+    done: &mut Maintenance,
+) -> Result<Copied, WriteError> {
+    if let Some(largest) = (0..live.len()).max_by_key(|at| live[*at].payload.len()) {
+        live[..=largest].rotate_right(1);
+    }
+    let mut copied = Copied::All;
+    for live in &*live {
+        match inner.open.solo.relocate(&live.payload) {
+            Ok(Moved::Applied) => {
+                seen.copied = true;
+                done.moved_bytes += live.bytes;
+            }
+            Ok(Moved::Void | Moved::Forgot { .. }) => copied = Copied::NotAll,
+            Err(ProposeError::Append(AppendError::TooLarge { .. })) => return Ok(Copied::TooLarge),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // The copies are in the log; the source must outlive a crash that loses them.
+    inner.open.log.sync()?;
+    Ok(copied)
+}
+
+/// Segments in the order in which they are walked: of those with counted bytes, the ones up to the last that was walked
+/// come last.
+fn in_turn<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: Turn) -> Vec<&'s SegmentInfo> {
+    let had_turn = |segment: &&SegmentInfo| last.is_some_and(|last| segment.generation <= last);
+    let (later, mut order): (Vec<_>, Vec<_>) =
+        segments.iter().partition(|segment| had_turn(segment) && round.is_counted(segment));
+    order.extend(later);
+    order
+}
+
+/// What the disk gets back of so many segments.
+fn bytes_of(inner: &Inner, segments: usize) -> u64 {
+    segments as u64 * u64::from(inner.options.segment_bytes)
+}
+
+/// Where the log can be read in order from, once some of its segments are gone.
+fn start_without(segments: &[SegmentInfo], going: &HashSet<Generation>) -> Lsn {
+    let mut start = None;
+    for segment in segments.iter().rev().filter(|segment| !going.contains(&segment.generation)) {
+        if start.is_some_and(|start| segment.next != start) {
+            break;
+        }
+        start = Some(segment.first);
+    }
+    start.unwrap_or_default()
 }
 
 /// The state's figures by segment. A segment freed just before a crash may have kept its row: it goes now.
 fn current_liveness(inner: &Inner) -> BTreeMap<Generation, Liveness> {
-    let there: HashSet<_> = inner.open.log.segments().into_iter().map(|segment| segment.generation).collect();
+    // The rows first: a segment that the writer begins in between has none here yet. The other way round it would have a
+    // row, and seem to be gone.
     let rows = inner.open.machine.liveness().into_iter();
+    let there: HashSet<_> = inner.open.log.segments().into_iter().map(|segment| segment.generation).collect();
     let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = rows.partition(|(generation, _)| there.contains(generation));
     gone.into_keys().for_each(|generation| inner.open.machine.forget_segment(generation));
     kept

@@ -144,6 +144,8 @@ pub const MAX_CURSOR_BYTES: usize = 2 * MAX_KEY_BYTES + 128;
 pub const MAX_STALE_ROWS: usize = 1_000;
 /// Longest row that such a command may name: a user key, and what the state puts before it. Longer: malformed.
 pub const MAX_STALE_ROW_BYTES: usize = 13 + MAX_KEY_BYTES;
+/// Bytes of rows after which a command that forgets stale ones takes no more.
+pub const MAX_STALE_BYTES: usize = 1 << 20;
 /// Bytes that a chunk of a snapshot gathers before compression: what taking or restoring one holds in memory, a
 /// few times over. A row or entry is never split, so a chunk may be larger by one.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 1024 * 1024;
@@ -254,6 +256,8 @@ pub const MAX_REDIS_GROUP_NAME_BYTES: usize = 1024;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(MAX_RECORD_BYTES < MAX_COMMAND_BYTES);
+// A row holds a key and little else.
+const _: () = assert!(MAX_STALE_ROW_BYTES + 2 * MAX_KEY_BYTES < MAX_COMMAND_BYTES);
 const _: () = assert!(2 * MAX_VALUE_BYTES < MAX_REDIS_REPLY_BYTES);
 // What is written may be in an entry's batch twice: as a row, and as what watches are told of it. The last command that
 // joins an entry may take it to the bound.

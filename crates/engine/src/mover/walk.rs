@@ -25,6 +25,7 @@ use crate::{database::Inner, error::WriteError};
 
 /// Keys of which a walk remembers where their versions lie.
 const MAX_KNOWN_KEYS: usize = 4096;
+
 /// What a walk found.
 pub(super) struct Walked {
     /// Everything live in the segment; `None` if copies of it would take more bytes than the caller allows: then the
@@ -50,8 +51,40 @@ pub(super) struct Live {
     pub(super) payload: Vec<u8>,
 }
 
+/// Why a walk ended without a result.
+pub(super) enum WalkError {
+    /// A record of the segment could not be read.
+    Unreadable,
+    /// The state could not be asked.
+    State(WriteError),
+}
+
+impl From<thalweg_log::ReadError> for WalkError {
+    fn from(_: thalweg_log::ReadError) -> Self {
+        Self::Unreadable
+    }
+}
+
+impl From<WriteError> for WalkError {
+    fn from(error: WriteError) -> Self {
+        Self::State(error)
+    }
+}
+
+/// The last entry of a segment that counts.
+pub(super) fn last_entry(inner: &Inner, segment: Generation) -> Result<Option<(Term, Index)>, thalweg_log::ReadError> {
+    let (valid, mut last) = (Valid::of(&inner.open.log, SpaceId::ZERO), None);
+    for record in inner.open.log.segment_records(segment)? {
+        let record = record?;
+        if valid.is_entry(&record) {
+            last = Some((record.term, record.index));
+        }
+    }
+    Ok(last)
+}
+
 /// Walks a segment until its end, or until copies of what is live would take more than `most` bytes.
-pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Walked, WriteError> {
+pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Walked, WalkError> {
     let mut walk = Walk {
         inner,
         generation: segment.generation,
@@ -67,9 +100,8 @@ pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Wa
         inline_floor: inner.open.machine.inline_floor(),
         valid: Valid::of(&inner.open.log, SpaceId::ZERO),
     };
-    let records = inner.open.log.segment_records(segment.generation).map_err(|error| failed(&error))?;
-    for record in records {
-        walk.record(&record.map_err(|error| failed(&error))?)?;
+    for record in inner.open.log.segment_records(segment.generation)? {
+        walk.record(&record?)?;
         if walk.total > most {
             break;
         }
@@ -252,6 +284,10 @@ impl Walk<'_> {
     fn keep(&mut self, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         let mut payload = Vec::with_capacity(bytes.len() + 64);
         Move::encode(&mut payload, from, target, bytes);
+        // A Redis command names a value once for each key that it may be of, and both may be the same key.
+        if self.live.last().is_some_and(|last| last.payload == payload) {
+            return;
+        }
         self.total += payload.len() as u64 + COPY_BYTES;
         self.live.push(Live { bytes: u64::from(from.len), payload });
     }

@@ -426,9 +426,10 @@ impl Replay<'_> {
         Ok(())
     }
 
+    /// Terms, indexes and times of entries never go back.
     fn check_order(&self, part: &Part, entries: &[EntryItem<'_>]) -> Result<(), RestoreError> {
         let applied = self.machine.applied();
-        let (mut term, mut index) = (applied.term, applied.index);
+        let (mut term, mut index, mut time) = (applied.term, applied.index, applied.time);
         for entry in entries {
             if entry.id.index.0 != index.0.saturating_add(1) || entry.id.term < term {
                 let what = format!(
@@ -437,7 +438,15 @@ impl Replay<'_> {
                 );
                 return Err(does_not_follow(part, what));
             }
-            (term, index) = (entry.id.term, entry.id.index);
+            // Applied as if at the time before, it would no longer be where the log's record says (see `mover::window`).
+            if entry.id.time < time {
+                let what = format!(
+                    "entry {index} is of {} µs, and entry {} after it of {} µs",
+                    time.0, entry.id.index, entry.id.time.0
+                );
+                return Err(does_not_follow(part, what));
+            }
+            (term, index, time) = (entry.id.term, entry.id.index, entry.id.time);
         }
         Ok(())
     }

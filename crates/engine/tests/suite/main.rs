@@ -11,6 +11,7 @@ mod failures;
 mod group_pages;
 mod migrate;
 mod model;
+mod mover;
 mod power_loss;
 mod power_loss_compaction;
 mod reclaim_safety;

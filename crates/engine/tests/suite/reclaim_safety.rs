@@ -9,8 +9,8 @@ use std::{
 
 use thalweg_disk::{Disk as _, SimDisk, sim::PowerLoss};
 use thalweg_engine::{
-    BackendKind, Database, Health, Options,
-    types::{Durability, Offset},
+    BackendKind, Database, Health, Options, Purpose, PutOptions,
+    types::{Durability, Offset, command::RedisBuilder, limits::MAX_KEY_BYTES},
 };
 
 use crate::common::{Rng, batch, clock, read_all, seed, small};
@@ -38,6 +38,54 @@ fn a_trim_that_a_power_loss_takes_back_has_freed_nothing() {
         let (start, found) = read_all(&db, "s").unwrap();
         assert_eq!(found, payloads[start as usize..], "{loss:?}: what is not trimmed can be read");
     }
+}
+
+/// A value that a command of the log reads while it is applied outlives the power loss after which it is applied again.
+#[test]
+fn a_value_that_a_replay_reads_is_not_freed() {
+    let disk = SimDisk::new(1);
+    let db = open(&disk, small(BackendKind::Memory)).with_durability(Durability::Disk);
+    let (redis, filler) = (db.redis_keyspace("redis").unwrap(), db.keyspace("filler").unwrap());
+    let fill = || (0..700).for_each(|_| _ = filler.put(b"key", &[7; 100]).unwrap());
+    redis.put(b"k", &[1; 5000]).unwrap();
+    fill();
+    // From here on the state points at the value, and a replay begins.
+    db.flush().unwrap();
+    let mut append = RedisBuilder::new(redis.id());
+    append.push(&[b"APPEND", b"k", b"more"]).unwrap();
+    db.propose_command(&append.finish(), Purpose::Data, Durability::Disk).unwrap();
+    redis.put(b"k", b"other").unwrap();
+    fill();
+    let freed: u64 = (0..3).map(|_| db.maintain().unwrap().freed_segments).sum();
+    // A freed segment is back after a power loss, until its file is used again.
+    while db.stats().log.recycled < freed {
+        fill();
+    }
+    let db = open(&disk.power_loss_as(PowerLoss::LoseUnsynced), small(BackendKind::Memory));
+    assert!(db.report().replayed_records > 700, "the command is applied again");
+    assert_eq!(db.find_keyspace("redis").unwrap().get(b"k").unwrap().unwrap().value, b"other"[..]);
+    db.flush().unwrap();
+    let freed: u64 = (0..3).map(|_| db.maintain().unwrap().freed_segments).sum();
+    assert!(freed > 0, "once the state is past the command, the value goes");
+}
+
+#[test]
+fn many_stale_rows_of_long_keys_are_forgotten_by_more_than_one_command() {
+    let disk = SimDisk::new(1);
+    let options = Options { segment_bytes: 1 << 20, ..small(BackendKind::Memory) };
+    let db = open(&disk, options).with_durability(Durability::Os);
+    let keyspace = db.keyspace("k").unwrap();
+    let mut key = vec![7; MAX_KEY_BYTES];
+    for number in 0..600_u32 {
+        key[..4].copy_from_slice(&number.to_le_bytes());
+        keyspace.put_with(&key, b"1", &PutOptions::lasting(Duration::from_secs(60))).unwrap();
+        // A blind put leaves the row of the deadline behind.
+        keyspace.put(&key, b"2").unwrap();
+    }
+    let before = db.stats().entries;
+    assert_eq!(db.maintain().unwrap().stale_rows, 600);
+    assert!(db.stats().entries > before + 600 * MAX_KEY_BYTES as u64 / (1 << 20));
+    assert_eq!(db.maintain().unwrap().stale_rows, 0);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use thalweg_engine::{
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RecordKind};
 use thalweg_replica::Vote;
 use thalweg_types::{
-    Clock, Durability, Index, KeyspaceId, Lsn, NodeId, Revision, SpaceId, SpaceTime, Term,
+    Classified, Clock, Durability, Index, KeyspaceId, Lsn, NodeId, Revision, SpaceId, SpaceTime, Term,
     command::{Framed, encode_put},
 };
 
@@ -165,6 +165,27 @@ fn an_increment_holds_what_counts_wherever_it_begins() {
         last = index;
     }
     assert_eq!(last, 40);
+}
+
+/// Entries applied later than their records say could not be found by time.
+#[test]
+fn an_increment_whose_times_go_back_is_refused() {
+    let disk = SimDisk::new(1);
+    let db = founded(&disk, &keeping());
+    let full = take(&db, None);
+    let since = survey(&full[..]).unwrap().info.applied.lsn;
+    let mut writer = writer(&disk, db);
+    writer.puts(1, 2..=5);
+    writer.time = writer.time.minus(Duration::from_secs(1));
+    writer.puts(1, 6..=8);
+    drop(writer);
+    let increment = take(&open(&disk, keeping()), Some(since));
+    let parts = [Part::bytes("full", full), Part::bytes("increment", increment)];
+    let (target, clock): (Arc<dyn Disk>, Arc<dyn Clock>) = (Arc::new(SimDisk::new(2)), clock());
+    let options = small(BackendKind::Memory);
+    let error = restore_on(&target, &clock, 9, &parts, RestoreTo::End, &options, &mut |_| {}).unwrap_err();
+    assert_eq!(error.code(), "does_not_follow", "{error}");
+    assert!(error.to_string().contains("entry 6"), "{error}");
 }
 
 #[test]

@@ -172,7 +172,9 @@ fn encode_engine(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Res
     counter(encoder, "moved_bytes", "Live bytes copied forward in the log", done.moved_bytes)?;
     counter(encoder, "freed_segments", "Segments freed", done.freed_segments)?;
     let what = "Segments in which something live was found although the state counted nothing: a fault, found in time";
-    counter(encoder, "undercounted_segments", what, done.undercounted_segments)
+    counter(encoder, "undercounted_segments", what, done.undercounted_segments)?;
+    let what = "Segments kept because a record of them could not be read: see `thalweg log verify`";
+    counter(encoder, "unreadable_segments", what, done.unreadable_segments)
 }
 
 fn encode_snapshots(encoder: &mut DescriptorEncoder<'_>, stats: &SnapshotStats) -> fmt::Result {

@@ -25,7 +25,7 @@ use crate::{
     clock::SpaceTime,
     command::CommandError,
     ids::{KeyspaceId, LeaseId},
-    limits::{MAX_STALE_ROW_BYTES, MAX_STALE_ROWS, MAX_TTL, MIN_LEASE_TTL},
+    limits::{MAX_STALE_BYTES, MAX_STALE_ROW_BYTES, MAX_STALE_ROWS, MAX_TTL, MIN_LEASE_TTL},
     record::{Malformed, Reader, put_u32},
 };
 
@@ -225,8 +225,8 @@ pub fn encode_expire(out: &mut Vec<u8>, max: u32) {
     out.extend_from_slice(&max.to_le_bytes());
 }
 
-/// Appends the command that forgets rows if they are stale: at most [`MAX_STALE_ROWS`], the rest is left out. None is
-/// longer than [`MAX_STALE_ROW_BYTES`].
+/// Appends the command that forgets rows if they are stale: at most [`MAX_STALE_ROWS`], and no more once it has
+/// [`MAX_STALE_BYTES`] of them. The rest is left out. None is longer than [`MAX_STALE_ROW_BYTES`].
 pub fn encode_forget_rows<'a>(out: &mut Vec<u8>, rows: impl Iterator<Item = &'a [u8]>) {
     out.push(FORGET);
     let count_at = out.len();
@@ -236,6 +236,9 @@ pub fn encode_forget_rows<'a>(out: &mut Vec<u8>, rows: impl Iterator<Item = &'a 
         put_u32(out, row.len());
         out.extend_from_slice(row);
         count += 1;
+        if out.len() - count_at >= MAX_STALE_BYTES {
+            break;
+        }
     }
     out[count_at..count_at + 4].copy_from_slice(&count.to_le_bytes());
 }
@@ -269,7 +272,10 @@ pub(super) fn encode_touch_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{Command, Commit, CommitBuilder, Expect, Write, encode_put_until};
+    use crate::{
+        command::{Command, Commit, CommitBuilder, Expect, Write, encode_put_until},
+        limits::{MAX_COMMAND_BYTES, MAX_KEY_BYTES},
+    };
 
     const KS: KeyspaceId = KeyspaceId(0x0102);
 
@@ -385,6 +391,11 @@ mod tests {
         let most = encoded(|out| encode_forget_rows(out, rows.iter().copied()));
         let Ok(TimeCommand::Forget { rows: found }) = decoded(&most) else { panic!("no forget") };
         assert_eq!(found.iter().count(), MAX_STALE_ROWS);
+        let long = vec![7; MAX_KEY_BYTES];
+        let many = encoded(|out| encode_forget_rows(out, rows.iter().map(|_| &long[..])));
+        let Ok(TimeCommand::Forget { rows: found }) = decoded(&many) else { panic!("no forget") };
+        assert!((1..MAX_STALE_ROWS).contains(&found.iter().count()));
+        assert!((MAX_STALE_BYTES..MAX_COMMAND_BYTES / 2).contains(&many.len()), "{} bytes", many.len());
         let foreign = [&most[..1], &(MAX_STALE_ROWS as u32 + 1).to_le_bytes(), &most[5..], b"\x01\0\0\0r"].concat();
         assert!(decoded(&foreign).is_err());
         for (len, is_fine) in [(MAX_STALE_ROW_BYTES, true), (MAX_STALE_ROW_BYTES + 1, false), (1 << 20, false)] {

@@ -1,0 +1,179 @@
+//! What earlier walks over a segment found, and when another one is worth it.
+//!
+//! Owns: the back-off. Does not own: the turn that segments take, and how many walks a round makes (see [`super`]).
+//!
+//! Values die by being overwritten, and the state does not count that: only a walk can tell, and the log must have grown
+//! for it to find anything new. A segment of which much is live is walked again once the log has grown by as many bytes
+//! as it holds, then by twice as many, and so on up to the bytes of all segments: so all walks together read no more than
+//! is written, but for the first few of each segment.
+
+use thalweg_log::SegmentInfo;
+use thalweg_state::liveness::Liveness;
+use thalweg_types::{Index, Lsn, Term};
+
+use super::walk::Walked;
+
+/// How far the log has got.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LogNow {
+    /// Its end.
+    pub(super) end: Lsn,
+    /// Bytes written to it since it was opened.
+    pub(super) written_bytes: u64,
+    /// Bytes in its segments.
+    pub(super) held_bytes: u64,
+    /// Set when it takes no data for want of space.
+    pub(super) is_full: bool,
+}
+
+/// What the walks over a segment that has not been freed yet found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    /// Walks so far that did not make it free.
+    walks: u32,
+    /// The state's figures at the last walk.
+    liveness: Liveness,
+    /// The log then.
+    log: LogNow,
+    /// The state's figures in the last round.
+    pub(super) last: Liveness,
+    /// Set when nothing in it is live any more: it is free when the state has persisted this.
+    pub(super) free_from: Option<Lsn>,
+    /// Its last entry that counts; set with `free_from`.
+    pub(super) last_entry: Option<(Term, Index)>,
+    /// Bytes of it were copied forward.
+    pub(super) copied: bool,
+    /// Something live was found in it although the state counted nothing.
+    pub(super) undercounted: bool,
+    /// A record of it could not be read.
+    pub(super) unreadable: bool,
+    /// The last walk found something live, and the log could not take the copies.
+    pub(super) not_copied: bool,
+}
+
+impl Seen {
+    /// A walk begins.
+    pub(super) fn begin(&mut self, live: Liveness, log: LogNow) {
+        let Self { walks, copied, undercounted, unreadable, .. } = *self;
+        *self = Self { walks, liveness: live, log, last: live, copied, undercounted, unreadable, ..Self::default() };
+    }
+
+    /// The walk has ended, and something keeps the segment.
+    pub(super) fn keep(&mut self) {
+        self.walks = self.walks.saturating_add(1);
+    }
+
+    /// The walk has ended, and nothing in the segment is live. `applied` is what the state has applied by now, `row` what
+    /// it counted as live.
+    pub(super) fn set_free(&mut self, applied: Lsn, row: Option<Liveness>, walked: &Walked) {
+        self.free_from = Some(self.free_from(applied, row, walked));
+        self.last_entry = walked.last_entry;
+    }
+
+    /// What the state must have persisted before the segment is freed. Copies must be what a replay begins with, those of
+    /// earlier walks too, and so must the end of a value that a command in the log may have looked at before it ended.
+    /// Batches of streams are not looked at while commands are applied: once they are gone, nothing asks for them.
+    fn free_from(&self, applied: Lsn, row: Option<Liveness>, walked: &Walked) -> Lsn {
+        let held_values = walked.has_long_values && row.is_some();
+        if self.copied || held_values { applied } else { Lsn::ZERO }
+    }
+
+    /// Whether another walk may find what the last one did not.
+    pub(super) fn is_due(&self, segment: &SegmentInfo, live: Liveness, log: LogNow) -> bool {
+        if self.free_from.is_some() {
+            return false;
+        }
+        if self.unreadable {
+            return self.has_grown(segment, log);
+        }
+        // While streams are being reclaimed, there is less every round: wait until that is over, or half is gone.
+        let has_changed = self.liveness != live;
+        let is_settled = self.last == live || live.bytes() <= self.liveness.bytes() / 2;
+        // On a full disk the log grows by what frees space, such as deletes, and by little.
+        let may_have_freed = log.is_full && log.end > self.log.end;
+        self.not_copied || (has_changed && is_settled) || may_have_freed || self.has_grown(segment, log)
+    }
+
+    fn has_grown(&self, segment: &SegmentInfo, log: LogNow) -> bool {
+        let own = u64::from(segment.bytes);
+        let needed = own << self.walks.saturating_sub(1).min(u32::BITS - 1);
+        log.written_bytes - self.log.written_bytes >= needed.min(log.held_bytes).max(own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::{Generation, SpaceTime};
+
+    use super::*;
+
+    const BYTES: u32 = 1000;
+    const LIVE: Liveness = Liveness { stream_bytes: 0, batches: 0, value_bytes: 700, values: 7 };
+
+    fn segment() -> SegmentInfo {
+        SegmentInfo {
+            generation: Generation(1),
+            file: String::new(),
+            first: Lsn(0),
+            next: Lsn(8),
+            first_time: SpaceTime(0),
+            last_time: SpaceTime(0),
+            bytes: BYTES,
+            active: false,
+        }
+    }
+
+    fn at(written_bytes: u64) -> LogNow {
+        LogNow { end: Lsn(written_bytes), written_bytes, held_bytes: 6000, is_full: false }
+    }
+
+    fn walked() -> Walked {
+        Walked { live: Some(Vec::new()), last_entry: None, has_long_values: false, lookups: 0 }
+    }
+
+    #[test]
+    fn each_walk_in_vain_doubles_the_growth_up_to_the_log_itself() {
+        let (mut seen, mut written) = (Seen::default(), 0);
+        let mut growths = Vec::new();
+        for _ in 0..6 {
+            seen.begin(LIVE, at(written));
+            seen.keep();
+            let grown = (0..).step_by(500).find(|grown| seen.is_due(&segment(), LIVE, at(written + grown)));
+            growths.push(grown.unwrap());
+            written += grown.unwrap();
+        }
+        assert_eq!(growths, [1000, 2000, 4000, 6000, 6000, 6000]);
+        for _ in 0..100 {
+            seen.keep();
+        }
+        assert!(seen.is_due(&segment(), LIVE, at(written + 6000)));
+    }
+
+    #[test]
+    fn on_a_full_disk_a_delete_is_reason_enough() {
+        let mut seen = Seen::default();
+        seen.begin(LIVE, at(0));
+        seen.keep();
+        assert!(!seen.is_due(&segment(), LIVE, at(100)));
+        let full = LogNow { is_full: true, ..at(100) };
+        assert!(seen.is_due(&segment(), LIVE, full));
+        assert!(!seen.is_due(&segment(), LIVE, LogNow { is_full: true, ..at(0) }));
+        seen.unreadable = true;
+        assert!(!seen.is_due(&segment(), LIVE, full), "what is unreadable stays so");
+    }
+
+    #[test]
+    fn copies_of_an_earlier_walk_must_be_persisted_too() {
+        let mut seen = Seen::default();
+        seen.begin(LIVE, at(0));
+        seen.copied = true;
+        seen.keep();
+        seen.begin(LIVE, at(1000));
+        seen.set_free(Lsn(77), None, &walked());
+        assert_eq!(seen.free_from, Some(Lsn(77)));
+        let mut other = Seen::default();
+        other.begin(LIVE, at(0));
+        other.set_free(Lsn(77), None, &walked());
+        assert_eq!(other.free_from, Some(Lsn::ZERO), "nothing was copied");
+    }
+}
