@@ -286,6 +286,16 @@ pub enum WriteError {
         /// What the log says.
         reason: String,
     },
+    /// A log segment of this node has no room for the command. Nothing happened.
+    #[error(
+        "the write takes {got} bytes of the log, and a segment holds {max}: write less at once, or raise `segment_bytes`"
+    )]
+    LargerThanSegment {
+        /// Bytes that it takes.
+        got: u64,
+        /// Bytes that a segment holds.
+        max: u64,
+    },
     /// The log has failed; whether the write survives is unknown.
     #[error("the log has failed and takes no more writes: {reason}; restart the node")]
     LogFailed {
@@ -308,7 +318,7 @@ impl Classified for WriteError {
         match self {
             Self::Command(CommandError::KeyTooLong { .. }) => "key_too_long",
             Self::Command(CommandError::ValueTooLong { .. }) => "value_too_long",
-            Self::Command(CommandError::CommitTooLarge) => "commit_too_large",
+            Self::Command(CommandError::CommitTooLarge) | Self::LargerThanSegment { .. } => "commit_too_large",
             Self::Command(CommandError::BadName { .. }) => "bad_name",
             Self::Command(CommandError::BadProducerId { .. }) => "bad_producer_id",
             Self::Command(CommandError::BadTtl { .. }) => "bad_ttl",
@@ -406,7 +416,7 @@ impl From<AppendError> for WriteError {
         match error {
             AppendError::DiskFull { free_bytes, reserve_bytes } => Self::DiskFull { free_bytes, reserve_bytes },
             AppendError::Closed => Self::Closed,
-            AppendError::TooLarge { .. } => Self::Command(CommandError::CommitTooLarge),
+            AppendError::TooLarge { got, max } => Self::LargerThanSegment { got, max },
             AppendError::NoSegment { .. } => Self::NoSegment { reason: error.to_string() },
             other => Self::LogFailed { reason: other.to_string() },
         }

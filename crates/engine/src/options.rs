@@ -84,7 +84,8 @@ pub struct Options {
     pub create: Create,
     /// What to do about corruption.
     pub repair: Repair,
-    /// Size of a log segment. Larger: fewer files, and space comes back in larger pieces.
+    /// Size of a log segment. Larger: fewer files, and space comes back in larger pieces. A write for which a segment has
+    /// no room is refused; from [`MIN_MEMBER_SEGMENT_BYTES`](limits::MIN_MEMBER_SEGMENT_BYTES) on none is.
     pub segment_bytes: u32,
     /// Log segments kept prepared. Each costs `segment_bytes` of disk; too few and a burst of writes waits.
     pub spare_segments: u32,

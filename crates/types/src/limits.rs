@@ -92,6 +92,10 @@ pub const COMPACTION_ROUND_BYTES: u64 = 32 * 1024 * 1024;
 pub const MAX_ENTRY_COMMANDS: usize = 4096;
 /// Bytes after which an entry takes no further command.
 pub const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
+/// Log segments in which every entry fits. A node that shares a space with others must have segments of at least so many
+/// bytes, because it can't refuse what the others have agreed on. One that is alone may have smaller segments: it refuses
+/// larger entries before they are in the log.
+pub const MIN_MEMBER_SEGMENT_BYTES: u32 = 32 * 1024 * 1024;
 /// Bytes that may wait in a space's queue. Beyond it: blocking callers wait, async callers get `Overloaded`.
 pub const MAX_QUEUE_BYTES: usize = 64 * 1024 * 1024;
 /// Watches that follow a space live; one that is behind and reads the log counts when it has caught up. More:
@@ -264,6 +268,9 @@ const _: () = assert!(2 * MAX_VALUE_BYTES < MAX_REDIS_REPLY_BYTES);
 const _: () = assert!(3 * MAX_REDIS_ENTRY_BYTES < 1 << 31);
 const _: () = assert!(MAX_REDIS_READ_BYTES + MAX_REDIS_WRITTEN_BYTES <= MAX_REDIS_ENTRY_BYTES);
 const _: () = assert!(MAX_REDIS_TRIM_BYTES + MAX_VALUE_BYTES < MAX_REDIS_READ_BYTES);
+// A segment of a member holds any entry: a command that goes alone, or as many as fit. Headers, framing and what is kept
+// free at a segment's end are far below the mebibyte.
+const _: () = assert!(MAX_COMMAND_BYTES + MAX_ENTRY_BYTES + (1 << 20) <= MIN_MEMBER_SEGMENT_BYTES as usize);
 // A frame holds any command, and any answer to a transaction, with what stands around it.
 const _: () = assert!(2 * MAX_COMMAND_BYTES <= MAX_FRAME_BYTES && 2 * MAX_TRANSACTION_RESULT_BYTES <= MAX_FRAME_BYTES);
 const _: () = assert!(4 * MAX_DELIVER_SUBSCRIPTIONS < MIN_FRAME_BYTES as usize && MAX_HELLO_BYTES < MIN_FRAME_BYTES);

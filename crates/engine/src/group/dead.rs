@@ -98,7 +98,7 @@ impl Inner {
     /// Moves the first of these records that fit into a batch. Those that are gone are acked alone.
     fn bury(&self, burial: &Burial<'_>, attempt: Attempt, reason: &str, of: &Delivered) -> Result<u64, WriteError> {
         match self.bury_part(burial, attempt, reason, of, Part::Whole) {
-            Err(WriteError::Command(CommandError::CommitTooLarge)) => {
+            Err(WriteError::Command(CommandError::CommitTooLarge) | WriteError::LargerThanSegment { .. }) => {
                 let first = Delivered { run: OffsetRun { count: 1, ..of.run }, ..*of };
                 self.bury_part(burial, attempt, reason, &first, Part::WithoutPayload)
             }

@@ -183,3 +183,28 @@ fn many_threads_write_at_all_levels() {
     assert_eq!(keyspace.iter(thalweg_engine::ScanRange::default()).count(), 800);
     assert_eq!(stream.info().unwrap().next, Offset(800));
 }
+
+#[test]
+fn a_write_larger_than_a_segment_is_refused_and_entries_of_larger_segments_stay_readable() {
+    let disk = SimDisk::new(1);
+    let with = |segment_bytes| {
+        let options = Options { segment_bytes, inline_value_bytes: 1 << 20, ..small(BackendKind::Memory) };
+        Database::open_on(Arc::new(disk.clone()), clock(), 1, options).unwrap()
+    };
+    let db = with(1 << 20);
+    db.keyspace("k").unwrap().put(b"large", &[1; 500_000]).unwrap();
+    let digest = db.state_view().digest(&mut |_| {}).unwrap().state.digest;
+    // Without closing, so that the entry is replayed.
+    drop(db);
+    let db = with(64 * 1024);
+    let keyspace = db.find_keyspace("k").unwrap();
+    assert_eq!(db.state_view().digest(&mut |_| {}).unwrap().state.digest, digest);
+    let applied = db.stats().applied_index;
+    let error = keyspace.put(b"large", &[2; 100_000]).unwrap_err();
+    assert!(matches!(error, WriteError::LargerThanSegment { got: 100_000.., max: ..65_536 }), "{error}");
+    assert_eq!((error.code(), error.action()), ("commit_too_large", Action::Fix));
+    assert!(error.to_string().contains("raise `segment_bytes`"), "{error}");
+    assert_eq!((db.stats().applied_index, db.health()), (applied, Health::Good));
+    assert_eq!(keyspace.get(b"large").unwrap().unwrap().value, [1; 500_000][..]);
+    keyspace.put(b"small", b"2").unwrap();
+}

@@ -8,7 +8,10 @@ use thalweg_log::{
     format::BatchKind,
     offline::{self, Item},
 };
-use thalweg_types::{BlobRef, Durability, Generation, Lsn, ManualClock};
+use thalweg_types::{
+    BlobRef, Durability, Generation, Lsn, ManualClock,
+    limits::{MAX_COMMAND_BYTES, MAX_ENTRY_BYTES, MIN_MEMBER_SEGMENT_BYTES},
+};
 
 use crate::common::*;
 
@@ -266,4 +269,14 @@ fn a_log_that_is_synced_again_and_again_is_not_marked_idle() {
     while idle_marks(&disk).last() != Some(&Lsn(20)) {
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_segment_of_a_member_takes_the_largest_entry() {
+    let (_dir, disk) = real_disk();
+    let options = LogOptions { segment_bytes: MIN_MEMBER_SEGMENT_BYTES, ..small_options() };
+    let (log, _) = open(&disk, options).unwrap();
+    let largest = payload(0, MAX_COMMAND_BYTES + MAX_ENTRY_BYTES);
+    append(&log, std::slice::from_ref(&largest), Durability::Os).unwrap();
+    assert!(read_all(&log)[0].payload == largest);
 }

@@ -174,7 +174,8 @@ knobs! {
     /// one. Another one than the directory has is refused: `thalweg migrate` moves it. memory costs RAM for
     /// everything stored; redb and sqlite cost more disk writes and slower reads than lsm.
     backend: Backend = |engine| Backend(engine.backend);
-    /// Bytes of a log segment file. Costs that much disk per segment; larger ones are freed later.
+    /// Bytes of a log segment file. Costs that much disk per segment; larger ones are freed later. A write for which a segment
+    /// has no room is refused; with 32MiB or more none is.
     segment_bytes: ByteSize = |engine| ByteSize(u64::from(engine.segment_bytes));
     /// Prepared, zero-filled segments kept ready. Each costs `segment_bytes` of disk; too few stall writes.
     /// Up to 64 more, or 2GiB, are kept for reuse while segments are used as fast.
