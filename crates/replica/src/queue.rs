@@ -40,7 +40,7 @@ impl Pending {
         Self { command, level, purpose, slot, redis_bytes: None }
     }
 
-    /// What it can read and write as a Redis command. Goes through its bytes the first time.
+    /// The bound on bytes that the command reads and writes, if it is of Redis. Parsed at the first call.
     fn redis_bytes(&mut self) -> usize {
         *self.redis_bytes.get_or_insert_with(|| max_redis_bytes(self.command.bytes().get(4..).unwrap_or_default()))
     }

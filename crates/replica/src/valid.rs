@@ -38,8 +38,8 @@ impl Valid {
         Self { space, truncations: log.truncations() }
     }
 
-    /// Takes over which truncations the log holds by now. Of those that were known before it keeps the ones behind `from`:
-    /// whoever still holds a segment that the log has freed meanwhile needs what lay in others that were freed with it.
+    /// Adds the truncations that the log has gained, and keeps the known ones behind `from`. A reader that still holds a
+    /// freed segment needs the truncations of the other segments that were freed with it.
     pub fn go_on(&mut self, log: &Log, from: Lsn) {
         self.merge(&log.truncations(), from);
     }

@@ -90,8 +90,8 @@ impl SyncMode {
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 }
 
-/// Allocations that a cleared batch keeps, of its bytes and of its changes each: about what the largest entry takes that
-/// carries no more than it says.
+/// The largest allocation that a cleared batch keeps, for its bytes and for its list of changes each. Ordinary entries fit,
+/// because an entry takes commands up to 4 MiB.
 const MAX_IDLE_BYTES: usize = 8 * 1024 * 1024;
 
 /// A batch of changes that become visible, and survive, together. Keeps its allocations when cleared.
@@ -176,8 +176,8 @@ impl WriteBatch {
         }
     }
 
-    /// Overwrites the beginning of the value that the change of that number puts. What has changed the key since then
-    /// would still win. Returns the bytes before; `None` if the change puts no value of so many bytes.
+    /// Overwrites the beginning of the value in a put, and returns the bytes it replaced. `None` if the change is a delete
+    /// or its value is shorter. A later change of the same key still wins.
     pub(crate) fn overwrite(&mut self, number: u32, beginning: &[u8]) -> Option<Box<[u8]>> {
         let op = self.ops.get(number as usize)?;
         if op.value_len == u32::MAX || (op.value_len as usize) < beginning.len() {

@@ -1,14 +1,13 @@
-//! The longest value that a node never left in its log.
+//! The inline floor: the length up to which this node has always stored values in the state and never in its log.
 //!
-//! Owns the row that says it: no value of at most so many bytes was ever left in an entry of this node's log, whatever its
-//! options were. Whoever looks for live values in a segment passes over such values without looking at the state, and that
-//! is most of them. Node-local: it follows from the node's options.
+//! Owns the row that holds it. The mover skips shorter values when it walks a segment, without a lookup in the state;
+//! most values are shorter. The floor is node-local, because it follows from the node's options.
 //!
 //! ```text
 //! 04 := bytes u32      little-endian; missing in directories from before it: `MIN_INLINE_VALUE_BYTES`
 //! ```
-//! Invariants: it never rises. A row with a pointer to a shorter value is never stored before it has been lowered: it is
-//! written with the first record after the machine was opened.
+//! Invariants: the stored floor never rises. The first record after an open writes it, in the batch that may also hold the
+//! first pointer to a shorter value, so a crash cannot separate the two.
 
 use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;
 
@@ -18,7 +17,7 @@ use crate::{
     machine::MachineError,
 };
 
-/// As stored, and whether that must be written.
+/// The floor, and whether its row is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InlineFloor {
     bytes: u32,
@@ -26,8 +25,8 @@ pub(crate) struct InlineFloor {
 }
 
 impl InlineFloor {
-    /// The floor of a node that leaves values in its log from now on that are longer than `inline_value_bytes`.
-    /// `is_new`: nothing was ever applied.
+    /// Loads the floor of a node whose option is `inline_value_bytes` from now on. `is_new` is set for a state to which
+    /// nothing was ever applied.
     pub(crate) fn load(view: &dyn View, inline_value_bytes: usize, is_new: bool) -> Result<Self, MachineError> {
         let before = match view.get(&keys::INLINE_FLOOR)? {
             Some(row) => decode(&row)?,
@@ -42,7 +41,7 @@ impl InlineFloor {
         self.bytes as usize
     }
 
-    /// Adds the row, unless an earlier batch had it.
+    /// Adds the row to the first batch after an open.
     #[inline]
     pub(crate) fn write_once(&mut self, batch: &mut WriteBatch) {
         if !self.is_stored {
@@ -52,7 +51,7 @@ impl InlineFloor {
     }
 }
 
-/// Adds the row of a node that has left no value in an entry yet.
+/// Adds the row of a restored state: no entry of its new log holds a value yet.
 pub(crate) fn write_none_left(batch: &mut WriteBatch) {
     batch.put(&[&keys::INLINE_FLOOR], &[&u32::MAX.to_le_bytes()]);
 }

@@ -399,8 +399,7 @@ pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
     head
 }
 
-/// What a row of this form begins with once it has another revision and expiry; `None` if it needs another form, because
-/// it ends and did not, or the other way round.
+/// The beginning of a row of this form with another revision and expiry; `None` if the new expiry needs another form.
 pub(crate) fn head_in_form(form: u8, revision: Revision, expiry: &Expiry) -> Option<Vec<u8>> {
     let mut head = value_head(form, revision).to_vec();
     match (form, *expiry == Expiry::NEVER) {

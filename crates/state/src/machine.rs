@@ -169,7 +169,7 @@ pub struct Machine {
     settlement_waiters: AtomicUsize,
     /// The highest version of the state machine that it carries out.
     known_version: u16,
-    /// No value of at most so many bytes was ever left in an entry of the log.
+    /// See [`inline_floor`](Self::inline_floor).
     inline_floor: usize,
     /// Asked for by the last digest command, and not taken yet.
     digest_view: Mutex<Option<DigestView>>,
@@ -329,8 +329,8 @@ impl Machine {
         self.with_applier(&Position { next_lsn, entry }, None, |_| Ok(()))
     }
 
-    /// No value of at most so many bytes was ever left in an entry of this node's log, so no row points at one there. Where
-    /// a record moves bytes, it may have moved shorter ones.
+    /// The length up to which values of entries are always in the state: no row points into an entry for a value of at most
+    /// this many bytes. A move record may hold shorter values that are live.
     #[must_use]
     pub fn inline_floor(&self) -> usize {
         self.inline_floor

@@ -20,7 +20,7 @@ pub(crate) enum RowKind {
     StreamHead,
     /// A segment's liveness.
     Liveness,
-    /// The longest value that this node never left in its log.
+    /// The inline floor.
     InlineFloor,
     /// The group's last applied membership.
     Membership,

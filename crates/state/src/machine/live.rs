@@ -79,7 +79,7 @@ pub(crate) fn live_key(
     Ok(is_live(applying, &found.expiry)?.then_some(found))
 }
 
-/// What a row says of a key beside its value.
+/// The fields of a key's row beside its value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LiveHead {
     pub(crate) revision: Revision,

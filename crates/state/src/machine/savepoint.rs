@@ -109,7 +109,7 @@ impl Applying<'_> {
         }
     }
 
-    /// After a change of the batch was overwritten. One that was made after the savepoint goes as a whole.
+    /// Notes an overwritten change, unless it was made after the savepoint: a rollback drops that one whole.
     #[inline]
     pub(crate) fn note_overwritten(&mut self, overwritten: Overwritten) {
         let undo = &mut self.applier.undo;

@@ -39,7 +39,7 @@ pub(crate) struct Staged {
     spare: Mutex<Index>,
 }
 
-/// The beginning of a value that a change of the batch put, before something else was written in its place.
+/// The bytes that an overwrite in place has replaced.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Overwritten {
     /// The number of the change.

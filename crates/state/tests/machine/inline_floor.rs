@@ -1,4 +1,4 @@
-//! The longest value that a node never left in its log: whatever its options were, and wherever its rows come from.
+//! The inline floor over reopens with other options, on old rows, and after a restore.
 
 use thalweg_state::{
     backend::{Backend, WriteBatch},
