@@ -37,6 +37,8 @@ pub(crate) struct Place<C: Coordinator> {
     pub(crate) revision: Revision,
     pub(crate) lease: LeaseId,
     pub(crate) keeping: Keeping,
+    /// The time at which the contender began to enter: its longest wait counts from there.
+    began: Duration,
     /// Whether there is something left to give up.
     entered: bool,
 }
@@ -58,6 +60,7 @@ impl<C: Coordinator> Place<C> {
             revision: Revision::ZERO,
             lease,
             keeping: Keeping::granted(sent, ttl),
+            began: sent,
             entered: true,
         };
         // The lease is this contender's own, so is its key: what is there comes of an attempt whose answer was lost.
@@ -114,9 +117,10 @@ impl<C: Coordinator> Place<C> {
         Ok(())
     }
 
-    /// Waits until fewer than `slots` are before this one, until `until` at most.
+    /// Waits until fewer than `slots` contenders are before this one. Gives up once `wait` has passed since the contender
+    /// began to enter.
     pub(crate) fn wait_turn(&mut self, slots: usize, wait: Option<Duration>) -> Result<(), RecipeError<C::Error>> {
-        let began = self.coordinator.now();
+        let began = self.began;
         let mut wait = Wait { began, until: wait.and_then(|wait| began.checked_add(wait)), ahead: 0 };
         loop {
             let waited = if slots == 1 { self.wait_behind(&mut wait) } else { self.wait_among(slots, &mut wait) };
