@@ -7,12 +7,13 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use thalweg_state::machine::KNOWN_VERSION;
 use thalweg_types::{
     Attempt, GroupId, KeyspaceId, LeaseId, Offset, SpaceTime, StreamId,
     command::{
         CommandError, Deadline, KeyspaceConfig, KeyspaceHistory, encode_configure_keyspace, encode_create_keyspace,
         encode_drop_keyspace, encode_expire, encode_forget_rows, encode_grant_lease, encode_keep_lease,
-        encode_prune_versions, encode_revoke_lease, encode_sweep,
+        encode_prune_versions, encode_revoke_lease, encode_sweep, version_needed,
     },
 };
 
@@ -271,13 +272,17 @@ pub fn encoded(encode: impl FnOnce(&mut Vec<u8>) -> Encoded) -> Vec<u8> {
     out
 }
 
-/// Makes a command malformed, or another one.
+/// Makes a command malformed, or another one; but none that needs a later version, because that stops the machine (see
+/// `upgrade.rs`).
 fn spoil(input: &mut Input<'_>, out: &mut Vec<u8>) {
     let at = usize::from(input.short()) % out.len();
     match input.below(3) {
         0 => out.truncate(at),
         1 => out[0] = input.byte(),
         _ => out[at] ^= 1 << input.below(8),
+    }
+    if version_needed(out) > KNOWN_VERSION {
+        out.clear();
     }
 }
 
