@@ -128,29 +128,41 @@ pub(crate) struct Rounds {
     digest: Option<(u64, u32)>,
 }
 
+/// The first error of a round.
+#[derive(Debug, Default)]
+struct FirstError(Option<WriteError>);
+
+impl FirstError {
+    /// Returns the result of a step. Notes the error of one that failed, and returns a result of nothing.
+    fn unless<T: Default>(&mut self, step: Result<T, WriteError>) -> T {
+        step.unwrap_or_else(|error| {
+            self.0.get_or_insert(error);
+            T::default()
+        })
+    }
+}
+
 impl Inner {
-    /// One round. Each step is tried even if the state needs nothing of the ones before.
+    /// Runs one round. A step that fails ends no other: a step that fails in every round must not keep log space from
+    /// being freed. Returns the first error.
     pub(crate) fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
-        let mut done = Maintenance { expired_keys: self.expire()?, ..Maintenance::default() };
-        done.stale_rows = self.forget_stale(&mut rounds.stale)?;
-        done.trimmed_streams = self.enforce_retention(&mut rounds.swept)?;
-        done.reclaimed_entries = self.reclaim(&mut rounds.reclaimed)?;
-        self.forget_producers()?;
+        let mut first = FirstError::default();
+        let mut done = Maintenance { expired_keys: first.unless(self.expire()), ..Maintenance::default() };
+        done.stale_rows = first.unless(self.forget_stale(&mut rounds.stale));
+        done.trimmed_streams = first.unless(self.enforce_retention(&mut rounds.swept));
+        done.reclaimed_entries = first.unless(self.reclaim(&mut rounds.reclaimed));
+        first.unless(self.forget_producers());
         self.drop_old_digest_view(&mut rounds.digest);
-        done.swept_rows = self.sweep()?;
-        done.pruned_versions = self.prune_versions(&mut rounds.pruned)?;
-        done.dead_letters = self.bury_dead()?;
-        let compacted = rounds.compactor.round(self, &mut done);
+        done.swept_rows = first.unless(self.sweep());
+        done.pruned_versions = first.unless(self.prune_versions(&mut rounds.pruned));
+        done.dead_letters = first.unless(self.bury_dead());
+        first.unless(rounds.compactor.round(self, &mut done));
         // A full disk may refuse the flush; what can be freed all the same is what it needs.
-        let persisted = self.persist(rounds.mover.waits_for_state());
-        let moved = rounds.mover.round(self, &mut done);
-        let raised = self.raise_history_floor();
+        first.unless(self.persist(rounds.mover.waits_for_state()));
+        first.unless(rounds.mover.round(self, &mut done));
+        first.unless(self.raise_history_floor());
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
-        moved?;
-        persisted?;
-        raised?;
-        compacted?;
-        Ok(done)
+        first.0.map_or(Ok(done), Err)
     }
 
     /// Removes what has ended. It is hidden already: this is for the space that it takes, and so that space time does

@@ -10,16 +10,19 @@ use std::{
 
 use thalweg_disk::{Disk as _, SimDisk};
 use thalweg_engine::{
-    BackendKind, Database, Health, Options, Purpose, Stream,
+    BackendKind, Database, FetchRequest, GroupStart, Health, Options, Purpose, Stream,
     types::{
         Clock, Durability, Offset,
-        command::{Compaction, RedisBuilder, StreamConfig},
+        command::{
+            Compaction, RedisBuilder, StreamConfig,
+            groups::{Again, GroupConfig, Settlement},
+        },
         record::{Record, RecordBatch},
     },
 };
 use thalweg_log::{Log, LogOptions, RecordKind};
 
-use crate::common::{PATIENCE, clock, small};
+use crate::common::{PATIENCE, batch, clock, small};
 
 fn open(disk: &SimDisk, options: Options) -> Database {
     Database::open_on(Arc::new(disk.clone()), clock(), 5, options).unwrap().with_durability(Durability::Os)
@@ -303,4 +306,26 @@ fn a_batch_too_large_to_be_rewritten_is_skipped() {
     }
     assert_eq!(db.stats().maintenance.compacted_records, 9 + 100);
     assert_eq!(newest(&stream).0[&[50][..]], None, "it is not dropped later either");
+}
+
+/// Dead letters that their stream refuses are tried again in every round.
+#[test]
+fn another_step_that_always_fails_keeps_nothing_from_being_freed() {
+    let db = open(&SimDisk::new(1), small(BackendKind::Memory));
+    let refusing = StreamConfig { max_record_bytes: Some(1), ..StreamConfig::default() };
+    db.create_stream("dead", &refusing).unwrap();
+    let stream = db.stream("jobs").unwrap();
+    stream.append(&batch(&[vec![7; 100]])).unwrap();
+    let config =
+        GroupConfig { max_deliveries: Some(1), dead_letters: Some("dead".to_owned()), ..GroupConfig::default() };
+    let group = stream.create_group("workers", GroupStart::Beginning, &config).unwrap().0;
+    let request = FetchRequest { member: "m".to_owned(), max_records: 1, ..FetchRequest::default() };
+    let delivery = group.fetch(&request).unwrap();
+    group.nack(&[Settlement::all(delivery.attempt)], Again::Never, "no").unwrap();
+    overwrite(&db, 6);
+    for _ in 0..3 {
+        db.flush().unwrap();
+        db.maintain().unwrap_err();
+    }
+    assert!(db.stats().maintenance.freed_segments >= 3, "{:?}", db.stats().maintenance);
 }
