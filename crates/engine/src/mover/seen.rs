@@ -1,4 +1,4 @@
-//! What earlier walks over a segment found, and when another one is worth it.
+//! Results of earlier walks over a segment, and the back-off that decides when the next walk is due.
 //!
 //! Owns: the back-off. Does not own: the turn that segments take, and how many walks a round makes (see [`super`]).
 //!
@@ -26,7 +26,7 @@ pub(super) struct LogNow {
     pub(super) is_full: bool,
 }
 
-/// What the walks over a segment that has not been freed yet found.
+/// Results of the walks over a segment that has not been freed yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// Walks so far that did not make it free.
@@ -78,7 +78,7 @@ impl Seen {
         if self.copied || held_values { applied } else { Lsn::ZERO }
     }
 
-    /// Whether another walk may find what the last one did not.
+    /// Returns true once another walk may free the segment: the log has grown enough, or the state counts less in it.
     pub(super) fn is_due(&self, segment: &SegmentInfo, live: Liveness, log: LogNow) -> bool {
         if self.free_from.is_some() {
             return false;

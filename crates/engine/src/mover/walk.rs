@@ -26,14 +26,14 @@ use crate::{database::Inner, error::WriteError};
 /// Keys of which a walk remembers where their versions lie.
 const MAX_KNOWN_KEYS: usize = 4096;
 
-/// What a walk found.
+/// The result of a walk.
 pub(super) struct Walked {
     /// Everything live in the segment; `None` if copies of it would take more bytes than the caller allows: then the
     /// walk has ended there.
     pub(super) live: Option<Vec<Live>>,
     /// The last entry in it that counts.
     pub(super) last_entry: Option<(Term, Index)>,
-    /// Whether it holds values that a state may have pointed at.
+    /// True if the segment holds values long enough that the state may have pointed at them.
     pub(super) has_long_values: bool,
     /// Looks at the state.
     pub(super) lookups: u64,
@@ -117,12 +117,12 @@ struct Walk<'a> {
     /// All values are looked up in one view: one that was superseded while the walk went on is found where it was
     /// then, or where it went.
     snapshot: Snapshot,
-    /// Which keyspaces have versions of their keys.
+    /// True for keyspaces that have versions of their keys.
     histories: HashMap<KeyspaceId, bool>,
-    /// Of keys in keyspaces with history: where in the segment values of their versions lie. Forgotten when there
+    /// Positions in the segment of the values of versions, for keys in keyspaces with history. Forgotten when there
     /// are too many.
     versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
-    /// What of each stream lies in the segment, as far as it was looked for.
+    /// Batches of each stream in the segment, as far as the walk has looked for them.
     windows: HashMap<StreamId, Window>,
     live: Vec<Live>,
     /// Bytes that copies of it would take.
@@ -263,7 +263,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What is known of a stream: all if it has few batches.
+    /// Returns the window of a stream. It covers the whole stream if that has few batches.
     fn known_of(&mut self, stream: StreamId) -> Result<&'_ mut Window, WriteError> {
         match self.windows.entry(stream) {
             Entry::Occupied(known) => Ok(known.into_mut()),

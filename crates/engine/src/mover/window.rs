@@ -1,4 +1,4 @@
-//! Which batches of a stream lie in a segment.
+//! The batches of one stream that lie in one segment.
 //!
 //! An append in the log does not say which offsets it got, so a walk finds its batch by its time: a stream's batches are
 //! in the order of their times. A window is what one such search has told, for a stretch of time: a walk goes through the
@@ -31,9 +31,9 @@ pub(super) struct Window {
     first_time: SpaceTime,
     /// Included.
     last_time: SpaceTime,
-    /// In the order of their places; perhaps also some of later times.
+    /// Sorted by position. May include batches appended after `last_time`.
     batches: Vec<BatchRef>,
-    /// What it took to find them.
+    /// Lookups in the state that building the window took.
     lookups: u64,
 }
 
@@ -107,7 +107,7 @@ impl Window {
         Ok(Self::new(time, last_time, batches, lookups))
     }
 
-    /// Whether it tells of all batches that were appended at this time.
+    /// Returns true if the window holds all batches of the segment that were appended at this time.
     pub(super) fn covers(&self, time: SpaceTime) -> bool {
         self.first_time <= time && time <= self.last_time
     }
@@ -117,7 +117,7 @@ impl Window {
         std::mem::take(&mut self.lookups)
     }
 
-    /// Whether it tells of all batches.
+    /// Returns true if the window holds all batches of the stream in the segment.
     pub(super) fn is_whole(&self) -> bool {
         self.covers(SpaceTime(0)) && self.covers(SpaceTime(u64::MAX))
     }
