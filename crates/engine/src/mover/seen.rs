@@ -13,7 +13,7 @@ use thalweg_types::{Index, Lsn, Term};
 
 use super::walk::Walked;
 
-/// How far the log has got.
+/// The extent of the log at the begin of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogNow {
     /// Its end.
@@ -70,7 +70,7 @@ impl Seen {
         self.last_entry = walked.last_entry;
     }
 
-    /// What the state must have persisted before the segment is freed. Copies must be what a replay begins with, those of
+    /// Returns the position up to which the state must be persisted before the segment is freed. Copies must be what a replay begins with, those of
     /// earlier walks too, and so must the end of a value that a command in the log may have looked at before it ended.
     /// Batches of streams are not looked at while commands are applied: once they are gone, nothing asks for them.
     fn free_from(&self, applied: Lsn, row: Option<Liveness>, walked: &Walked) -> Lsn {

@@ -115,6 +115,7 @@ fn a_state_is_compared_by_its_digest_served_or_not() {
     let again = || json(&thalweg(&["state", "digest", "--data", data, "--json"]).ok());
     thalweg(&["put", "users", "brief", "x", "--ttl", "1s", "--data", data]).ok();
     let looked = again();
+    // The key ends by the wall clock of the next process, and asking whether it has would write an entry.
     std::thread::sleep(std::time::Duration::from_millis(1200));
     assert_eq!(again(), looked, "whoever looks writes nothing, also once the key has ended");
     assert_eq!(again(), looked);
