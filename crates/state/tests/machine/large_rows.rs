@@ -67,7 +67,8 @@ fn a_transaction_keeps_no_copies_of_a_large_value_that_it_touches() {
     let outcomes = bench.run(2, &[touch(0), command(|out| transaction.encode(out).unwrap())]);
     assert!(matches!(outcomes[1], Outcome::Transacted(_)), "{:?}", outcomes[1]);
     assert_eq!(deadline(&bench), Some(SpaceTime(2_000_399)));
-    let grown = peak_memory() - before;
+    // The kernel adds up its count over the processors now and then, so a later reading can be a little lower.
+    let grown = peak_memory().saturating_sub(before);
     assert!(grown < 1 << 30, "{grown} bytes more for 400 touches");
 }
 
