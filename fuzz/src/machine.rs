@@ -7,14 +7,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use thalweg_state::{
-    backend::{Backend, Direction},
-    blobs::{BlobUnreadable, Blobs},
-    keyspaces::{ScanRange, Snapshot},
-    machine::{Entry, Machine, MachineOptions, Moved, StaleCursor},
-    memory::{MemoryBackend, MemoryOptions},
-    past::PastError,
-};
+use thalweg_store::{Backend, Direction, memory::{MemoryBackend, MemoryOptions}};
+use thalweg_state::{blobs::{BlobUnreadable, Blobs}, keyspaces::{ScanRange, Snapshot}, machine::{Entry, Machine, MachineOptions, Moved, StaleCursor}, past::PastError};
 use thalweg_types::{
     BlobRef, Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, Term,
     command::{CommandError, Commands, Framed, Outcome},

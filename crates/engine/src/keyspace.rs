@@ -6,12 +6,12 @@ use bytes::Bytes;
 use thalweg_log::Purpose;
 use thalweg_redis::Collection;
 use thalweg_state::{
-    backend::Direction,
     catalog::KeyspaceRow,
     expiry::Expiry,
     keyspaces::{Collections, Fetch, ScanRange as StoredRange, Snapshot, StoredValue},
     past::PastError,
 };
+use thalweg_store::Direction;
 use thalweg_types::{
     Durability, KeyspaceId, Revision, SpaceTime,
     command::{CommitBuilder, Expect, KeyspaceConfig, encode_delete, encode_put},

@@ -3,10 +3,8 @@
 use std::ops::ControlFlow;
 
 use thalweg_log::Purpose;
-use thalweg_state::{
-    backend::Direction,
-    keyspaces::{Fetch, Item, ScanRange, Snapshot},
-};
+use thalweg_state::keyspaces::{Fetch, Item, ScanRange, Snapshot};
+use thalweg_store::Direction;
 use thalweg_types::{
     Durability, KeyspaceId,
     command::{

@@ -11,10 +11,12 @@ use std::{
 };
 
 use thalweg_state::{
-    backend::{Backend, BarrierFailed, LogBarrier},
     keyspaces::ScanRange,
-    lsm::{LsmBackend, LsmOptions},
     machine::{Entry, Machine, MachineOptions},
+};
+use thalweg_store::{
+    Backend, BarrierFailed, LogBarrier,
+    lsm::{LsmBackend, LsmOptions},
 };
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, SpaceTime, Term,

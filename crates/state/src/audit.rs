@@ -29,10 +29,10 @@ mod values;
 
 use std::fmt;
 
+use thalweg_store::{BackendError, View};
 use thalweg_types::Revision;
 
 use crate::{
-    backend::{BackendError, View},
     catalog::{KeyspaceTable, Meta},
     clears::ClearTable,
     machine::MachineError,

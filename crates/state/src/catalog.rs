@@ -17,6 +17,7 @@ use std::{
 };
 
 use thalweg_redis::CollectionId;
+use thalweg_store::{View, WriteBatch};
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime, StreamId,
     command::{FIRST_VERSION, KeyspaceConfig, check_name},
@@ -24,7 +25,6 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::{View, WriteBatch},
     keys::{self, KeyRange},
     machine::{MachineError, Staged},
 };
@@ -264,7 +264,7 @@ impl KeyspaceKinds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Change;
+    use thalweg_store::Change;
 
     const META: Meta = Meta {
         next_keyspace: KeyspaceId(0x0203),

@@ -21,10 +21,10 @@
 
 use std::collections::BTreeMap;
 
+use thalweg_store::View;
 use thalweg_types::{KeyspaceId, Revision, record::Reader};
 
 use crate::{
-    backend::View,
     keys::{self, KeyRange},
     machine::{MachineError, Staged},
 };
@@ -187,7 +187,7 @@ impl ClearTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Change;
+    use thalweg_store::Change;
 
     const KS: KeyspaceId = KeyspaceId(3);
 

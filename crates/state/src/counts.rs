@@ -15,10 +15,10 @@
 use std::collections::BTreeMap;
 
 use thalweg_redis::CollectionId;
+use thalweg_store::{View, WriteBatch};
 use thalweg_types::KeyspaceId;
 
 use crate::{
-    backend::{View, WriteBatch},
     keys::{self, KeyRange},
     keyspaces::StoredRef,
     machine::MachineError,
@@ -128,7 +128,7 @@ pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, Counts>, Mach
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Change;
+    use thalweg_store::Change;
 
     #[test]
     fn layout_is_pinned() {

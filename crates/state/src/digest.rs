@@ -17,11 +17,11 @@ mod tests;
 
 use std::{fmt, ops::Bound, ops::ControlFlow};
 
+use thalweg_store::{Applied, View};
 use thalweg_types::BlobRef;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
-    backend::{Applied, View},
     keys,
     keyspaces::{FORM_BLOB, FORM_INLINE, StoredRef, decode_value},
     machine::MachineError,

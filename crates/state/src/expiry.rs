@@ -20,6 +20,7 @@
 
 use std::time::Duration;
 
+use thalweg_store::View;
 use thalweg_types::{
     KeyspaceId, LeaseId, SpaceTime,
     limits::{MAX_KEY_BYTES, MAX_STALE_ROW_BYTES},
@@ -27,7 +28,6 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::View,
     keys::{DATA_PREFIX_LEN, KeyRange, TAG_ATTACHED, TAG_DATA, TAG_DEADLINE, TAG_LEASE},
     machine::MachineError,
 };

@@ -43,6 +43,7 @@ use std::{
     sync::Arc,
 };
 
+use thalweg_store::{View, WriteBatch};
 use thalweg_types::{GroupId, Offset, StreamId};
 
 pub(crate) use group::{Group, Refusal};
@@ -50,7 +51,6 @@ pub(crate) use head::Head;
 pub use read::{DeadParcel, GroupCounters, GroupInfo, GroupReady, HeldAttempt, MemberInfo};
 
 use crate::{
-    backend::{View, WriteBatch},
     keys::{self, KeyRange},
     machine::MachineError,
 };

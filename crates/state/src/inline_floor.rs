@@ -9,13 +9,10 @@
 //! Invariants: the stored floor never rises. The first record after an open writes it, in the batch that may also hold the
 //! first pointer to a shorter value, so a crash cannot separate the two.
 
+use thalweg_store::{View, WriteBatch};
 use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;
 
-use crate::{
-    backend::{View, WriteBatch},
-    keys,
-    machine::MachineError,
-};
+use crate::{keys, machine::MachineError};
 
 /// The floor, and whether its row is written.
 #[derive(Clone, Copy, Debug, Default)]

@@ -22,10 +22,10 @@ use std::{
 
 use bytes::{Buf, Bytes};
 use thalweg_redis::{Collection, CollectionId, Kind};
+use thalweg_store::{Applied, Direction, View};
 use thalweg_types::{BlobRef, KeyspaceId, LeaseId, Revision, SpaceTime};
 
 use crate::{
-    backend::{Applied, Direction, View},
     clears::{ClearTable, Prefixes},
     expiry::{Expiry, Lease},
     keys::{self, KeyRange},

@@ -18,10 +18,10 @@
 
 use std::collections::BTreeMap;
 
+use thalweg_store::{View, WriteBatch};
 use thalweg_types::{BlobRef, Generation};
 
 use crate::{
-    backend::{View, WriteBatch},
     keys::{self, KeyRange},
     machine::MachineError,
 };

@@ -64,6 +64,7 @@ use std::{
     },
 };
 
+use thalweg_store::{Applied, Backend, Direction, View};
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, SpaceTime, Term, command::Outcome,
     limits::DEFAULT_INLINE_VALUE_BYTES,
@@ -80,7 +81,6 @@ pub use time::{AttachedKey, LeaseInfo, ReadTime};
 pub use upgrade::KNOWN_VERSION;
 
 use crate::{
-    backend::{Applied, Backend, Direction, View},
     blobs::{Blobs, NoBlobs},
     catalog::{KeyspaceTable, Meta},
     clears::ClearTable,

@@ -18,11 +18,11 @@ mod scan;
 
 use std::ops::{Bound, ControlFlow};
 
+use thalweg_store::{BackendError, Direction};
 use thalweg_types::{Action, BlobRef, Classified, KeyspaceId, Revision, SpaceTime};
 
 pub use crate::versions::Ending;
 use crate::{
-    backend::{BackendError, Direction},
     expiry::Lease,
     keys::{KeyRange, with_data_key},
     keyspaces::{Snapshot, Stored, StoredValue, decode_owned},

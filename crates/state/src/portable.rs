@@ -10,13 +10,13 @@
 
 use std::borrow::Cow;
 
+use thalweg_store::{Applied, WriteBatch};
 use thalweg_types::{
     BlobRef, Generation, Index, KeyspaceId, LogPosition, Offset, StreamId,
     command::{HistoryFloor, MoveTarget},
 };
 
 use crate::{
-    backend::{Applied, WriteBatch},
     inline_floor, keys,
     keyspaces::{FORM_BLOB, FORM_BLOB_ENDING},
     liveness::{BlobKind, LivenessChanges, LivenessTable},
@@ -239,10 +239,10 @@ mod tests {
         begin(&mut batch, &applied, b"m");
         let mut rows = batch.changes();
         let row = b"\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0m";
-        assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[5, 1], row)));
+        assert_eq!(rows.next(), Some(thalweg_store::Change::Put(&[5, 1], row)));
         let floor = b"\x04\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0";
-        assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[0x0b], floor)));
-        assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[0x04], b"\xff\xff\xff\xff")));
+        assert_eq!(rows.next(), Some(thalweg_store::Change::Put(&[0x0b], floor)));
+        assert_eq!(rows.next(), Some(thalweg_store::Change::Put(&[0x04], b"\xff\xff\xff\xff")));
         assert_eq!(rows.next(), None);
     }
 }

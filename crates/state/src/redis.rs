@@ -15,10 +15,10 @@ use thalweg_redis::{
     CollectionId, Found, Kind, Look, Read, StoreError, Value,
     store::{Visit, VisitKeys},
 };
+use thalweg_store::Direction;
 use thalweg_types::{BlobRef, KeyspaceId, Revision, SpaceTime, limits::MAX_REDIS_READ_BYTES, reply::Reply};
 
 use crate::{
-    backend::Direction,
     counts::Counts,
     expiry::Expiry,
     keys::part_prefix,

@@ -35,6 +35,7 @@ use std::{
     sync::Arc,
 };
 
+use thalweg_store::{View, WriteBatch};
 use thalweg_types::{
     Offset, SpaceTime, StreamId,
     command::{StreamConfig, check_name},
@@ -46,7 +47,6 @@ pub use producers::ProducerInfo;
 pub use read::{BatchForm, BatchRef, Batches, StreamInfo};
 
 use crate::{
-    backend::{View, WriteBatch},
     catalog::Meta,
     keys::{self, KeyRange},
     machine::MachineError,
@@ -477,7 +477,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::backend::Change;
+    use thalweg_store::Change;
 
     fn head() -> Head {
         Head {

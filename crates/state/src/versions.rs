@@ -31,13 +31,13 @@
 //! the keyspace's floor, the key's `forgotten`, and the lower of the keyspace's `gone` and the oldest revision that is
 //! known of the key: a key of which nothing is known back to a revision below `gone` may have had a value there.
 
+use thalweg_store::View;
 use thalweg_types::{
     BlobRef, KeyspaceId, Revision, SpaceTime,
     record::{Malformed, Reader},
 };
 
 use crate::{
-    backend::View,
     keys::{KeyRange, TAG_VERSIONS},
     keyspaces::{Decoded, decode_value},
     machine::MachineError,

@@ -16,7 +16,7 @@
 //! Little-endian. `crc` covers the header before it and the stored bytes, `chain` is the `crc` of the chunk
 //! before: so a chunk that is missing, out of place or of another snapshot is found.
 
-use thalweg_state::backend::Applied;
+use thalweg_store::Applied;
 use thalweg_types::{
     Index, Lsn, NodeId, Revision, SpaceTime, Term,
     record::{Malformed, Reader},

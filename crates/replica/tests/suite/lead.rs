@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, collections::BTreeSet, io::IoSlice, sync::Arc};
 use thalweg_disk::SimDisk;
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RecordKind};
 use thalweg_replica::{Membership, OpenError, Solo, SoloOptions, Vote, replay};
-use thalweg_state::{
-    backend::{BarrierFailed, LogBarrier},
-    machine::{LogId, Machine, MachineOptions},
+use thalweg_state::machine::{LogId, Machine, MachineOptions};
+use thalweg_store::{
+    BarrierFailed, LogBarrier,
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, io::IoSlice, sync::Arc};
 use thalweg_disk::SimDisk;
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RecordKind};
 use thalweg_replica::{Membership, OpenError, Replayed, Solo, SoloOptions, Valid, Vote, replay};
-use thalweg_state::{
-    backend::{Backend, BarrierFailed, LogBarrier},
-    machine::{LogId, Machine, MachineOptions},
+use thalweg_state::machine::{LogId, Machine, MachineOptions};
+use thalweg_store::{
+    Backend, BarrierFailed, LogBarrier,
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{

@@ -1,12 +1,13 @@
 //! Parts of hashes and streams of Redis clients: each belongs to a collection that a key holds, or that is trash.
 
+use thalweg_store::View;
+
 use crate::{
     audit::{
         FindingKind, Report, is_there,
         pages::{each_beginning, each_row},
         values::Held,
     },
-    backend::View,
     keys::{self, KeyRange, PART_PREFIX_LEN, TAG_PART, TAG_TRASH},
     machine::MachineError,
 };

@@ -2,11 +2,11 @@
 //!
 //! Rows of keys may be stale; rows of leases never are.
 
+use thalweg_store::View;
 use thalweg_types::LeaseId;
 
 use crate::{
     audit::{FindingKind, Report, is_there, pages::each_row},
-    backend::View,
     expiry::{Ending, Lease, attached_rows, lease_deadline_row, lease_of_row, lease_row},
     keys::{KeyRange, TAG_ATTACHED, TAG_DEADLINE, TAG_LEASE},
     machine::MachineError,

@@ -3,9 +3,10 @@
 //! Loading a group compares its rows: members and attempts belong to it, attempts and offsets were given out, and no
 //! record is pending twice.
 
+use thalweg_store::View;
+
 use crate::{
     audit::{FindingKind, Report},
-    backend::View,
     groups::GroupTable,
     keys,
     machine::MachineError,

@@ -1,5 +1,6 @@
 //! Versions: their order, the rows of their times, and histories beside the keyspaces' configurations.
 
+use thalweg_store::View;
 use thalweg_types::{KeyspaceId, Revision, command::KeyspaceHistory};
 
 use crate::{
@@ -7,7 +8,6 @@ use crate::{
         FindingKind, Names, Report, Segments, is_there,
         pages::{each_beginning, each_row},
     },
-    backend::View,
     catalog::KeyspaceRow,
     keys::{self, KeyRange, TAG_VERSIONS},
     keyspaces::decode_value,

@@ -1,8 +1,9 @@
 //! The tables of names, and rows that belong to nothing.
 
+use thalweg_store::View;
+
 use crate::{
     audit::{FindingKind, Names, Report, pages::each_row},
-    backend::View,
     keys::{self, KeyRange, TAG_COUNTS, TAG_TRASH},
     machine::MachineError,
 };

@@ -2,11 +2,9 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use crate::{
-    backend::{BackendError, Direction, View},
-    keys::KeyRange,
-    machine::MachineError,
-};
+use thalweg_store::{BackendError, Direction, View};
+
+use crate::{keys::KeyRange, machine::MachineError};
 
 /// Rows, and bytes, after which a page ends.
 const PAGE_ROWS: usize = 1000;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use thalweg_store::View;
 use thalweg_types::{BlobRef, Generation};
 
 use crate::{
     audit::{FindingKind, Report, Values},
-    backend::View,
     keys,
     liveness::{BlobKind, Liveness, LivenessTable},
     machine::MachineError,

@@ -1,5 +1,6 @@
 //! Streams: heads against index entries and producers.
 
+use thalweg_store::View;
 use thalweg_types::{Offset, SpaceTime, StreamId};
 
 use crate::{
@@ -7,7 +8,6 @@ use crate::{
         FindingKind, Report, Segments, is_there,
         pages::{each_beginning, each_row},
     },
-    backend::View,
     keys::{self, KeyRange, TAG_INDEX, TAG_PRODUCER, TAG_STREAM},
     liveness::BlobKind,
     machine::MachineError,

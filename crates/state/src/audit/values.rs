@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use thalweg_redis::CollectionId;
+use thalweg_store::View;
 use thalweg_types::{KeyspaceId, Revision};
 
 use crate::{
     audit::{FindingKind, Names, Report, Segments, is_there, pages::each_row},
-    backend::View,
     catalog::KeyspaceRow,
     clears::Prefixes,
     counts::Counts,

@@ -2,6 +2,7 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_redis::{CollectionId, Kind};
+use thalweg_store::{BackendError, Direction, View, Visit, WriteBatch};
 use thalweg_types::{
     Attempt, BlobRef, Generation, GroupId, Index, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId,
     command::StreamConfig,
@@ -9,7 +10,6 @@ use thalweg_types::{
 
 use super::*;
 use crate::{
-    backend::{BackendError, Direction, View, Visit, WriteBatch},
     expiry::Expiry,
     keys,
     keyspaces::{CollectionRef, encode_value},
@@ -145,7 +145,7 @@ fn head() -> Head {
 fn form_of_head(head: &Head) -> Option<Vec<u8>> {
     let mut batch = WriteBatch::new();
     head.write(StreamId(1), &mut batch, &mut Vec::new());
-    let Some(crate::backend::Change::Put(key, row)) = batch.changes().next() else { panic!("no row") };
+    let Some(thalweg_store::Change::Put(key, row)) = batch.changes().next() else { panic!("no row") };
     form(key, row)
 }
 

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use thalweg_store::WriteBatch;
 use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime,
     command::groups::{
@@ -23,7 +24,7 @@ use super::{
     order::KeyQueues,
     parcel::{self, Holder, NEVER, Parcel, Run},
 };
-use crate::{backend::WriteBatch, keys};
+use crate::keys;
 
 /// The reason of a dead letter that nobody nacked.
 const DEADLINE_PASSED: &str = "not acked before its deadline";

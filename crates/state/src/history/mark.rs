@@ -7,9 +7,10 @@
 //! entry in [`STEP_RECORDS`], and one per [`STEP_BYTES`] of a segment. A reader that looks for a revision
 //! reads that much of the log for nothing.
 
+use thalweg_store::Applied;
 use thalweg_types::{Index, Lsn, Revision};
 
-use crate::{backend::Applied, machine::Entry};
+use crate::machine::Entry;
 
 /// Records between marks.
 const STEP_RECORDS: u64 = 256;

@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use thalweg_store::{Direction, View};
 use thalweg_types::{
     BlobRef, KeyspaceId, Revision,
     command::Outcome,
@@ -15,7 +16,6 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::{Direction, View},
     catalog::{KeyspaceLife, KeyspaceRow},
     clears::Clear,
     counts::{CountChange, Held},

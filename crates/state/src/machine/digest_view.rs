@@ -9,12 +9,10 @@
 
 use std::sync::Arc;
 
+use thalweg_store::View;
 use thalweg_types::command::Outcome;
 
-use crate::{
-    backend::View,
-    machine::{Machine, entry::Applying, lock},
-};
+use crate::machine::{Machine, entry::Applying, lock};
 
 /// A view that waits to be taken.
 pub(crate) struct DigestView {

@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use thalweg_store::Applied;
 use thalweg_types::{
     BlobRef, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
     command::{Command, Commands, FIRST_VERSION, HistoryFloor, Outcome, TimeCommand},
@@ -18,7 +19,6 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::Applied,
     catalog::{KeyspaceKinds, KeyspaceRow, KeyspaceTable, Meta},
     clears::{ClearChanges, ClearTable},
     counts::Counts,

@@ -1,8 +1,9 @@
 //! What can go wrong in the state machine. Outcomes of commands are not errors and not in here.
 
+use thalweg_store::BackendError;
 use thalweg_types::{Action, Classified, Index, Lsn, Offset, StreamId};
 
-use crate::{backend::BackendError, blobs::BlobUnreadable};
+use crate::blobs::BlobUnreadable;
 
 /// Why the state could not be read, or an entry not be applied. All of these mean *stop*: the log
 /// and the state no longer go together, or the backend has failed.

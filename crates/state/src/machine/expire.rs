@@ -7,6 +7,7 @@
 
 use std::ops::Bound;
 
+use thalweg_store::View;
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
     command::{Outcome, StaleRows},
@@ -14,7 +15,6 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::View,
     expiry::{Ending, Expiry, attached_rows, deadline_prefix},
     history::KeyChange,
     keys::{self, KeyRange, TAG_ATTACHED, TAG_DEADLINE},

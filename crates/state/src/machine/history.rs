@@ -13,6 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use thalweg_store::{Applied, Direction, View};
 use thalweg_types::{
     Index, LogPosition, Lsn, Revision,
     command::{HistoryFloor, uses_revision},
@@ -20,7 +21,6 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::{Applied, Direction, View},
     history::{KeyChange, Mark, is_due},
     keys::{self, HISTORY_FLOOR},
     machine::{

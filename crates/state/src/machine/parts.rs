@@ -9,10 +9,10 @@ use std::{
 };
 
 use thalweg_redis::CollectionId;
+use thalweg_store::{Direction, View};
 use thalweg_types::KeyspaceId;
 
 use crate::{
-    backend::{Direction, View},
     keys::{self, KeyRange, PART_PREFIX_LEN, TAG_TRASH, part_prefix, trash_row},
     machine::{MachineError, entry::Applying},
 };

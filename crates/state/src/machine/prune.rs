@@ -16,6 +16,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use thalweg_store::{Direction, View};
 use thalweg_types::{
     BlobRef, KeyspaceId, Revision, SpaceTime,
     command::{KeyspaceConfig, KeyspaceHistory, Outcome},
@@ -23,7 +24,6 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::{Direction, View},
     catalog::KeyspaceRow,
     keys::KeyRange,
     machine::{

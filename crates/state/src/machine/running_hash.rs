@@ -29,11 +29,11 @@
 
 use std::collections::BTreeMap;
 
+use thalweg_store::{Applied, Change, WriteBatch};
 use thalweg_types::{StreamId, command::Outcome, limits::MIN_INLINE_VALUE_BYTES};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
-    backend::{Applied, Change, WriteBatch},
     digest::{LastingValue, Standing, lasting_value, replicated_row},
     keys,
     keyspaces::{FORM_INLINE, HEAD_LEN},

@@ -23,10 +23,9 @@ use bytes::Bytes;
 use foldhash::quality::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 
-use crate::{
-    backend::{Applied, BackendError, Change, Direction, View, Visit, WriteBatch, bounds_are_empty},
-    machine::{MachineError, entry::Applying},
-};
+use thalweg_store::{Applied, BackendError, Change, Direction, View, Visit, WriteBatch, bounds_are_empty};
+
+use crate::machine::{MachineError, entry::Applying};
 
 /// The changes of the record being applied.
 #[derive(Debug, Default)]

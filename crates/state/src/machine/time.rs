@@ -15,10 +15,10 @@ use std::{
     },
 };
 
+use thalweg_store::{Direction, View};
 use thalweg_types::{KeyspaceId, LeaseId, SpaceTime};
 
 use crate::{
-    backend::{Direction, View},
     expiry::{Ending, Expiry, Lease, attached_prefix, attached_rows, lease_of_row, lease_row},
     keys::{self, KeyRange, TAG_DEADLINE, TAG_LEASE},
     keyspaces::{Snapshot, Stored, decode_owned},

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use thalweg_store::{Direction, View};
 use thalweg_types::{
     KeyspaceId, Revision,
     command::{OperationError, ScanOperation, ScanPage, ScannedItem, UnchangedRange},
@@ -11,7 +12,6 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::{Direction, View},
     keys::{DATA_PREFIX_LEN, KeyRange},
     keyspaces::{Decoded, Stored, decode_value},
     machine::{

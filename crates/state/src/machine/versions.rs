@@ -12,10 +12,10 @@ use std::{
     ops::{Bound, ControlFlow},
 };
 
+use thalweg_store::{Direction, View};
 use thalweg_types::{BlobRef, KeyspaceId, Revision, SpaceTime, command::KeyspaceHistory};
 
 use crate::{
-    backend::{Direction, View},
     catalog::KeyspaceKind,
     expiry::Expiry,
     keys::{self, KeyRange},

@@ -9,11 +9,11 @@ use std::{
     ops::{Bound, ControlFlow},
 };
 
+use thalweg_store::Direction;
 use thalweg_types::{LeaseId, Revision};
 
 use super::{Past, PastError};
 use crate::{
-    backend::Direction,
     expiry::{Expiry, Lease},
     keys::{DATA_PREFIX_LEN, KeyRange, data_prefix},
     keyspaces::{Fetch, Item, ScanRange, decode_value},

@@ -5,10 +5,10 @@
 
 use std::ops::ControlFlow;
 
+use thalweg_store::View;
 use thalweg_types::{Offset, StreamId, command::Compaction};
 
 use crate::{
-    backend::View,
     keys,
     machine::MachineError,
     streams::{

@@ -13,6 +13,7 @@
 
 use std::ops::ControlFlow;
 
+use thalweg_store::{Direction, View};
 use thalweg_types::{
     Offset, Revision, SpaceTime, StreamId,
     command::{ProducerRefusal, ProducerStamp, check_producer_id},
@@ -20,7 +21,6 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::{Direction, View},
     keys::{self, KeyRange},
     machine::MachineError,
 };

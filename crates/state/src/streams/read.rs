@@ -2,10 +2,10 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
+use thalweg_store::View;
 use thalweg_types::{BlobRef, Offset, SpaceTime, StreamId, command::StreamConfig};
 
 use crate::{
-    backend::View,
     machine::StreamReadError,
     streams::{
         Head,

@@ -5,10 +5,10 @@
 
 use std::ops::ControlFlow;
 
+use thalweg_store::View;
 use thalweg_types::{Offset, SpaceTime, StreamId};
 
 use crate::{
-    backend::View,
     machine::MachineError,
     streams::{Head, index},
 };

@@ -3,10 +3,10 @@
 use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
 use thalweg_state::{
-    backend::{Backend, Direction},
     keyspaces::{Fetch, ScanRange, StoredRef, StoredValue},
     machine::{Entry, Machine, MachineError, MachineOptions, Moved, StreamReadError},
 };
+use thalweg_store::{Backend, Direction};
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
     command::{self, AppendedAt, CommitBuilder, Expect, KeyspaceConfig, MoveTarget, Outcome, StreamConfig},

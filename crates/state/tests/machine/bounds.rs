@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use thalweg_state::{backend::Backend, machine::MachineOptions};
+use thalweg_state::machine::MachineOptions;
+use thalweg_store::Backend;
 use thalweg_types::{
     GroupId, KeyspaceId, LeaseId, SpaceTime, StreamId,
     command::{

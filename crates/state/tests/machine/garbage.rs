@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 
 use thalweg_state::{
-    backend::{Applied, Backend},
     keyspaces::ScanRange,
     machine::{Entry, Machine, MachineError, MachineOptions, StreamReadError},
 };
+use thalweg_store::{Applied, Backend};
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
     command::{self, HistoryFloor, MoveTarget},

@@ -5,10 +5,10 @@
 use std::{fmt::Write as _, path::Path, time::Duration};
 
 use thalweg_state::{
-    backend::Backend,
     keyspaces::StoredValue,
     machine::{LogId, Machine, MachineOptions},
 };
+use thalweg_store::Backend;
 use thalweg_types::{
     Index, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId, Term,
     command::{

@@ -1,10 +1,8 @@
 //! What the space's group finds again: membership, vote, purged entries.
 
 use bytes::Bytes;
-use thalweg_state::{
-    backend::{Applied, Backend},
-    machine::{AppliedMembership, LogId, Machine, MachineError, MachineOptions},
-};
+use thalweg_state::machine::{AppliedMembership, LogId, Machine, MachineError, MachineOptions};
+use thalweg_store::{Applied, Backend};
 use thalweg_types::{Index, Lsn, SpaceTime, Term};
 
 use crate::support::{Bench, Map, MapBackend};

@@ -6,11 +6,11 @@ use std::{
 };
 
 use thalweg_state::{
-    backend::{Backend, Direction},
     counts::Counts,
     keyspaces::{Fetch, Item, ScanRange, StoredRef, StoredValue},
     machine::{MachineOptions, Moved, StreamReadError},
 };
+use thalweg_store::{Backend, Direction};
 use thalweg_types::{BlobRef, Generation, KeyspaceId, Offset, Revision, SpaceTime, StreamId, command::MoveTarget};
 
 use crate::{

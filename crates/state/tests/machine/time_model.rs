@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
 use thalweg_state::{
-    backend::Direction,
     expiry::Expiry,
     keyspaces::{Item, ScanRange, Snapshot, StoredRef},
     machine::{Machine, StaleCursor},
 };
+use thalweg_store::Direction;
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
     command::{self, Deadline, Expect, OperationResult, Operations, Outcome, Transacted, TransactionBuilder},

@@ -7,11 +7,11 @@ use std::{
 };
 
 use thalweg_state::{
-    backend::{Applied, Backend, Direction},
     keyspaces::{ScanRange, StoredRef, StoredValue},
     machine::{Entry, Machine, MachineError, MachineOptions, Moved},
     past::{Lasting, PastError},
 };
+use thalweg_store::{Applied, Backend, Direction};
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime, Term,
     command::{

@@ -8,10 +8,10 @@ use thalweg_redis::{
     store::{Visit, VisitKeys},
 };
 
+use thalweg_store::{Direction, View};
 use thalweg_types::limits::MAX_REDIS_READ_BYTES;
 
 use crate::{
-    backend::{Direction, View},
     keys::{self, DATA_PREFIX_LEN, KeyRange},
     keyspaces::{Decoded, Stored, StoredValue, decode_value},
     machine::{

@@ -11,8 +11,8 @@ use std::{
 };
 
 use thalweg_disk::{Disk, SimDisk, sim::Errno, sim::Fault, sim::Operation};
-use thalweg_state::{
-    backend::{Applied, Backend, BackendError, Direction, SyncMode, WriteBatch},
+use thalweg_store::{
+    Applied, Backend, BackendError, Direction, SyncMode, WriteBatch,
     journal::Journaled,
     memory::{MemoryBackend, MemoryOptions},
     redb::RedbBackend,

@@ -152,7 +152,7 @@ impl WriteBatch {
     }
 
     /// The changes in order, each with its key and value as they lie, one behind the other.
-    pub(crate) fn changes_whole(&self) -> impl ExactSizeIterator<Item = (Change<'_>, &[u8])> {
+    pub fn changes_whole(&self) -> impl ExactSizeIterator<Item = (Change<'_>, &[u8])> {
         self.ops.iter().map(|op| {
             let value_len = if op.value_len == u32::MAX { 0 } else { op.value_len as usize };
             (self.change_of(op), &self.bytes[op.key_at..op.key_at + op.key_len as usize + value_len])
@@ -161,7 +161,7 @@ impl WriteBatch {
 
     /// The change of that number, from 0, if there are so many.
     #[inline]
-    pub(crate) fn change(&self, number: u32) -> Option<Change<'_>> {
+    pub fn change(&self, number: u32) -> Option<Change<'_>> {
         self.ops.get(number as usize).map(|op| self.change_of(op))
     }
 
@@ -178,7 +178,7 @@ impl WriteBatch {
 
     /// Overwrites the beginning of the value in a put, and returns the bytes it replaced. `None` if the change is a delete
     /// or its value is shorter. A later change of the same key still wins.
-    pub(crate) fn overwrite(&mut self, number: u32, beginning: &[u8]) -> Option<Box<[u8]>> {
+    pub fn overwrite(&mut self, number: u32, beginning: &[u8]) -> Option<Box<[u8]>> {
         let op = self.ops.get(number as usize)?;
         if op.value_len == u32::MAX || (op.value_len as usize) < beginning.len() {
             return None;
@@ -191,7 +191,7 @@ impl WriteBatch {
     }
 
     /// Takes back all changes but the first so many.
-    pub(crate) fn truncate(&mut self, len: usize) {
+    pub fn truncate(&mut self, len: usize) {
         if let Some(op) = self.ops.get(len) {
             self.bytes.truncate(op.key_at);
             self.ops.truncate(len);
@@ -252,7 +252,7 @@ pub enum Direction {
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Whether no key can lie within the bounds. Maps that panic on inverted bounds ask first.
-pub(crate) fn bounds_are_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+pub fn bounds_are_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     use Bound::{Excluded, Included};
     match (lower, upper) {
         (Included(low), Included(high)) => low > high,

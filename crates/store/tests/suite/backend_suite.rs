@@ -5,8 +5,8 @@
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
-use thalweg_state::{
-    backend::{Applied, Backend, BarrierFailed, Direction, LogBarrier, SyncMode, View, WriteBatch},
+use thalweg_store::{
+    Applied, Backend, BarrierFailed, Direction, LogBarrier, SyncMode, View, WriteBatch,
     lsm::{Compaction, LsmBackend, LsmOptions},
 };
 use thalweg_types::{Index, Lsn, Revision, SpaceTime, Term};
@@ -224,7 +224,7 @@ fn edge_cases(harness: &mut dyn Harness) {
         batch.put(&[b"fine"], &[b""]);
         batch.put(&[bad], &[b""]);
         let error = backend.apply(&batch, applied(5)).unwrap_err();
-        assert!(matches!(error, thalweg_state::backend::BackendError::BadBatch(_)), "{error}");
+        assert!(matches!(error, thalweg_store::BackendError::BadBatch(_)), "{error}");
     }
     assert_eq!(backend.get(b"fine").unwrap(), None, "nothing of a bad batch is applied");
     assert_eq!(backend.applied(), Some(applied(4)));

@@ -6,9 +6,8 @@ use std::sync::{
 };
 
 use thalweg_disk::{Disk, RealDisk, SimDisk};
-use thalweg_state::{
-    BufferOptions,
-    backend::{Backend, BarrierFailed, LogBarrier, SyncMode},
+use thalweg_store::{
+    Backend, BarrierFailed, BufferOptions, LogBarrier, SyncMode,
     journal::{JournalOptions, Journaled},
     lsm::{LsmBackend, LsmOptions},
     memory::{MemoryBackend, MemoryOptions},

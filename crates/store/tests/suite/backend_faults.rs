@@ -7,8 +7,8 @@ use std::{
 };
 
 use thalweg_disk::{Disk, SimDisk, sim::Errno, sim::Fault, sim::Operation};
-use thalweg_state::{
-    backend::{Applied, Backend, BackendError, BarrierFailed, Direction, LogBarrier, WriteBatch},
+use thalweg_store::{
+    Applied, Backend, BackendError, BarrierFailed, Direction, LogBarrier, WriteBatch,
     lsm::{LsmBackend, LsmOptions},
     memory::{MemoryBackend, MemoryOptions},
 };

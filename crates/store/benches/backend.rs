@@ -1,6 +1,6 @@
 //! What the parts of the backends cost, in nanoseconds per operation.
 //!
-//! `cargo bench -p thalweg-state --bench backend [-- KEYS VALUE_BYTES]`. Small by default, so that it
+//! `cargo bench -p thalweg-store --bench backend [-- KEYS VALUE_BYTES]`. Small by default, so that it
 //! runs as a test. One thread; nothing is durable while writing (that is the log's part); the flushed
 //! figures are from a warm block cache. Contents are checked, not only counted.
 
@@ -13,8 +13,8 @@ use std::{
 };
 
 use thalweg_disk::SimDisk;
-use thalweg_state::{
-    backend::{Applied, Backend, BarrierFailed, Direction, LogBarrier, WriteBatch},
+use thalweg_store::{
+    Applied, Backend, BarrierFailed, Direction, LogBarrier, WriteBatch,
     lsm::{LsmBackend, LsmOptions},
     memory::{MemoryBackend, MemoryOptions},
 };

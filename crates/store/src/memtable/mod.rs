@@ -22,7 +22,7 @@ use std::{
     ops::Bound,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
 };
 
@@ -65,7 +65,6 @@ pub struct Memtable {
     visible: AtomicU32,
     /// Bytes of the arena in use.
     used: AtomicUsize,
-    changes: AtomicU64,
 }
 
 /// The right to write a memtable. There is one per memtable.
@@ -122,7 +121,6 @@ impl MemtableWriter {
         }
         drop(linker);
         memtable.used.store(arena.used(), Ordering::Relaxed);
-        memtable.changes.store(memtable.changes.load(Ordering::Relaxed) + batch.len() as u64, Ordering::Relaxed);
         memtable.visible.store(number, Ordering::Release);
         Ok(())
     }
@@ -139,6 +137,7 @@ impl Memtable {
     pub const MAX_BATCH_BYTES: usize = u32::MAX as usize - HEAD_BYTES;
 
     /// An empty memtable with room for at least `bytes` of arena, and its writer, in memory of its own.
+    #[cfg(test)]
     #[must_use]
     pub fn create(bytes: usize) -> (Arc<Self>, MemtableWriter) {
         Self::create_in(&Arc::new(ArenaPool::new(bytes, 0)), bytes)
@@ -157,7 +156,6 @@ impl Memtable {
             index: HashIndex::for_arena(writer.capacity()),
             visible: AtomicU32::new(0),
             used: AtomicUsize::new(writer.used()),
-            changes: AtomicU64::new(0),
         });
         let finger = Order::writer_finger(&memtable.list);
         let writer = MemtableWriter { memtable: Arc::clone(&memtable), arena: writer, heights: Heights::new(), finger };
@@ -252,12 +250,6 @@ impl Memtable {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// How many changes were applied.
-    #[must_use]
-    pub fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Relaxed)
     }
 
     /// Bytes of the arena in use.
