@@ -439,7 +439,7 @@ impl Inner {
                     StoredValue::Collection(collection) => return Err(holds(&collection)),
                 },
                 // Superseded, if the keyspace keeps what is; else gone.
-                _ => match self.open.machine.snapshot().version(keyspace, key, revision)? {
+                _ => match self.open.machine.read_view().version(keyspace, key, revision)? {
                     Some(StoredValue::Blob(moved)) if moved != blob => blob = moved,
                     Some(StoredValue::Blob(_)) => {
                         return Err(ReadError::Corrupt(format!("the log has lost segment {}", blob.generation)));

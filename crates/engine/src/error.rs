@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use thalweg_log::AppendError;
 use thalweg_replica::ProposeError;
 use thalweg_state::{
+    history::PastError,
     machine::{MachineError, StreamReadError},
-    past::PastError,
 };
 use thalweg_store::BackendError;
 use thalweg_types::{

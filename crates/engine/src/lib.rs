@@ -85,7 +85,7 @@ pub use thalweg_log::Purpose;
 pub use thalweg_recipes as recipes;
 pub use thalweg_replica::Wake;
 pub use thalweg_state::expiry::Expiry;
-pub use thalweg_state::past::Ending;
+pub use thalweg_state::history::Ending;
 pub use thalweg_state::streams::ProducerInfo;
 pub use thalweg_store::lsm::Compaction;
 pub use thalweg_types as types;

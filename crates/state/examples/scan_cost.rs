@@ -70,7 +70,7 @@ fn measure(machine: &Machine, what: &str, pairs: u64) {
                     }
                     ControlFlow::Continue(())
                 };
-                machine.snapshot().scan(KEYSPACE, &range, &mut visit).expect("scans");
+                machine.read_view().scan(KEYSPACE, &range, &mut visit).expect("scans");
                 assert_eq!(std::hint::black_box(sum).1, pairs);
             }
             start.elapsed() / 500

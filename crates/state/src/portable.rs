@@ -17,13 +17,20 @@ use thalweg_types::{
 };
 
 use crate::{
-    inline_floor, keys,
-    keyspaces::{FORM_BLOB, FORM_BLOB_ENDING},
-    liveness::{BlobKind, LivenessChanges, LivenessTable},
-    machine::{LogId, MachineError},
+    error::MachineError,
+    history::{
+        rows as versions,
+        rows::{PastKey, VersionRow},
+    },
+    keys,
+    keyspaces::values::{FORM_BLOB, FORM_BLOB_ENDING},
+    membership::LogId,
     row_kinds::{Carried, RowKind},
+    segments::{
+        inline_floor,
+        liveness::{BlobKind, LivenessChanges, LivenessTable},
+    },
     streams::index,
-    versions::{self, PastKey, VersionRow},
 };
 
 /// What a row is to another node.
@@ -173,8 +180,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        expiry::Expiry,
-        keyspaces::{CollectionRef, StoredRef, encode_value},
+        expiry::rows::Expiry,
+        keyspaces::values::{CollectionRef, StoredRef, encode_value},
     };
 
     const BLOB: BlobRef = BlobRef { generation: Generation(7), offset: 8192, len: 5, crc: 9 };

@@ -8,7 +8,7 @@
 //! is written, but for the first few of each segment.
 
 use thalweg_log::SegmentInfo;
-use thalweg_state::liveness::Liveness;
+use thalweg_state::segments::Liveness;
 use thalweg_types::{Index, Lsn, Term};
 
 use super::walk::Walked;

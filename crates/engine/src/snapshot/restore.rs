@@ -19,7 +19,8 @@ use thalweg_disk::{Disk, RealDisk};
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RECORD_HEADER_BYTES, RecordKind};
 use thalweg_replica::{Membership, Vote};
 use thalweg_state::{
-    machine::{Entry, LogId, Machine, MachineOptions},
+    machine::{Entry, Machine, MachineOptions},
+    membership::LogId,
     portable::{self, Placed, Pointing, Row},
 };
 use thalweg_store::{Applied, Backend, WriteBatch};

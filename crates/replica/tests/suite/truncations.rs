@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, io::IoSlice, sync::Arc};
 use thalweg_disk::SimDisk;
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RecordKind};
 use thalweg_replica::{Membership, OpenError, Replayed, Solo, SoloOptions, Valid, Vote, replay};
-use thalweg_state::machine::{LogId, Machine, MachineOptions};
+use thalweg_state::{
+    machine::{Machine, MachineOptions},
+    membership::LogId,
+};
 use thalweg_store::{
     Backend, BarrierFailed, LogBarrier,
     memory::{MemoryBackend, MemoryOptions},

@@ -6,14 +6,14 @@
 use thalweg_store::View;
 
 use crate::{
-    audit::{FindingKind, Report},
-    groups::GroupTable,
+    audit::report::{FindingKind, Report},
+    error::MachineError,
+    groups::table::GroupTable,
     keys,
-    machine::MachineError,
     streams::index,
 };
 
-pub(super) fn check(view: &dyn View, report: &mut Report) -> Result<(), MachineError> {
+pub(crate) fn check(view: &dyn View, report: &mut Report) -> Result<(), MachineError> {
     let Some(groups) = report.unless_corrupt(GroupTable::load(view))? else { return Ok(()) };
     for (id, group) in groups.iter() {
         let (key, stream) = (keys::group_head(id), group.head.stream);

@@ -8,14 +8,21 @@ use thalweg_types::{
     command::StreamConfig,
 };
 
+use super::state_digest::LastingValue;
+use super::state_digest::lasting_value;
 use super::*;
+use crate::{error::MachineError, history::rows::VersionRow, keyspaces::values::StoredRef};
 use crate::{
-    expiry::Expiry,
+    expiry::rows::Expiry,
+    history::{
+        rows as versions,
+        rows::{Ending, Until},
+    },
     keys,
-    keyspaces::{CollectionRef, encode_value},
-    streams::{Head, Life},
-    versions::{self, Ending, Until},
+    keyspaces::values::{CollectionRef, encode_value},
+    streams::heads::{Head, Life},
 };
+use thalweg_store::Applied;
 
 /// Of the bytes `value`.
 const LEN_AND_CRC: &[u8] = b"\x05\0\0\0\x63\x03\xe0\xe1";

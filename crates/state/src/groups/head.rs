@@ -9,7 +9,7 @@ use thalweg_types::{
     record::{Malformed, Reader},
 };
 
-use crate::{keys, machine::MachineError};
+use crate::{error::MachineError, keys};
 
 /// Numbers stay below this, so that counting on never overflows.
 pub(crate) const MAX_COUNTER: u64 = 1 << 62;

@@ -9,11 +9,12 @@ use thalweg_store::View;
 use thalweg_types::{Offset, StreamId, command::Compaction};
 
 use crate::{
+    error::MachineError,
     keys,
-    machine::MachineError,
     streams::{
-        BatchRef, Head,
+        heads::Head,
         index::{self, IndexEntry},
+        read::BatchRef,
     },
 };
 

@@ -6,9 +6,9 @@ use thalweg_store::View;
 use thalweg_types::{BlobRef, Offset, SpaceTime, StreamId, command::StreamConfig};
 
 use crate::{
-    machine::StreamReadError,
+    error::StreamReadError,
     streams::{
-        Head,
+        heads::Head,
         index::{self, IndexEntry},
     },
 };

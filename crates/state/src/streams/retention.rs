@@ -9,8 +9,8 @@ use thalweg_store::View;
 use thalweg_types::{Offset, SpaceTime, StreamId};
 
 use crate::{
-    machine::MachineError,
-    streams::{Head, index},
+    error::MachineError,
+    streams::{heads::Head, index},
 };
 
 /// Whether a lookup is worth it: a head alone shows that nothing is due.

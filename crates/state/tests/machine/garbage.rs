@@ -49,7 +49,7 @@ fn read_all(machine: &Machine) -> Result<(), MachineError> {
         }
     };
     for (id, _) in machine.keyspaces() {
-        note(machine.snapshot().scan(id, &ScanRange::default(), |_| ControlFlow::Continue(())));
+        note(machine.read_view().scan(id, &ScanRange::default(), |_| ControlFlow::Continue(())));
         note(machine.get(id, b"a").map(|_| ()));
     }
     for info in machine.streams() {

@@ -1,7 +1,10 @@
 //! What the space's group finds again: membership, vote, purged entries.
 
 use bytes::Bytes;
-use thalweg_state::machine::{AppliedMembership, LogId, Machine, MachineError, MachineOptions};
+use thalweg_state::{
+    machine::{Machine, MachineError, MachineOptions},
+    membership::{AppliedMembership, LogId},
+};
 use thalweg_store::{Applied, Backend};
 use thalweg_types::{Index, Lsn, SpaceTime, Term};
 
