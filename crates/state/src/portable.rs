@@ -30,7 +30,7 @@ use crate::{
         inline_floor,
         liveness::{BlobKind, LivenessChanges, LivenessTable},
     },
-    streams::index,
+    streams::index_entry::IndexEntry,
 };
 
 /// What a row is to another node.
@@ -122,7 +122,7 @@ fn sort_version<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError
 }
 
 fn sort_index<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
-    let (first, entry) = index::IndexEntry::decode(key, value)?;
+    let (first, entry) = IndexEntry::decode(key, value)?;
     // What compaction has left nothing of.
     if entry.blob.len == 0 {
         return Ok(Row::Plain);
@@ -231,7 +231,7 @@ mod tests {
             assert!(sort(&key, &version[..version.len() - 1]).is_err());
         }
         assert_eq!(sort(&key, &[0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap(), Row::Plain);
-        let entry = index::IndexEntry { blob: BLOB, count: 2, time: SpaceTime(1), bytes_before: 0, sparse: None };
+        let entry = IndexEntry { blob: BLOB, count: 2, time: SpaceTime(1), bytes_before: 0, sparse: None };
         let key = keys::index_entry(StreamId(4), Offset(6));
         let whose = Whose::Batch { stream: StreamId(4), first: Offset(6) };
         let row = entry.encode();

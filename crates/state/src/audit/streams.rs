@@ -14,7 +14,7 @@ use crate::{
     segments::liveness::BlobKind,
     streams::{
         heads::Head,
-        index::IndexEntry,
+        index_entry::IndexEntry,
         producers::{self, ProducerResult, ProducerRow},
     },
 };

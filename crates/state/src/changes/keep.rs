@@ -22,7 +22,7 @@ use thalweg_types::{
 
 use crate::{
     changes::{
-        commits::KeyChange,
+        key_change::KeyChange,
         mark::{Mark, is_due},
     },
     entry::{Entry, Moved},

@@ -21,7 +21,7 @@ use thalweg_types::{
     record::{Malformed, Reader},
 };
 
-use crate::changes::commits::KeyChange;
+use crate::changes::key_change::KeyChange;
 
 const REFUSED: u8 = 0;
 const TOLD: u8 = 1;

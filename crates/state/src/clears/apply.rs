@@ -16,7 +16,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    changes::commits::KeyChange,
+    changes::key_change::KeyChange,
     clears::table::Clear,
     error::MachineError,
     history::rows::Ending,

@@ -15,7 +15,7 @@ use thalweg_types::{
 };
 
 use crate::{
-    changes::commits::KeyChange,
+    changes::key_change::KeyChange,
     clears::apply::Row,
     error::MachineError,
     expiry::rows::{Ending, Expiry, attached_rows, deadline_prefix},

@@ -8,7 +8,7 @@ use thalweg_types::{KeyspaceId, LeaseId, LogPosition, Revision, SpaceTime, comma
 
 use crate::{
     blobs::blob_at,
-    changes::commits::KeyChange,
+    changes::key_change::KeyChange,
     error::MachineError,
     expiry::{
         leases::deadline_after,

@@ -4,7 +4,7 @@ use thalweg_types::{KeyspaceId, LogPosition, Revision, command::Outcome, limits:
 
 use crate::{
     blobs::blob_at,
-    changes::commits::KeyChange,
+    changes::key_change::KeyChange,
     error::MachineError,
     history::rows::Ending,
     keys,

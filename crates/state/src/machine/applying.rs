@@ -16,7 +16,7 @@ use crate::{
     error::MachineError,
     groups::table::GroupTable,
     keyspaces::read_view::Sight,
-    machine::{applier::Applier, state_machine::Machine},
+    machine::{applier::Applier, staged::StagedView, state_machine::Machine},
     segments::liveness::BlobKind,
     streams::heads::Head,
     sync::{lock, read, write},
@@ -211,5 +211,32 @@ impl<'m> Applying<'m> {
             }
         }
         Ok(())
+    }
+}
+
+impl Applying<'_> {
+    /// The value of a row as the commands so far have left it.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MachineError> {
+        match self.applier.staged.get(key) {
+            Some(value) => Ok(value.map(Bytes::copy_from_slice)),
+            None => Ok(self.machine.backend.get(key)?),
+        }
+    }
+
+    /// Shows the value of a row where it lies, if there is one.
+    #[inline]
+    pub(crate) fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), MachineError> {
+        match self.applier.staged.get(key) {
+            Some(Some(value)) => show(value),
+            Some(None) => {}
+            None => self.machine.backend.look(key, show)?,
+        }
+        Ok(())
+    }
+
+    /// All rows as the commands so far have left them.
+    pub(crate) fn view(&self) -> StagedView<'_> {
+        self.applier.staged.over(self.machine.backend.view())
     }
 }

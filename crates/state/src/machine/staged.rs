@@ -1,7 +1,7 @@
 //! The map as the record being applied has left it so far: the backend's rows under the changes of the batch.
 //!
 //! Owns the batch, and finding in it what earlier commands of the record changed. Every read that a command makes goes
-//! through here ([`Applying::get`], [`Applying::look`], [`Applying::view`]), so a command sees what the commands before
+//! through here (`Applying::get`, `Applying::look`, `Applying::view`), so a command sees what the commands before
 //! it left, whether they share its entry or not. Does not own the tables that the machine keeps in memory (heads,
 //! counts, clears, consumer groups): those are changed in place.
 //!
@@ -23,8 +23,6 @@ use bytes::Bytes;
 use foldhash::quality::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 use thalweg_store::{Applied, BackendError, Change, Direction, View, Visit, WriteBatch, bounds_are_empty};
-
-use crate::{error::MachineError, machine::applying::Applying};
 
 /// The changes of the record being applied.
 #[derive(Debug, Default)]
@@ -116,6 +114,11 @@ impl Index {
 }
 
 impl Staged {
+    /// Returns the rows of `below` under the staged changes.
+    pub(crate) fn over(&self, below: Arc<dyn View>) -> StagedView<'_> {
+        StagedView { staged: self, below }
+    }
+
     /// Sets a key given in parts to a value given in parts.
     #[inline]
     pub(crate) fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
@@ -345,33 +348,6 @@ impl StagedView<'_> {
             ended = value.is_some_and(|value| visit(own, value).is_break());
         }
         Ok(())
-    }
-}
-
-impl Applying<'_> {
-    /// The value of a row as the commands so far have left it.
-    #[inline]
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MachineError> {
-        match self.applier.staged.get(key) {
-            Some(value) => Ok(value.map(Bytes::copy_from_slice)),
-            None => Ok(self.machine.backend.get(key)?),
-        }
-    }
-
-    /// Shows the value of a row where it lies, if there is one.
-    #[inline]
-    pub(crate) fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), MachineError> {
-        match self.applier.staged.get(key) {
-            Some(Some(value)) => show(value),
-            Some(None) => {}
-            None => self.machine.backend.look(key, show)?,
-        }
-        Ok(())
-    }
-
-    /// All rows as the commands so far have left them.
-    pub(crate) fn view(&self) -> StagedView<'_> {
-        StagedView { staged: &self.applier.staged, below: self.machine.backend.view() }
     }
 }
 

@@ -9,7 +9,7 @@ use thalweg_types::{
 
 use crate::{
     blobs::{blob_at, within},
-    changes::commits::KeyChange,
+    changes::key_change::KeyChange,
     error::MachineError,
     expiry::{
         rows::Expiry,

@@ -15,7 +15,7 @@ use thalweg_types::{
 
 use crate::{
     blobs::within,
-    changes::commits::KeyChange,
+    changes::key_change::KeyChange,
     error::MachineError,
     expiry::rows::Expiry,
     history::rows::Ending,

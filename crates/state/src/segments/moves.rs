@@ -16,7 +16,7 @@ use crate::{
     keyspaces::values::{StoredRef, decode_value, encode_value},
     machine::{applying::Applying, state_machine::Machine},
     segments::liveness::BlobKind,
-    streams::{admin, heads::Life, index, replacing as compaction},
+    streams::{admin, heads::Life, index, index_entry::IndexEntry, replacing as compaction},
 };
 
 /// Applies a move whose payload begins at `at`. A copy that is not the original is void: the pointer
@@ -86,11 +86,11 @@ fn move_batch(
 ) -> Result<Moved, MachineError> {
     let key = keys::index_entry(stream, first);
     let Some(row) = applying.machine.backend.get(&key)? else { return Ok(Moved::Void) };
-    let (_, entry) = index::IndexEntry::decode(&key, &row)?;
+    let (_, entry) = IndexEntry::decode(&key, &row)?;
     if entry.blob != *from {
         return Ok(Moved::Void);
     }
-    let entry = index::IndexEntry { blob: *to, ..entry };
+    let entry = IndexEntry { blob: *to, ..entry };
     applying.applier.staged.put(&[&key], &[entry.encode().bytes()]);
     applying.lower(BlobKind::Batch, from);
     applying.raise(BlobKind::Batch, to);

@@ -12,7 +12,7 @@ use crate::{
     machine::applying::Applying,
     refused::Refused,
     segments::liveness::BlobKind,
-    streams::{index::IndexEntry, producing},
+    streams::{index_entry::IndexEntry, producing},
 };
 
 pub(crate) fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<(), Refused> {

@@ -11,11 +11,7 @@ use thalweg_types::{Offset, StreamId, command::Compaction};
 use crate::{
     error::MachineError,
     keys,
-    streams::{
-        heads::Head,
-        index::{self, IndexEntry},
-        read::BatchRef,
-    },
+    streams::{heads::Head, index, index_entry::IndexEntry, read::BatchRef},
 };
 
 /// A stream with compaction.

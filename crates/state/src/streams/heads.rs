@@ -40,7 +40,7 @@ use crate::{
     error::MachineError,
     keys::{self, KeyRange},
     keyspaces::catalog::Meta,
-    streams::index::IndexEntry,
+    streams::index_entry::IndexEntry,
 };
 
 const FLAG_DELETED: u8 = 1;

@@ -6,6 +6,7 @@ pub(crate) mod checked_producers;
 pub(crate) mod compaction;
 pub(crate) mod heads;
 pub(crate) mod index;
+pub(crate) mod index_entry;
 pub(crate) mod producers;
 pub(crate) mod producing;
 pub(crate) mod read;

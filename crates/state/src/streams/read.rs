@@ -7,10 +7,7 @@ use thalweg_types::{BlobRef, Offset, SpaceTime, StreamId, command::StreamConfig}
 
 use crate::{
     error::StreamReadError,
-    streams::{
-        heads::Head,
-        index::{self, IndexEntry},
-    },
+    streams::{heads::Head, index, index_entry::IndexEntry},
 };
 
 /// A stream as of the last applied entry.

@@ -20,7 +20,8 @@ use crate::{
     segments::liveness::BlobKind,
     streams::{
         compaction::RowsCrc,
-        index::{self, IndexEntry, Sparse},
+        index,
+        index_entry::{IndexEntry, Sparse},
     },
 };
 
