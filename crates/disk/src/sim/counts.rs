@@ -1,17 +1,17 @@
-//! What a simulated disk has been asked to do: figures by kind, and the last operations one by one.
+//! Operations of a simulated disk: figures by kind, and a log of the last operations.
 
 use std::{collections::VecDeque, fmt, ops::Sub};
 
-/// A kind of call.
+/// Kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Reading from a file. Changes nothing, so it is counted and can fail but is no crash point.
+    /// Reading from a file. Reads change nothing: they are counted and can fail, but are not crash points.
     Read,
     /// Writing to a file, vectored or not.
     Write,
     /// Writing through a mapping.
     MappedWrite,
-    /// Changing a length.
+    /// Changing the length of a file.
     SetLen,
     /// `sync_data` or `sync_all`.
     Sync,
@@ -19,7 +19,7 @@ pub enum Operation {
     SyncDir,
     /// Creating a file, by `create` or by `lock`.
     Create,
-    /// Creating a directory; one for each level that is missing.
+    /// Creating a directory; one operation for each missing level.
     CreateDir,
     /// Renaming a file.
     Rename,
@@ -27,8 +27,8 @@ pub enum Operation {
     Remove,
 }
 
-/// How often each thing was done. Attempts that failed are counted too, except those after the power
-/// went off. Subtract an earlier value to see what a piece of work did.
+/// Number of calls of each kind. Failed attempts are counted too, except after the power is off. Subtract an
+/// earlier value to measure a piece of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Reads.
@@ -51,18 +51,18 @@ pub struct Counts {
     pub renames: u64,
     /// Removals.
     pub removes: u64,
-    /// Writes and `set_len`s that made a file longer.
+    /// Writes and `set_len`s that extended a file.
     pub extensions: u64,
-    /// Writes that had blocks allocated: what a prewritten file spares.
+    /// Writes that allocated blocks, which a prewritten file avoids.
     pub allocations: u64,
     /// Bytes read.
     pub bytes_read: u64,
-    /// Bytes written, through mappings too.
+    /// Bytes written, including those through mappings.
     pub bytes_written: u64,
 }
 
 impl Counts {
-    /// Everything that can change the medium: the number of crash points.
+    /// Number of operations that can change the medium, which is the number of crash points.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.writes
@@ -115,16 +115,16 @@ impl Sub for Counts {
     }
 }
 
-/// One operation, as the op log shows it.
+/// One operation in the operation log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its number: the disk's first operation is 1.
+    /// Number of the operation; the disk's first operation is 1.
     pub number: u64,
-    /// What it was.
+    /// Kind of the operation.
     pub operation: Operation,
-    /// The file's or directory's path; for a rename the old one.
+    /// Path of the file or directory; the old path for a rename.
     pub path: String,
-    /// Offset and length of a write; 0 and the new length of a `set_len`.
+    /// Offset and length of a write in bytes; 0 and the new length for a `set_len`.
     pub range: Option<(u64, u64)>,
 }
 
@@ -138,7 +138,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// The last operations, as many as were asked for; none by default.
+/// The last operations, up to a configured number; none by default.
 #[derive(Debug, Default)]
 pub(super) struct OpLog {
     capacity: usize,
