@@ -47,7 +47,7 @@ fn publish(broker: &Broker, batches: &[Batch]) -> (f64, f64) {
     let start = Cpu::start();
     let mut delivered = 0;
     for batch in batches {
-        let published = broker.publish(batch, None).expect("nobody blocks");
+        let published = broker.publish(batch, None).expect("no subscription blocks");
         delivered += published.delivered + published.missed;
     }
     (start.each(batches.len()), delivered as f64 / batches.len() as f64)

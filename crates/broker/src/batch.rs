@@ -22,13 +22,13 @@ pub enum BatchError {
     /// The batch has more than [`MAX_PUBLISH_MESSAGES`] messages.
     #[error("a batch holds at most {MAX_PUBLISH_MESSAGES} messages, this one has {messages}: publish several")]
     TooManyMessages {
-        /// Number of messages.
+        /// Number of messages in the rejected batch.
         messages: u32,
     },
     /// The batch has more than [`MAX_PUBLISH_BYTES`] bytes.
     #[error("a batch has at most {MAX_PUBLISH_BYTES} bytes, this one has {bytes}: publish several")]
     TooLarge {
-        /// Number of bytes.
+        /// Size of the rejected batch in bytes.
         bytes: usize,
     },
 }

@@ -180,7 +180,7 @@ impl<E: BatchEncoder> Coalescer<E> {
         }
     }
 
-    /// Completes the open batch.
+    /// Completes the open batch, if there is one.
     pub fn flush(&mut self, complete: &mut Vec<Batch>) {
         let Some(Open { subject, encoder, messages, .. }) = self.open.take() else { return };
         let encoded = encoder.finish();
@@ -233,8 +233,8 @@ mod tests {
         assert_eq!(push(&mut coalescer, "a", 1), []);
         assert_eq!(push(&mut coalescer, "a", 1), one("a", 3, 3));
         assert_eq!(push(&mut coalescer, "a", 60), []);
-        assert_eq!(push(&mut coalescer, "a", 60), one("a", 1, 60), "the second begins a new one");
-        assert_eq!(push(&mut coalescer, "b", 5), one("a", 1, 60), "order over subjects");
+        assert_eq!(push(&mut coalescer, "a", 60), one("a", 1, 60), "the second begins a new batch");
+        assert_eq!(push(&mut coalescer, "b", 5), one("a", 1, 60), "order across subjects");
         assert_eq!(push(&mut coalescer, "b", 500), [one("b", 1, 5), one("b", 1, 500)].concat());
         assert_eq!(coalescer.due(), None);
     }

@@ -80,7 +80,7 @@ impl Default for BrokerConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node has reached its limit of {max} connections that subscribe: try again later, or raise the limit")]
 pub struct TooManyLinks {
-    /// The limit.
+    /// Maximum number of links.
     pub max: usize,
 }
 
@@ -111,7 +111,7 @@ pub struct BrokerStats {
     pub cached_subjects: usize,
     /// Batches published, including those without subscribers.
     pub batches: u64,
-    /// Messages in published batches.
+    /// Number of messages in published batches.
     pub messages: u64,
     /// Batches published without any subscriber.
     pub unmatched: u64,

@@ -25,7 +25,7 @@ pub struct Losses {
     pub disconnect: u64,
     /// Subscriptions that missed at least one message, each counted once.
     pub slow_subscriptions: u64,
-    /// Links closed by [`Policy::Disconnect`].
+    /// Number of links closed by [`Policy::Disconnect`].
     pub disconnected_links: u64,
 }
 

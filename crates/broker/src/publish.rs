@@ -96,7 +96,7 @@ enum Picked<'t> {
     Overflows(&'t Target),
     /// No member has room, and all block.
     Blocks(WouldBlock),
-    /// All members have left.
+    /// All members of the group have left.
     Nobody,
 }
 

@@ -37,10 +37,10 @@ pub enum RequestError {
     /// No reply arrived before the deadline. The request may or may not have been processed.
     #[error("no reply in time; the request may have been processed all the same")]
     TimedOut,
-    /// The table is full.
+    /// The table of pending requests is full.
     #[error("{max} requests wait for replies, which is the limit: try again later")]
     TooMany {
-        /// The limit.
+        /// Maximum number of pending requests.
         max: usize,
     },
 }

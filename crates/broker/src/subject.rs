@@ -21,13 +21,13 @@ use thalweg_types::{
 /// Error returned for an invalid subject or pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubjectError {
-    /// There are no bytes.
+    /// The text is empty; a subject needs at least one token.
     #[error("a subject has at least one token")]
     Empty,
     /// There are more than [`MAX_SUBJECT_BYTES`] bytes.
     #[error("a subject has at most {MAX_SUBJECT_BYTES} bytes, this one has {bytes}")]
     TooLong {
-        /// Length in bytes.
+        /// Length of the text in bytes.
         bytes: usize,
     },
     /// There are more than [`MAX_SUBJECT_TOKENS`] tokens.
@@ -45,7 +45,7 @@ pub enum SubjectError {
         /// Number of the token, from 0.
         token: usize,
     },
-    /// Tokens follow a `>`.
+    /// A `>` is not the last token of the pattern.
     #[error("token {token} is `>`, which matches all remaining tokens: it must be the last token")]
     TailNotLast {
         /// Number of the token, from 0.

@@ -83,7 +83,7 @@ pub trait File: Send + Sync + std::fmt::Debug {
         let _ = (offset, len);
         Ok(())
     }
-    /// Length in bytes.
+    /// Length of the file in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Returns true if the file has no bytes.
     fn is_empty(&self) -> io::Result<bool> {

@@ -83,7 +83,7 @@ fn open(disk: &Arc<dyn Disk>, name: &str) -> Log {
 fn remove(disk: &Arc<dyn Disk>, log: Log, name: &str) {
     drop(log);
     for file in disk.list(name).expect("the directory lists") {
-        disk.remove(&format!("{name}/{file}")).expect("the file goes");
+        disk.remove(&format!("{name}/{file}")).expect("the file is removed");
     }
 }
 
@@ -129,7 +129,7 @@ fn one_writer(disk: &Arc<dyn Disk>, name: &str, bytes: usize, count: usize) {
     );
     remove(disk, log, "durable");
     drop(probe);
-    disk.remove("probe").expect("the probe goes");
+    disk.remove("probe").expect("the probe is removed");
 }
 
 struct Probe {

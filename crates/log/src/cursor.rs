@@ -114,7 +114,7 @@ pub(crate) struct BadAt {
     pub damage: Damage,
 }
 
-/// A verified batch.
+/// Header and summary of a verified batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checked {
     pub header: BatchHeader,

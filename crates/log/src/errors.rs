@@ -16,9 +16,9 @@ pub struct Corruption {
     pub offset: u64,
     /// The check that failed.
     pub what: &'static str,
-    /// Expected value.
+    /// Value that the check expected.
     pub expected: u64,
-    /// Value found.
+    /// Value found in the file.
     pub got: u64,
 }
 
@@ -89,7 +89,7 @@ pub enum OpenError {
         crate::format::FORMAT_VERSION
     )]
     Version {
-        /// The segment file.
+        /// Path of the segment file.
         file: String,
         /// Format version in the file.
         version: u64,
@@ -104,7 +104,7 @@ pub enum OpenError {
         /// Permitted values.
         expected: String,
     },
-    /// A disk operation failed.
+    /// A disk operation failed while the log was opened.
     #[error("{0}")]
     Disk(#[from] DiskFault),
     /// A background thread could not be started.
@@ -145,7 +145,7 @@ pub enum AppendError {
     /// further writes.
     #[error("the log has failed and accepts no writes: {reason}; check the disk, then restart")]
     Failed {
-        /// Description of the failure.
+        /// Description of the first failure.
         reason: String,
     },
     /// The log has been closed.
@@ -233,15 +233,15 @@ pub enum ReadError {
     /// The LSN is beyond the end of the log.
     #[error("LSN {lsn} is past the end of the log, {end}")]
     PastEnd {
-        /// LSN requested.
+        /// LSN that was requested.
         lsn: Lsn,
-        /// End of the log.
+        /// Exclusive end of the log.
         end: Lsn,
     },
-    /// The bytes are damaged.
+    /// The bytes in the log do not match their checksum.
     #[error("{0}; run `thalweg log verify`")]
     Corrupt(#[from] Corruption),
-    /// A disk operation failed.
+    /// A disk operation failed during the read.
     #[error("{0}")]
     Disk(#[from] DiskFault),
 }

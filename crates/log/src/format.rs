@@ -67,9 +67,9 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 pub struct Damage {
     /// Name of the failed check.
     pub what: &'static str,
-    /// Expected value.
+    /// Value that the check expected.
     pub expected: u64,
-    /// Value found.
+    /// Value found in the bytes.
     pub got: u64,
 }
 
@@ -132,7 +132,7 @@ pub enum SegmentState {
 /// The header of a segment file, written twice: at 0 and at 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// Spare or live.
+    /// State of the file: spare or live.
     pub state: SegmentState,
     /// Random id, generated again each time the file is prepared.
     pub id: SegmentId,
@@ -258,7 +258,7 @@ pub struct BatchHeader {
     pub chain: u32,
     /// CRC32C of `chain` and the records' checksums in order.
     pub body_crc: u32,
-    /// Records or a marker.
+    /// Kind of the batch: records, or a kind of marker.
     pub kind: BatchKind,
 }
 

@@ -286,7 +286,7 @@ impl Log {
         self.shared().truncations.load()
     }
 
-    /// Live segments, oldest first.
+    /// Returns the live segments, oldest first.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         self.shared().table.load().0.iter().map(|segment| segment.info()).collect()

@@ -94,14 +94,14 @@ impl Default for LogOptions {
 /// Reaction to corruption at open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Repair {
-    /// Open returns an error.
+    /// Returns an error and leaves the log unchanged.
     #[default]
     Refuse,
     /// Reads the whole log, cuts it at the first corrupt byte, and discards all records after it.
     CutAtCorruption,
 }
 
-/// Report of an open.
+/// Report of what open found and changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Bytes cut from the end: torn and never attested, or discarded by a repair. Counted up to the end of
@@ -112,7 +112,7 @@ pub struct Recovery {
     pub attested: Lsn,
     /// Exclusive bound of the records.
     pub end: Lsn,
-    /// Live segments.
+    /// Number of live segments.
     pub segments: u32,
     /// True if the log was closed cleanly.
     pub clean: bool,
@@ -120,7 +120,7 @@ pub struct Recovery {
     pub repaired: Option<String>,
 }
 
-/// A live segment.
+/// Description of a live segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Generation of the segment.
@@ -135,7 +135,7 @@ pub struct SegmentInfo {
     pub first_time: SpaceTime,
     /// Highest space time of a record.
     pub last_time: SpaceTime,
-    /// Bytes of the batches.
+    /// Total bytes of the segment's batches.
     pub bytes: u32,
     /// True if the segment is still being written.
     pub active: bool,
@@ -144,9 +144,9 @@ pub struct SegmentInfo {
 /// Counters since open, and gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// Batches of records appended.
+    /// Number of record batches appended.
     pub appends: u64,
-    /// Records appended.
+    /// Number of records appended.
     pub records: u64,
     /// Bytes written by appends, with framing and markers.
     pub bytes: u64,
@@ -162,15 +162,15 @@ pub struct LogStats {
     pub sync_latency: Log2Histogram,
     /// Histogram of the batches that each fsync made durable.
     pub batches_per_sync: Log2Histogram,
-    /// Live segments.
+    /// Number of live segments.
     pub segments: u64,
-    /// Prepared segments.
+    /// Number of prepared segments.
     pub spare_segments: u64,
     /// Free bytes of the disk.
     pub free_disk_bytes: u64,
-    /// Segments recycled.
+    /// Number of segments recycled.
     pub recycled: u64,
-    /// Segments created.
+    /// Number of segments created.
     pub created: u64,
     /// Number of callers that currently wait for a sync.
     pub waiting_writers: u64,

@@ -53,7 +53,7 @@ const MAX_RECENT_BYTES: u64 = 2 << 30;
 /// Interval between checks of the segments kept beyond `spare_segments + EXTRA_SPARES`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A segment's file.
+/// An open segment file, with its path and slot.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub file: Arc<dyn File>,

@@ -35,7 +35,7 @@ struct Place {
     segment: Arc<Segment>,
     window: Window,
     at: u32,
-    /// `None` if the iteration begins in the middle of a segment.
+    /// Values that the next batch must have; `None` if the iteration begins in the middle of a segment.
     expected: Option<Expected>,
 }
 
@@ -167,7 +167,7 @@ impl Shared {
         let written = segment.written();
         let end = u64::from(blob.offset) + u64::from(blob.len);
         if blob.offset < DATA_START || end > u64::from(written) {
-            let damage = Damage::new("reference within what is written", written, end);
+            let damage = Damage::new("reference within the written bytes", written, end);
             return Err(Corruption::at(&segment.path, blob.offset, damage).into());
         }
         let bytes = segment.file.read_new_at(blob.len as usize, blob.offset.into()).explain("read", &segment.path)?;

@@ -28,7 +28,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// All kinds.
+    /// All kinds of records.
     pub const ALL: [Self; 7] =
         [Self::Entry, Self::Membership, Self::Vote, Self::Move, Self::Truncate, Self::Purged, Self::Blank];
 
@@ -102,7 +102,7 @@ pub struct Truncation {
     pub space: SpaceId,
     /// Position of the record in the log.
     pub lsn: Lsn,
-    /// First void index.
+    /// First index that the truncation voids.
     pub index: Index,
 }
 
@@ -146,7 +146,7 @@ impl Appended {
 /// instead of keeping the `Bytes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
-    /// Position in the log.
+    /// LSN of the record, its position in the log.
     pub lsn: Lsn,
     /// Space of the record.
     pub space: SpaceId,
@@ -160,6 +160,6 @@ pub struct LogRecord {
     pub time: SpaceTime,
     /// Payload of the record.
     pub payload: Bytes,
-    /// Position of the payload.
+    /// Position of the payload in the log.
     pub payload_at: LogPosition,
 }

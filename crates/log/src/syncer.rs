@@ -131,10 +131,10 @@ impl Syncer {
 
 enum Wanted {
     Stop,
-    /// Sync all records written so far.
+    /// All records written so far must be synced.
     Everything,
-    /// Sync `interval` writes past their deadline.
+    /// The `interval` writes past their deadline must be synced.
     Interval,
-    /// Mark the log idle, if it is idle.
+    /// The log must be marked idle, if it is idle.
     Mark,
 }

@@ -24,7 +24,7 @@ pub enum Entered {
     Taken,
 }
 
-/// Subject of a watch.
+/// The key or keys that a watch observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched<'a> {
     /// A single key.

@@ -1,4 +1,4 @@
-//! Errors of the recipes.
+//! Errors of locks, semaphores and elections.
 
 use std::{error::Error, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Locks and semaphores.
+//! Locks and semaphores, acquired in order of arrival.
 
 use std::{fmt, time::Duration};
 

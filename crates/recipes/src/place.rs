@@ -107,7 +107,7 @@ impl<C: Coordinator> Place<C> {
         }
     }
 
-    /// Leaves the queue.
+    /// Leaves the queue by revoking the lease.
     pub(crate) fn leave(&mut self) -> Result<(), RecipeError<C::Error>> {
         if !self.entered {
             return Ok(());

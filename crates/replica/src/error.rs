@@ -32,7 +32,7 @@ pub enum OpenError {
     Gap {
         /// Index of the last entry before the gap.
         last: Index,
-        /// Index found.
+        /// Index of the entry found after the gap.
         found: Index,
     },
     /// The term of an entry is lower than that of the entry before it.
@@ -42,7 +42,7 @@ pub enum OpenError {
     TermWentBack {
         /// Term of the previous entry.
         last: Term,
-        /// Term found.
+        /// Term of the entry found.
         found: Term,
     },
     /// Reading the log failed.
@@ -57,7 +57,7 @@ pub enum OpenError {
     /// A record of the group itself (membership, vote) does not decode.
     #[error("record at LSN {lsn} does not decode: {what}")]
     Malformed {
-        /// Position of the record.
+        /// LSN of the malformed record.
         lsn: Lsn,
         /// Expected content of the record.
         what: &'static str,
@@ -73,7 +73,7 @@ pub enum OpenError {
         "nodes {voters:?} vote in this space: a single node must not decide for them; start it as a member of its group"
     )]
     NotAlone {
-        /// All voters.
+        /// All nodes that vote in the space.
         voters: Vec<NodeId>,
     },
     /// A truncation voids an entry that the state has applied. Applied entries were agreed on, so log and
@@ -82,9 +82,9 @@ pub enum OpenError {
         "the record at LSN {lsn} voids entries from {index} on, but the state has applied them up to {applied}: log and state do not belong together; restore both from one backup"
     )]
     Truncated {
-        /// Position of the truncation.
+        /// LSN of the truncation.
         lsn: Lsn,
-        /// First void index.
+        /// First index that the truncation voids.
         index: Index,
         /// Index of the last entry that the state has applied.
         applied: Index,
@@ -119,7 +119,7 @@ pub enum ProposeError {
     /// The queue is full. Only async callers get this error; blocking callers wait.
     #[error("the queue is full with {queued_bytes} bytes: retry later")]
     Overloaded {
-        /// Bytes in the queue.
+        /// Total bytes of queued commands.
         queued_bytes: usize,
     },
     /// The log rejected the append or failed. Its error tells whether bytes were written.
@@ -128,7 +128,7 @@ pub enum ProposeError {
     /// The state failed; the entry may be in the log. The space accepts no further proposals.
     #[error("the state failed: {0}")]
     State(String),
-    /// The space is closed.
+    /// The space is closed and accepts no proposals.
     #[error("the space is closed")]
     Closed,
 }

@@ -159,7 +159,7 @@ impl Queue {
         self.room.notify_all();
     }
 
-    /// Wakes the thread that waits for the oldest proposal. Returns false if a thread does not wait for it.
+    /// Wakes the thread that waits for the oldest proposal. Returns false if no thread waits for it.
     pub(crate) fn nudge_front(&self) -> bool {
         self.lock().pending.front().and_then(|pending| pending.slot.as_ref()).is_some_and(|slot| slot.nudge_thread())
     }
@@ -210,7 +210,7 @@ mod tests {
         let head = pending(0).command.bytes().len();
         assert_eq!(entries([MAX_ENTRY_BYTES / 2 - head; 3]), [2, 1], "exactly the maximum bytes");
         assert_eq!(entries([MAX_ENTRY_BYTES / 2 - head, MAX_ENTRY_BYTES / 2 - head + 1]), [1, 1]);
-        assert_eq!(entries([0, MAX_ENTRY_BYTES * 2, 0]), [1, 1, 1], "a larger command goes alone");
+        assert_eq!(entries([0, MAX_ENTRY_BYTES * 2, 0]), [1, 1, 1], "a larger command is alone");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
 pub struct Replayed {
     /// Number of records of the space that were applied.
     pub records: u64,
-    /// Bytes of their payloads.
+    /// Total payload bytes of those records.
     pub bytes: u64,
 }
 

@@ -55,7 +55,7 @@ pub struct Committed {
 /// Time at which the committer of a queued command is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Immediately.
+    /// The committer is woken immediately.
     Now,
     /// The proposer wakes it with [`Solo::commit_queued`], which it must call before it waits. So commands
     /// proposed together become one entry. Another thread may commit them earlier.
@@ -79,7 +79,7 @@ pub struct SoloOptions {
     pub max_queue_bytes: usize,
 }
 
-/// Figures since open.
+/// Figures of a space since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoloStats {
     /// Number of committed commands.

@@ -11,7 +11,7 @@ use crate::channel::Channel;
 pub enum Kind {
     /// Plain TCP, without encryption or authentication.
     Tcp,
-    /// TLS over TCP.
+    /// TLS over TCP. The peer's certificate can be verified.
     Tls,
     /// QUIC, always with TLS.
     Quic,

@@ -1,4 +1,4 @@
-//! Connecting to a server.
+//! The dialer: connects to servers over TCP, TLS or QUIC.
 
 use std::{
     io,
@@ -68,7 +68,7 @@ impl Endpoint {
         self
     }
 
-    /// Address as given: `host:port`.
+    /// Address of the server as given: `host:port`.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address

@@ -56,7 +56,7 @@ pub enum EstablishError {
     /// The peer offered another protocol (ALPN) over TLS.
     #[error("the peer requested a protocol other than thalweg")]
     OtherProtocol,
-    /// The TLS handshake failed.
+    /// The TLS handshake failed; contains its error as text.
     #[error("the TLS handshake failed: {0}")]
     Tls(String),
     /// The connection failed during its handshake.
@@ -108,7 +108,7 @@ pub enum DialError {
     /// The address has no port, or its host name has no address.
     #[error("cannot find {address}: {error}; an address is host:port")]
     Resolve {
-        /// Address as given.
+        /// Address as given by the caller.
         address: String,
         /// Error of the operating system.
         error: io::Error,
@@ -116,7 +116,7 @@ pub enum DialError {
     /// No server accepted the connection.
     #[error("cannot connect to {address}: {error}; is a server running there, and is this its native port?")]
     Connect {
-        /// Address as given.
+        /// Address as given by the caller.
         address: String,
         /// Error of the operating system for the last address tried.
         error: io::Error,
@@ -124,9 +124,9 @@ pub enum DialError {
     /// The connection attempt exceeded its timeout.
     #[error("no connection to {address} within {after:?}")]
     TimedOut {
-        /// Address as given.
+        /// Address as given by the caller.
         address: String,
-        /// The timeout.
+        /// Timeout of the connection attempt.
         after: Duration,
     },
     /// The server name is not a valid name for a certificate.
@@ -140,7 +140,7 @@ pub enum DialError {
         "{address} is not trusted: {reason}; give the fingerprint that it prints when it starts, or its certificate file"
     )]
     Untrusted {
-        /// Address as given.
+        /// Address as given by the caller.
         address: String,
         /// Reason why the certificate was rejected.
         reason: String,
@@ -148,9 +148,9 @@ pub enum DialError {
     /// The server does not speak TLS, or speaks another protocol over TLS.
     #[error("the handshake with {address} failed: {reason}; is this its native port, and does it speak TLS there?")]
     Tls {
-        /// Address as given.
+        /// Address as given by the caller.
         address: String,
-        /// Description of the failure.
+        /// Description of the handshake failure.
         reason: String,
     },
 }

@@ -214,11 +214,11 @@ pub enum IdentityError {
     /// A file does not contain the expected PEM items.
     #[error("{path} must contain {expected} in PEM form: {reason}")]
     Pem {
-        /// Path of the file.
+        /// Path of the file without the expected item.
         path: PathBuf,
         /// The kind of item expected.
         expected: &'static str,
-        /// Description of the failure.
+        /// Parse error, or that the item is missing.
         reason: String,
     },
     /// Certificate and key do not match, or their kind is not supported.
@@ -228,13 +228,13 @@ pub enum IdentityError {
         certificates: PathBuf,
         /// Path of the key file.
         key: PathBuf,
-        /// Description of the failure.
+        /// Reason why key and certificate cannot be used together.
         reason: String,
     },
     /// The development certificate could not be generated.
     #[error("cannot generate a development certificate: {reason}")]
     Generate {
-        /// Description of the failure.
+        /// Error of the certificate generator.
         reason: String,
     },
 }

@@ -62,7 +62,7 @@ pub struct ListenOptions {
 }
 
 impl ListenOptions {
-    /// Plain TCP only.
+    /// Default options: plain TCP only.
     pub const DEFAULTS: Self = Self {
         identity: None,
         tcp: TcpSecurity::Plain,

@@ -137,7 +137,7 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Begins the handshake.
+    /// Begins the handshake of an incoming connection.
     pub(crate) fn accept(&self, incoming: quinn::Incoming) -> Result<Connecting, ConnectionError> {
         let mut config = quinn::ServerConfig::clone(&self.config);
         config.transport_config(self.options.transport(Peer::Client, incoming.remote_address()));

@@ -172,7 +172,7 @@ pub enum TrustError {
     /// The text is not a fingerprint.
     #[error("{got:?} is not a fingerprint: it has 64 hexadecimal digits, as the server prints it when it starts")]
     Fingerprint {
-        /// Text as given.
+        /// Text that was to be parsed as a fingerprint.
         got: String,
     },
     /// The file cannot be read.
@@ -181,9 +181,9 @@ pub enum TrustError {
     /// The certificates of the file cannot serve as authorities.
     #[error("the certificates in {path} cannot be used as authorities: {reason}")]
     Authorities {
-        /// Path of the file.
+        /// Path of the certificate file.
         path: String,
-        /// Description of the failure.
+        /// Reason why the certificates cannot serve as authorities.
         reason: String,
     },
 }

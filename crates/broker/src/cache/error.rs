@@ -1,4 +1,4 @@
-//! Errors of caches.
+//! Errors returned by cache operations.
 
 use thalweg_types::{
     Action, Classified,
@@ -28,7 +28,7 @@ pub enum CacheError {
         super::ENTRY_BYTES
     )]
     EntryTooLarge {
-        /// Bytes of the entry.
+        /// Bytes of the entry, including its overhead.
         bytes: u64,
         /// Maximum bytes of an entry.
         max: u64,
@@ -45,9 +45,9 @@ pub enum CacheError {
     /// The sum exceeds the range of a counter.
     #[error("{value} plus {delta} exceeds the range of a 64-bit counter")]
     Overflow {
-        /// Current value.
+        /// Current value of the counter.
         value: i64,
-        /// Number to add.
+        /// Number that was to be added.
         delta: i64,
     },
 }
@@ -81,7 +81,7 @@ pub enum CreateCacheError {
     /// The name is empty or longer than [`MAX_NAME_BYTES`].
     #[error("a cache's name has 1 to {MAX_NAME_BYTES} bytes, this one has {bytes}")]
     Name {
-        /// Bytes of the name.
+        /// Length of the name in bytes.
         bytes: usize,
     },
     /// The limit of all caches together leaves too little room.
@@ -91,13 +91,13 @@ pub enum CreateCacheError {
     NoRoom {
         /// Maximum bytes of all caches together.
         max: u64,
-        /// Free bytes.
+        /// Bytes still available for caches.
         left: u64,
     },
     /// The size is below [`MIN_CACHE_BYTES`].
     #[error("a cache holds at least {MIN_CACHE_BYTES} bytes, this one would hold {bytes}")]
     TooSmall {
-        /// Bytes requested.
+        /// Size that was requested, in bytes.
         bytes: u64,
     },
 }

@@ -78,7 +78,7 @@ pub struct CacheEntry {
 pub enum Expiry {
     /// No deadline; only eviction removes the entry.
     Never,
-    /// Expires at this time.
+    /// The entry expires at this time.
     At(Moment),
     /// Keeps the deadline of the entry that it replaces; without such an entry, same as `Never`.
     Keep,
@@ -97,7 +97,7 @@ impl Expiry {
 pub enum Condition<'v> {
     /// The key does not exist.
     Absent,
-    /// The key exists.
+    /// The key exists, with any value.
     Present,
     /// The key has this version.
     Version(Version),
@@ -119,13 +119,13 @@ impl Condition<'_> {
 /// Change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// No change.
+    /// Leaves the key unchanged.
     Keep,
     /// Writes a value.
     Put {
-        /// The new value.
+        /// The value to write.
         value: Arc<[u8]>,
-        /// Lifetime of the entry.
+        /// Lifetime of the written entry.
         expiry: Expiry,
     },
     /// Changes the deadline and keeps the value. No effect if the key does not exist.
@@ -141,15 +141,15 @@ pub struct CacheStats {
     pub entries: u64,
     /// Bytes of the entries, with [`ENTRY_BYTES`] for each.
     pub bytes: u64,
-    /// Maximum of `bytes`.
+    /// Limit of the cache in bytes.
     pub max_bytes: u64,
     /// Reads that found a value.
     pub hits: u64,
     /// Reads that found no value.
     pub misses: u64,
-    /// Values written.
+    /// Number of values written.
     pub puts: u64,
-    /// Existing keys deleted.
+    /// Number of deleted keys that existed.
     pub deletes: u64,
     /// Entries evicted because the cache was full.
     pub evictions: u64,

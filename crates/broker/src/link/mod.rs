@@ -42,19 +42,19 @@ pub enum SubscribeError {
     /// The link has reached its limit of subscriptions.
     #[error("a connection has at most {max} subscriptions: unsubscribe, or use patterns")]
     TooManyOnLink {
-        /// The limit.
+        /// Maximum number of subscriptions of a link.
         max: usize,
     },
     /// The broker has reached its limit of subscriptions.
     #[error("the node has reached its limit of {max} subscriptions: try again later, or raise the limit")]
     TooMany {
-        /// The limit.
+        /// Maximum number of subscriptions of the broker.
         max: usize,
     },
     /// The group's name is empty or longer than [`MAX_QUEUE_GROUP_BYTES`].
     #[error("a queue group's name has 1 to {MAX_QUEUE_GROUP_BYTES} bytes, this one has {bytes}")]
     GroupName {
-        /// Bytes of the name.
+        /// Length of the name in bytes.
         bytes: usize,
     },
     /// The group has [`MAX_QUEUE_GROUP_MEMBERS`] members for this pattern.
@@ -107,11 +107,11 @@ impl Classified for UnknownSubscription {
 /// Figures of a queue at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Queued messages.
+    /// Number of queued messages.
     pub messages: u64,
-    /// Queued bytes.
+    /// Number of queued bytes.
     pub bytes: u64,
-    /// Messages missed so far.
+    /// Number of messages missed so far.
     pub dropped: u64,
 }
 
@@ -298,7 +298,7 @@ impl Link {
         QueueStats { messages: held.messages, bytes: held.bytes, dropped: state.dropped() }
     }
 
-    /// Number of subscriptions.
+    /// Number of subscriptions of the link.
     #[must_use]
     pub fn subscriptions(&self) -> usize {
         self.shared.lock().len()

@@ -1,4 +1,4 @@
-//! Options of a subscription.
+//! Options of a subscription: its policy, queue limits, credit and queue group.
 
 use thalweg_types::limits::{DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES};
 
@@ -23,9 +23,9 @@ pub enum Policy {
 /// be sent. So the balance can become negative by one batch; the next grant pays for that first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// Number of messages.
+    /// Number of messages that may be sent.
     pub messages: u64,
-    /// Bytes of encoded batches.
+    /// Bytes of encoded batches that may be sent.
     pub bytes: u64,
 }
 
@@ -53,7 +53,7 @@ pub struct SubscribeOptions {
 }
 
 impl SubscribeOptions {
-    /// Default values.
+    /// Default options of a subscription.
     pub const DEFAULTS: Self = Self {
         policy: Policy::DropNew,
         max_messages: DEFAULT_SUBSCRIPTION_MESSAGES,

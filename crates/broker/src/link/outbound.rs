@@ -35,7 +35,7 @@ pub enum Outbound {
 /// Limit of one take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Maximum number of batches.
+    /// Maximum number of batches in one take.
     pub batches: usize,
     /// Maximum bytes of batches, each counted once. The first batch is always taken.
     pub bytes: u64,
@@ -44,7 +44,7 @@ pub struct Budget {
 impl Budget {
     /// Enough for a large write: several times a socket's buffer.
     pub const DEFAULT: Self = Self { batches: 256, bytes: 256 * 1024 };
-    /// No limit.
+    /// A budget without limit.
     pub const UNLIMITED: Self = Self { batches: usize::MAX, bytes: u64::MAX };
 
     pub(crate) fn admits(&self, bytes: u64, first: bool) -> bool {

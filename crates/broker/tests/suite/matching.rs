@@ -166,7 +166,7 @@ fn a_subject_with_very_many_subscriptions() {
     assert_eq!(broker.publish(&message("a", 1), None).unwrap().delivered, 600);
     for (id, link) in links.iter().enumerate().rev() {
         let out = take(link);
-        let [Outbound::Batch { subscriptions, .. }] = &*out else { panic!("one copy: {out:?}") };
+        let [Outbound::Batch { subscriptions, .. }] = &*out else { panic!("not one copy: {out:?}") };
         assert_eq!(subscriptions.len(), 2);
         link.unsubscribe(SubscriptionId(id as u64)).unwrap();
     }

@@ -232,7 +232,7 @@ fn disconnect_gives_up_the_link_and_its_memory_at_once() {
     assert!(link.subscribe(SubscriptionId(5), pattern("x"), &SubscribeOptions::DEFAULTS).is_err());
     let out = take(&link);
     assert!(matches!(&*out, [Outbound::Disconnect { subscription: SubscriptionId(2), messages: 3 }]), "{out:?}");
-    assert!(take(&link).is_empty(), "said once");
+    assert!(take(&link).is_empty(), "reported only once");
     assert_eq!(bell.count(), 2, "one call for the first message, one for the disconnect");
     drop(link);
     assert_eq!(broker.stats().subscriptions, 0);
@@ -337,7 +337,7 @@ fn a_driver_is_told_once_until_it_looks() {
     assert_eq!(bell.count(), 1);
     broker.publish(&message("a", 1), None).unwrap();
     broker.publish(&message("a", 2), None).unwrap();
-    assert_eq!(bell.count(), 1, "it knows");
+    assert_eq!(bell.count(), 1, "already notified");
     let mut out = Vec::new();
     assert_eq!(link.take(&mut out, Budget { batches: 1, bytes: 0 }), Taken::More, "the first batch is always taken");
     assert_eq!(out.len(), 1);

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, fmt, ops::Sub};
 
-/// Kind of a call.
+/// Kind of a call to the simulated disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Reading from a file. Reads change nothing: they are counted and can fail, but are not crash points.
@@ -13,7 +13,7 @@ pub enum Operation {
     MappedWrite,
     /// Changing the length of a file.
     SetLen,
-    /// `sync_data` or `sync_all`.
+    /// A call of `sync_data` or `sync_all`.
     Sync,
     /// Syncing a directory.
     SyncDir,
@@ -31,31 +31,31 @@ pub enum Operation {
 /// earlier value to measure a piece of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
     /// Writes, without those through mappings.
     pub writes: u64,
-    /// Writes through mappings.
+    /// Number of writes through mappings.
     pub mapped_writes: u64,
     /// Changes of a length by `set_len`.
     pub set_lens: u64,
-    /// Syncs of files.
+    /// Number of syncs of files.
     pub syncs: u64,
-    /// Syncs of directories.
+    /// Number of syncs of directories.
     pub dir_syncs: u64,
-    /// Files created.
+    /// Number of created files.
     pub creates: u64,
-    /// Directories created.
+    /// Number of created directories.
     pub dir_creates: u64,
-    /// Renames.
+    /// Number of renamed files.
     pub renames: u64,
-    /// Removals.
+    /// Number of removed files.
     pub removes: u64,
     /// Writes and `set_len`s that extended a file.
     pub extensions: u64,
     /// Writes that allocated blocks, which a prewritten file avoids.
     pub allocations: u64,
-    /// Bytes read.
+    /// Total bytes read.
     pub bytes_read: u64,
     /// Bytes written, including those through mappings.
     pub bytes_written: u64,

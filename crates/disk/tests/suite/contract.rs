@@ -347,7 +347,7 @@ fn what_a_thread_was_told_is_synced_survives_whatever_others_do() {
             let found = disk.power_loss(draw).cached_bytes("a").unwrap();
             for (sector, told) in found.chunks(SECTOR).zip(told) {
                 let held = u64::from_le_bytes(sector[..8].try_into().unwrap());
-                assert!(held >= told, "draw {draw}: {held} where {told} was acknowledged");
+                assert!(held >= told, "draw {draw}: the file holds {held}, but {told} was acknowledged");
             }
         }
     });

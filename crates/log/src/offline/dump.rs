@@ -29,7 +29,7 @@ pub enum Item {
     },
     /// A valid batch; its records follow.
     Batch {
-        /// Position in the file.
+        /// Byte offset of the batch in the file.
         offset: u32,
         /// Header of the batch.
         header: BatchHeader,

@@ -29,10 +29,10 @@ pub enum OfflineError {
     /// The directory does not exist or has no segment file.
     #[error("{dir} contains no log: use the data directory given to `serve`")]
     NoLog {
-        /// Path of the directory.
+        /// Path of the directory that was inspected.
         dir: String,
     },
-    /// A disk operation failed.
+    /// A disk operation failed during the inspection.
     #[error("{0}")]
     Disk(#[from] DiskFault),
 }

@@ -9,7 +9,7 @@ use crate::{
     survey::{Depth, Survey},
 };
 
-/// A live segment.
+/// Figures of a live segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SegmentStats {
     /// Path of the file, relative to the disk's root.
@@ -24,7 +24,7 @@ pub struct SegmentStats {
     pub first_time: u64,
     /// Highest space time of a record, in microseconds.
     pub last_time: u64,
-    /// Bytes of the batches.
+    /// Total bytes of the segment's batches.
     pub bytes: u64,
     /// Size of the file in bytes.
     pub file_bytes: u64,
@@ -35,7 +35,7 @@ pub struct SegmentStats {
 pub struct Stats {
     /// Live segments, oldest first.
     pub segments: Vec<SegmentStats>,
-    /// Prepared segments.
+    /// Number of prepared segments.
     pub spare_segments: u64,
     /// Segment files without a valid header.
     pub unreadable_segments: u64,
@@ -47,7 +47,7 @@ pub struct Stats {
     pub attested_lsn: u64,
     /// True if the log was closed cleanly.
     pub clean: bool,
-    /// Bytes of all batches.
+    /// Total bytes of all batches.
     pub bytes: u64,
     /// Bytes of all segment files.
     pub file_bytes: u64,

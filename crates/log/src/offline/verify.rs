@@ -34,9 +34,9 @@ pub struct Finding {
     pub offset: u64,
     /// The check that failed.
     pub what: &'static str,
-    /// Expected value.
+    /// Value that the check expected.
     pub expected: u64,
-    /// Value found.
+    /// Value found in the file.
     pub got: u64,
 }
 
@@ -73,17 +73,17 @@ pub enum Verdict {
 /// Result of a verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Overall result.
+    /// Overall result of the verification.
     pub verdict: Verdict,
-    /// Live segments.
+    /// Number of live segments.
     pub segments: u64,
-    /// Prepared segments.
+    /// Number of prepared segments.
     pub spare_segments: u64,
     /// Number of valid batches.
     pub batches: u64,
     /// Number of valid records.
     pub records: u64,
-    /// Bytes of valid batches.
+    /// Total bytes of valid batches.
     pub bytes: u64,
     /// First LSN of the oldest segment.
     pub first_lsn: u64,
@@ -95,7 +95,7 @@ pub struct Report {
     pub clean: bool,
     /// The torn end, if there is one.
     pub torn: Option<Torn>,
-    /// Damage, in log order.
+    /// Damaged positions, in log order.
     pub findings: Vec<Finding>,
 }
 
@@ -199,7 +199,7 @@ impl Report {
                 Some(Damage::new("footer's end", kept.extent.written, footer.end))
             }
             Ok(footer) if footer.truncates != kept.extent.truncates => {
-                Some(Damage::new("footer's word on truncations", kept.extent.truncates, footer.truncates))
+                Some(Damage::new("footer's truncation flag", kept.extent.truncates, footer.truncates))
             }
             Ok(_) => None,
             Err(damage) => Some(damage),

@@ -149,7 +149,7 @@ async fn opens_as_its_own(leave: Leave, checkpoint: bool) {
 
     let next = written.streams[0].0.next;
     let (at, outcome) = node.commit(&append(100)).await;
-    assert_eq!(at, id(1, last + 1), "the same term goes on");
+    assert_eq!(at, id(1, last + 1), "the term continues");
     let Outcome::Committed { revision, appends } = outcome else { panic!("{outcome:?}") };
     assert_eq!((revision, appends[0].first), (written.revision.next(), next));
     let (_, outcome) = node.commit(&put("after", b"raft")).await;
