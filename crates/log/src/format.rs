@@ -187,7 +187,7 @@ impl SegmentHeader {
         block
     }
 
-    /// The inverse of [`encode`](Self::encode).
+    /// Decodes and verifies a header written by [`encode`](Self::encode).
     pub fn decode(bytes: &[u8; SEGMENT_HEADER_BYTES]) -> Result<Self, Damage> {
         if bytes[0..8] != SEGMENT_MAGIC {
             return Err(Damage::new("segment magic", u64::from_le_bytes(SEGMENT_MAGIC), u64_at(bytes, 0)));
@@ -286,7 +286,7 @@ impl BatchHeader {
         bytes_of(words)
     }
 
-    /// The inverse of [`encode`](Self::encode), for a header at `position` of the segment `id`, whose batches
+    /// Decodes and verifies a header written by [`encode`](Self::encode), at `position` of the segment `id`, whose batches
     /// end before `limit`.
     pub fn decode(bytes: &[u8; BATCH_HEADER_BYTES], id: SegmentId, position: u32, limit: u32) -> Result<Self, Damage> {
         if u32_at(bytes, 0) != id.tag() {
@@ -470,7 +470,7 @@ impl Footer {
         out
     }
 
-    /// The inverse of [`encode`](Self::encode), for a footer at `position` of the segment `id`.
+    /// Decodes and verifies a footer written by [`encode`](Self::encode), at `position` of the segment `id`.
     pub fn decode(bytes: &[u8; FOOTER_BYTES], id: SegmentId, position: u32) -> Result<Self, Damage> {
         if u32_at(bytes, 0) != FOOTER_TAG {
             return Err(Damage::new("footer tag", FOOTER_TAG, u32_at(bytes, 0)));

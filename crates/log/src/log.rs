@@ -325,7 +325,7 @@ impl Log {
         self.shared().free(generation)
     }
 
-    /// Counters since open, and gauges.
+    /// Returns counters since the log was opened, and current gauges.
     #[must_use]
     pub fn stats(&self) -> LogStats {
         let shared = self.shared();

@@ -141,7 +141,7 @@ pub struct SegmentInfo {
     pub active: bool,
 }
 
-/// Counters since open, and gauges.
+/// Counters since the log was opened, and current gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
     /// Number of record batches appended.

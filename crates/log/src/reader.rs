@@ -69,7 +69,7 @@ impl Records {
         Self { ahead, place, batch: None, from, sums: Vec::new() }
     }
 
-    /// All records of a segment.
+    /// Iterates over all records of a segment.
     pub(crate) fn of_segment(segment: &Arc<Segment>) -> Self {
         Self::new(std::slice::from_ref(segment), Lsn::ZERO)
     }

@@ -30,7 +30,7 @@ const MARK: &[u8] = b"$redis.";
 
 /// Error returned for a channel name whose subject would be too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("ERR a channel's name is at most {MAX_SUBJECT_BYTES} bytes long, after escaping")]
+#[error("ERR a channel's name is at most {MAX_SUBJECT_BYTES} bytes long after escaping")]
 pub struct ChannelTooLong;
 
 const fn pub_sub(name: &'static str, arity: i16, flags: Flags, keys: Keys) -> Command {

@@ -84,7 +84,7 @@ pub struct SoloOptions {
 pub struct SoloStats {
     /// Number of committed commands.
     pub commands: u64,
-    /// Number of entries that carried them.
+    /// Number of log entries that carried those commands.
     pub entries: u64,
     /// Histogram of the commands in each entry.
     pub entry_commands: Log2Histogram,

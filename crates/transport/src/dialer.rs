@@ -43,19 +43,19 @@ enum Security {
 }
 
 impl Endpoint {
-    /// Connects to `host:port` over TCP, without encryption.
+    /// Returns an endpoint at `host:port` over TCP, without encryption.
     #[must_use]
     pub fn tcp(address: impl Into<String>) -> Self {
         Self { address: address.into(), server_name: None, security: Security::Plain }
     }
 
-    /// Connects to `host:port` over TLS.
+    /// Returns an endpoint at `host:port` over TLS.
     #[must_use]
     pub fn tls(address: impl Into<String>, trust: Trust) -> Self {
         Self { address: address.into(), server_name: None, security: Security::Tls(trust) }
     }
 
-    /// Connects to `host:port` over QUIC.
+    /// Returns an endpoint at `host:port` over QUIC.
     #[must_use]
     pub fn quic(address: impl Into<String>, trust: Trust) -> Self {
         Self { address: address.into(), server_name: None, security: Security::Quic(trust) }

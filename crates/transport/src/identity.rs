@@ -218,7 +218,7 @@ pub enum IdentityError {
         path: PathBuf,
         /// The kind of item expected.
         expected: &'static str,
-        /// Parse error, or that the item is missing.
+        /// Description of the parse error or of the missing item.
         reason: String,
     },
     /// Certificate and key do not match, or their kind is not supported.

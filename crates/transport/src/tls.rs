@@ -55,7 +55,7 @@ pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
 /// TLS configuration of a client, with `verifier` as the judge of server certificates.
 pub(crate) fn client_config(verifier: Arc<dyn rustls::client::danger::ServerCertVerifier>) -> Arc<ClientConfig> {
     let builder = versions(ClientConfig::builder_with_provider(Arc::new(provider())));
-    // rustls calls every custom verifier "dangerous"; `trust` has ours.
+    // rustls calls every custom verifier "dangerous". Ours is in `trust`.
     let mut config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = rustls::client::Resumption::disabled();

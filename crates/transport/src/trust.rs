@@ -75,15 +75,15 @@ enum What {
 }
 
 impl Trust {
-    /// Trusts the server whose certificate has this fingerprint, whatever its name and age.
+    /// Creates a rule that trusts the server whose certificate has this fingerprint, whatever its name and age.
     #[must_use]
     pub fn fingerprint(fingerprint: Fingerprint) -> Self {
         let verifier = Pinned { fingerprint, provider: tls::provider() };
         Self { config: tls::client_config(Arc::new(verifier)), what: What::Fingerprint(fingerprint) }
     }
 
-    /// Trusts servers whose certificate is in a PEM file or signed by a certificate in it. The certificate
-    /// must be valid for the server's name.
+    /// Creates a rule that trusts servers whose certificate is in a PEM file or signed by a certificate in it. The
+    /// certificate must be valid for the server's name.
     pub fn pem_file(path: &Path) -> Result<Self, TrustError> {
         let authorities = read_certificates(path)?;
         let unusable = |reason: String| TrustError::Authorities { path: path.display().to_string(), reason };

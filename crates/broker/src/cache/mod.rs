@@ -85,7 +85,7 @@ pub enum Expiry {
 }
 
 impl Expiry {
-    /// Expires `ttl` after `now`; limited to [`MAX_TTL`].
+    /// Returns an expiry `ttl` after `now`; `ttl` is limited to [`MAX_TTL`].
     #[must_use]
     pub fn after(now: Moment, ttl: Duration) -> Self {
         Self::At(now.plus(ttl.min(MAX_TTL)))

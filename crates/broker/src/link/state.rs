@@ -328,7 +328,8 @@ impl LinkState {
         true
     }
 
-    /// Closes the link because of that subscription. Frees its memory immediately and voids its reservations.
+    /// Closes the link because the subscription at `place` overflowed. Frees its memory immediately and voids its
+    /// reservations.
     fn doom(&mut self, place: Place, memory: &Memory) {
         let subscription = self.at(place).expect("the subscription that overflowed exists");
         let (id, waiting) = (subscription.id, subscription.held().messages);

@@ -57,8 +57,8 @@ impl Mapping for RealMapping {
 
 impl Drop for RealMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length and unmapped only here. It fails only for arguments
-        // that `mmap` would not have returned.
+        // SAFETY: mapped by `new` with this length and unmapped only here. `munmap` fails only for arguments that
+        // `mmap` would not have returned.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
     }

@@ -55,7 +55,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Fails the `nth` call of that kind, counted from 1 at the next call.
+    /// Creates a fault that fails the `nth` call of that kind, counted from 1 at the next call.
     ///
     /// # Panics
     /// Panics if `nth` is 0, or if the operation is [`Operation::MappedWrite`], which can't report an error.

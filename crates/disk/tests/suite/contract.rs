@@ -175,7 +175,7 @@ fn content_is_synced_or_some_later_version_sector_by_sector() {
 
 /// Model of two directories with a few names each; a file's content is its serial number.
 struct NameModel {
-    /// For each name, every file (or none) that it referred to since the last sync of its directory.
+    /// Every file (or none) that each name referred to since the last sync of its directory.
     history: BTreeMap<String, BTreeSet<Option<u64>>>,
     now: BTreeMap<String, u64>,
 }

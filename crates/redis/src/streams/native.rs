@@ -33,7 +33,8 @@ const KEY: &[u8] = b"key";
 /// Field that contains a record's payload.
 const PAYLOAD: &[u8] = b"payload";
 
-const ONLY_NEXT: &str = "ERR ids of native streams are assigned by the append: use *, or a keyspace's database";
+const ONLY_NEXT: &str =
+    "ERR entries of native streams get their ids from their append: use *, or a keyspace's database";
 const NOT_A_RECORD: &str =
     "ERR fields of native streams are headers: at most 64, with names in UTF-8, besides key and payload";
 const NOT_NATIVE: &str = "ERR native streams have no such command: use a keyspace's database";

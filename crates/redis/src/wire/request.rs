@@ -241,7 +241,7 @@ impl Input {
         }
         let have = self.buffer.len();
         if self.buffer.capacity() - have < READ_BYTES / 4 {
-            // Doubles the content if the current request needs it.
+            // Adds at most the size of the content, and only if the current request needs it.
             let wanted = self.wanted_bytes().saturating_sub(have);
             let more = wanted.min(have).max(READ_BYTES);
             self.is_large |= have + more > 2 * READ_BYTES;
