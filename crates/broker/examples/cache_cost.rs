@@ -1,4 +1,4 @@
-//! What a cache's operations cost in CPU time, on one thread and on two.
+//! CPU time of cache operations, on one thread and on two.
 //!
 //! `cargo run --release -p thalweg-broker --example cache_cost`
 
@@ -98,7 +98,7 @@ fn main() {
     println!("  scan of {seen} keys in {pages} pages: {:.1} ns a key", start.each(seen));
 }
 
-/// What an entry really takes, against what it is counted for.
+/// Measures the allocated bytes of an entry against the bytes that the cache counts for it.
 fn memory() {
     for (value_bytes, expiry) in
         [(0, Expiry::Never), (0, Expiry::At(Moment::from_nanos(1 << 40))), (256, Expiry::Never)]

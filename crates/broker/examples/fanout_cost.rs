@@ -1,5 +1,5 @@
-//! What a delivery costs: publishing, queueing and taking, without sockets and without encoding; in
-//! CPU time, where threads don't matter.
+//! CPU time of a delivery: publishing, queueing and taking, without sockets and encoding. Some rows use
+//! several threads.
 //!
 //! `cargo run --release -p thalweg-broker --example fanout_cost`
 
@@ -42,17 +42,17 @@ fn links(broker: &Broker, subscribers: usize, per_link: usize, policy: Policy, n
 fn count(out: &[Outbound]) -> u64 {
     let deliveries = out.iter().map(|item| match item {
         Outbound::Batch { batch, subscriptions } => u64::from(batch.messages()) * subscriptions.len() as u64,
-        other => panic!("nothing is dropped: {other:?}"),
+        other => panic!("no message may be dropped: {other:?}"),
     });
     deliveries.sum()
 }
 
-/// A new batch each time, as a connection would make it of what it reads.
+/// Allocates a new batch, as a connection does for the messages it reads.
 fn fresh(to: &Subject, encoded: &[u8], messages: u32) -> Batch {
     Batch::new(to.clone(), Bytes::copy_from_slice(encoded), messages).expect("a batch")
 }
 
-/// Publisher and drivers on one thread: everything that one core does.
+/// Runs publisher and drivers on one thread, to measure the total work of one core.
 fn one_thread(subscribers: usize, per_link: usize, messages: u32) {
     let broker = Broker::new(BrokerConfig { seed: 1, ..BrokerConfig::DEFAULTS });
     let quiet: Arc<dyn Notify> = Arc::new(|| {});
@@ -91,7 +91,7 @@ fn one_thread(subscribers: usize, per_link: usize, messages: u32) {
     );
 }
 
-/// Publishers on threads of their own, one driver for all links: they meet at the mutexes.
+/// Runs each publisher on its own thread, and one driver for all links, to measure contention on the mutexes.
 fn threads(publishers: usize, subscribers: usize, messages: u32, subjects: usize) {
     let broker = Broker::new(BrokerConfig { seed: 1, ..BrokerConfig::DEFAULTS });
     let ready = Arc::new(AtomicBool::new(false));
@@ -150,7 +150,7 @@ fn threads(publishers: usize, subscribers: usize, messages: u32, subjects: usize
     );
 }
 
-/// Single messages through a coalescer.
+/// Sends single messages through a coalescer.
 fn coalesced(name: &str, batching: Batching) {
     let broker = Broker::new(BrokerConfig { seed: 1, ..BrokerConfig::DEFAULTS });
     let quiet: Arc<dyn Notify> = Arc::new(|| {});

@@ -1,5 +1,5 @@
-//! What it costs to find who wants a subject, and to change who does, with a million subscriptions;
-//! in CPU time.
+//! CPU time of finding a subject's subscriptions, and of subscribing and unsubscribing, with a million
+//! subscriptions.
 //!
 //! `cargo run --release -p thalweg-broker --example match_cost`
 
@@ -18,7 +18,7 @@ const SUBSCRIPTIONS: u64 = 1_000_000;
 const LINKS: u64 = 1000;
 const PUBLISHES: usize = 1_000_000;
 
-/// How many of ten subscriptions have a wildcard.
+/// Pattern of subscription `number`; `wild` of ten patterns have a wildcard.
 fn pattern(number: u64, wild: u64) -> Pattern {
     let (region, user, kind) = (number % 50, number / 10, number % 10);
     let text = if number % 10 < wild {
@@ -39,7 +39,7 @@ fn subject(number: u64) -> Subject {
 }
 
 fn options() -> SubscribeOptions {
-    // Nothing is sent and one message is queued: what is measured is finding.
+    // Nothing is sent and at most one message is queued, so the figures measure only the lookup.
     SubscribeOptions { policy: Policy::DropNew, max_messages: 1, credit: Credit::NONE, ..SubscribeOptions::DEFAULTS }
 }
 
@@ -47,7 +47,7 @@ fn publish(broker: &Broker, batches: &[Batch]) -> (f64, f64) {
     let start = Cpu::start();
     let mut delivered = 0;
     for batch in batches {
-        let published = broker.publish(batch, None).expect("nobody blocks");
+        let published = broker.publish(batch, None).expect("no subscription blocks");
         delivered += published.delivered + published.missed;
     }
     (start.each(batches.len()), delivered as f64 / batches.len() as f64)
@@ -73,7 +73,7 @@ fn main() {
 }
 
 fn run(wild: u64, cached_subjects: usize) {
-    println!("{} % with wildcards, {cached_subjects} subjects remembered", wild * 10);
+    println!("{} % with wildcards, {cached_subjects} subjects cached", wild * 10);
     let broker = Broker::new(BrokerConfig { seed: 1, cached_subjects, ..BrokerConfig::DEFAULTS });
     let links: Vec<Link> = (0..LINKS).map(|_| broker.open_link(Arc::new(|| {})).expect("room")).collect();
     let patterns: Vec<Pattern> = (0..SUBSCRIPTIONS).map(|number| pattern(number, wild)).collect();
@@ -85,7 +85,7 @@ fn run(wild: u64, cached_subjects: usize) {
         links[(number % LINKS) as usize].subscribe(id, pattern, &options).expect("room");
     }
     println!("  subscribe            {:7.0} ns", start.each(SUBSCRIPTIONS as usize));
-    // The patterns' own bytes were allocated before and are kept by the subscriptions.
+    // The patterns' own bytes were allocated before, and the subscriptions keep them.
     let own = SUBSCRIPTIONS as usize * 48;
     println!(
         "  memory               {:7.0} B each, 48 of them for the pattern",
@@ -114,7 +114,7 @@ fn run(wild: u64, cached_subjects: usize) {
         for number in 0..patterns.len() {
             links[number % LINKS as usize].unsubscribe(SubscriptionId((1 << 40) + number as u64)).expect("there");
         }
-        println!("  {name:<8} more        {subscribed:7.0} ns, and away {:.0} ns", start.each(patterns.len()));
+        println!("  {name:<8} more        {subscribed:7.0} ns, and removal {:.0} ns", start.each(patterns.len()));
     }
     let mut out = Vec::new();
     let _ = links[0].take(&mut out, Budget::DEFAULT);

@@ -1,4 +1,4 @@
-//! What is published and delivered: messages of one subject, encoded once.
+//! Batches: messages of one subject, encoded once for publishing and delivery.
 
 use std::{
     fmt,
@@ -13,22 +13,22 @@ use thalweg_types::{
 
 use crate::Subject;
 
-/// Why messages can't be a batch.
+/// Error returned when messages cannot form a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// It says that it holds no message.
+    /// The batch has no message.
     #[error("a batch holds at least one message")]
     NoMessages,
-    /// More than [`MAX_PUBLISH_MESSAGES`].
+    /// The batch has more than [`MAX_PUBLISH_MESSAGES`] messages.
     #[error("a batch holds at most {MAX_PUBLISH_MESSAGES} messages, this one has {messages}: publish several")]
     TooManyMessages {
-        /// How many.
+        /// Number of messages in the rejected batch.
         messages: u32,
     },
-    /// More than [`MAX_PUBLISH_BYTES`].
+    /// The batch has more than [`MAX_PUBLISH_BYTES`] bytes.
     #[error("a batch has at most {MAX_PUBLISH_BYTES} bytes, this one has {bytes}: publish several")]
     TooLarge {
-        /// How many.
+        /// Size of the rejected batch in bytes.
         bytes: usize,
     },
 }
@@ -47,11 +47,12 @@ impl Classified for BatchError {
     }
 }
 
-/// One or more messages of one subject, as the caller's codec encoded them. Immutable, shared by every queue that
-/// holds it: a clone is a reference. The broker does not look into the bytes; reply subjects and headers are in them.
+/// One or more messages of one subject, encoded by the caller's codec. Immutable; every queue that holds a
+/// batch shares it, and a clone is a reference. The broker does not parse the bytes; they contain reply
+/// subjects and headers.
 ///
-/// Bounds count `encoded.len()`. So the bytes should own no more memory than that: a slice of a connection's read
-/// buffer would keep all of the buffer for as long as the slowest subscriber takes.
+/// Limits count `encoded.len()`. So the bytes should own no more memory than their length: a slice of a
+/// connection's read buffer would keep the whole buffer until the slowest subscriber has received it.
 #[derive(Clone)]
 pub struct Batch(Arc<Inner>);
 
@@ -62,14 +63,15 @@ struct Inner {
     forms: [OnceLock<Bytes>; FORMS],
 }
 
-/// Other forms that a batch may be kept in: one for each version of a protocol that is not the codec's.
+/// Number of alternative encodings that a batch can cache: one for each protocol version other than the
+/// codec's.
 pub const FORMS: usize = 2;
 
 impl Batch {
-    /// A batch of so many messages.
+    /// Creates a batch of `messages` messages.
     ///
     /// # Errors
-    /// No message, or beyond [`MAX_PUBLISH_MESSAGES`] or [`MAX_PUBLISH_BYTES`].
+    /// The batch has no message, or exceeds [`MAX_PUBLISH_MESSAGES`] or [`MAX_PUBLISH_BYTES`].
     pub fn new(subject: Subject, encoded: Bytes, messages: u32) -> Result<Self, BatchError> {
         if messages == 0 {
             return Err(BatchError::NoMessages);
@@ -83,41 +85,42 @@ impl Batch {
         Ok(Self(Arc::new(Inner { subject, encoded, messages, forms: Default::default() })))
     }
 
-    /// As [`new`](Self::new) of what a coalescer made, whose bounds are tighter.
+    /// Creates a batch from a coalescer's output, whose limits are tighter than [`new`](Self::new)'s.
     pub(crate) fn coalesced(subject: Subject, encoded: Bytes, messages: u32) -> Self {
         debug_assert!(messages > 0);
         Self(Arc::new(Inner { subject, encoded, messages, forms: Default::default() }))
     }
 
-    /// Where it was published.
+    /// Subject to which the messages were published.
     #[must_use]
     pub fn subject(&self) -> &Subject {
         &self.0.subject
     }
 
-    /// What the codec made of the messages.
+    /// Messages as the codec encoded them.
     #[must_use]
     pub fn encoded(&self) -> &Bytes {
         &self.0.encoded
     }
 
-    /// How many messages it holds, at least one.
+    /// Number of messages, at least 1.
     #[must_use]
     pub fn messages(&self) -> u32 {
         self.0.messages
     }
 
-    /// The messages in another form, below [`FORMS`]: made by whoever asks first, and kept for all who hold the batch, so what many
-    /// subscribers are sent is encoded once. Bounds don't count it: it is made when a batch is sent, and by then it has left
-    /// its maker's queue; others that still have it queued keep at most this much more for each form.
+    /// Returns the messages in another encoding; `form` is below [`FORMS`]. The first caller creates it; all
+    /// holders of the batch then share it, so a message for many subscribers is encoded once. Limits do not
+    /// count these bytes. The encoding is created when a batch is sent, and by then the batch has left that
+    /// link's queue; queues that still hold it keep at most this many more bytes for each form.
     ///
     /// # Panics
-    /// There is no such form.
+    /// Panics if `form` is not below [`FORMS`].
     pub fn form(&self, form: usize, make: impl FnOnce() -> Bytes) -> &Bytes {
         self.0.forms[form].get_or_init(make)
     }
 
-    /// Whether both are one batch, not only equal.
+    /// Returns true if both are the same batch, not only equal.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -138,7 +141,7 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// What a batch takes of bounds and credits.
+/// Messages and bytes that a batch counts towards limits and credits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub(crate) messages: u64,
@@ -167,7 +170,7 @@ mod tests {
         let batch = Batch::new(Subject::parse(b"a").unwrap(), Bytes::from_static(b"x"), 1).unwrap();
         let other = batch.clone();
         assert_eq!(batch.form(0, || Bytes::from_static(b"first")), "first");
-        assert_eq!(other.form(0, || unreachable!("it is there")), "first");
+        assert_eq!(other.form(0, || unreachable!("the form exists already")), "first");
         assert_eq!(other.form(1, || Bytes::from_static(b"second")), "second");
     }
 

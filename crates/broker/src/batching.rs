@@ -1,8 +1,9 @@
-//! Messages that come one by one become batches, so that they are encoded, queued and sent once.
+//! Coalesces single messages into batches, so that they are encoded, queued and sent once.
 //!
-//! A publisher's messages keep their order, over subjects too: a batch has one subject, so a message to another one
-//! completes it. Batches complete by count, by bytes, by age, and, if so asked, when the publisher's input has run
-//! dry; the coalescer says when it is due, to the nanosecond, and never waits itself.
+//! Messages of a publisher keep their order, across subjects too: a batch has one subject, so a message to
+//! another subject completes the open batch. A batch is complete by count, by bytes, by age, and optionally
+//! when the publisher's input pauses. The coalescer reports its deadline in nanoseconds and never waits
+//! itself.
 
 use std::time::Duration;
 
@@ -11,44 +12,44 @@ use thalweg_types::limits::{MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES};
 
 use crate::{Batch, BatchError, Moment, Subject};
 
-/// What happens to a batch that is not full when its publisher has nothing more to say for now.
+/// Rule for an incomplete batch when its publisher has no further input for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenIdle {
-    /// It goes out: a lone message waits for nothing. Age then only bounds input that never pauses.
+    /// Publish it: a single message never waits. The age limit then matters only for input that never pauses.
     Flush,
-    /// It waits for more until it is due: fewer, larger batches, and each lone message is late by the delay.
+    /// Keep it until its deadline: fewer and larger batches, but each single message is delayed.
     Wait,
 }
 
-/// When a batch is complete.
+/// Limits at which a batch is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
-    /// Messages; 1 turns batching off. At most [`MAX_PUBLISH_MESSAGES`].
+    /// Maximum messages; 1 turns batching off. At most [`MAX_PUBLISH_MESSAGES`].
     pub max_messages: u32,
-    /// Bytes. A larger message is a batch of its own. This much memory for each publisher.
+    /// Maximum bytes. A larger message becomes a batch by itself. Costs this much memory for each publisher.
     pub max_bytes: usize,
-    /// Age of its first message.
+    /// Maximum age of the first message.
     pub max_delay: Duration,
-    /// Before that.
+    /// Rule for a batch that has not reached a limit when its publisher pauses.
     pub when_idle: WhenIdle,
 }
 
 impl Batching {
-    /// 64 messages, 64 KiB, 250 µs; nothing waits when the publisher pauses.
+    /// 64 messages, 64 KiB, 250 µs; a pause of the publisher completes the batch.
     pub const BALANCED: Self = Self {
         max_messages: 64,
         max_bytes: 64 * 1024,
         max_delay: Duration::from_micros(250),
         when_idle: WhenIdle::Flush,
     };
-    /// 16 messages, 16 KiB, 50 µs: a message never waits for many others to be read.
+    /// 16 messages, 16 KiB, 50 µs: a message never waits while many others are read.
     pub const LATENCY: Self = Self {
         max_messages: 16,
         max_bytes: 16 * 1024,
         max_delay: Duration::from_micros(50),
         when_idle: WhenIdle::Flush,
     };
-    /// 512 messages, 256 KiB, and up to 1 ms of waiting for them.
+    /// 512 messages, 256 KiB, with a wait of up to 1 ms for more messages.
     pub const THROUGHPUT: Self = Self {
         max_messages: 512,
         max_bytes: 256 * 1024,
@@ -63,15 +64,16 @@ impl Default for Batching {
     }
 }
 
-/// A batch that is being encoded, as the caller's codec does it.
+/// Encoder of an open batch, provided by the caller's codec.
 pub trait BatchEncoder {
-    /// Bytes of it so far.
+    /// Number of bytes encoded so far.
     fn byte_len(&self) -> usize;
-    /// The encoded batch. It should own little more memory than that: its room in a queue is counted by its length.
+    /// Returns the encoded batch. The result should own little more memory than its length, because queues
+    /// count its length.
     fn finish(self) -> Bytes;
 }
 
-/// Messages one after the other, with nothing around them.
+/// Concatenates messages without any framing.
 impl BatchEncoder for Vec<u8> {
     fn byte_len(&self) -> usize {
         self.len()
@@ -93,29 +95,30 @@ struct Open<E> {
     due: Moment,
 }
 
-/// One publisher's open batch.
+/// Open batch of one publisher.
 #[derive(Debug)]
 pub struct Coalescer<E> {
     batching: Batching,
     open: Option<Open<E>>,
-    /// How large the last batch became.
+    /// Bytes of the last completed batch.
     last_bytes: usize,
 }
 
 impl<E: BatchEncoder> Coalescer<E> {
-    /// With nothing in it.
+    /// Creates a coalescer without an open batch.
     #[must_use]
     pub fn new(batching: Batching) -> Self {
         Self { batching, open: None, last_bytes: 0 }
     }
 
-    /// Adds one message of about `bytes` encoded bytes. `begin` makes the encoder of a new batch, and is given a guess of
-    /// how large it will be; `add` appends the message to it. Batches that are complete by that go to the end of
-    /// `complete`, in order: publish them in that order.
+    /// Adds one message of about `bytes` encoded bytes. `begin` creates the encoder of a new batch and
+    /// receives an estimate of its size in bytes; `add` appends the message to it. Batches that become
+    /// complete are appended to `complete`; publish them in that order.
     ///
     /// # Errors
-    /// What `begin` or `add` say, which must leave the encoder as it was; or the message alone is larger than a batch may
-    /// be. It is not added; `complete` may have got what was before it.
+    /// Returns errors of `begin` and `add`, which must leave the encoder unchanged, and
+    /// [`BatchError::TooLarge`] for a message larger than a batch. The message is not added; `complete` may
+    /// have received the batch before it.
     pub fn push<X: From<BatchError>>(
         &mut self,
         now: Moment,
@@ -150,34 +153,34 @@ impl<E: BatchEncoder> Coalescer<E> {
         added
     }
 
-    /// A batch that the publisher made itself goes after what is open, as it is. So does a message that can't share
-    /// a batch with others, such as one with a reply subject of its own.
+    /// Completes the open batch and appends `batch` unchanged. For batches that the publisher created itself,
+    /// and for messages that cannot share a batch, such as one with its own reply subject.
     pub fn pass(&mut self, batch: Batch, complete: &mut Vec<Batch>) {
         self.flush(complete);
         complete.push(batch);
     }
 
-    /// When what is open has waited long enough, if anything is.
+    /// Deadline of the open batch; `None` without an open batch.
     #[must_use]
     pub fn due(&self) -> Option<Moment> {
         self.open.as_ref().map(|open| open.due)
     }
 
-    /// Completes what is due.
+    /// Completes the open batch if its deadline has passed.
     pub fn flush_due(&mut self, now: Moment, complete: &mut Vec<Batch>) {
         if self.due().is_some_and(|due| due <= now) {
             self.flush(complete);
         }
     }
 
-    /// The publisher has nothing more to say for now.
+    /// Reports that the publisher has no further input for now.
     pub fn idle(&mut self, complete: &mut Vec<Batch>) {
         if self.batching.when_idle == WhenIdle::Flush {
             self.flush(complete);
         }
     }
 
-    /// Completes what is open.
+    /// Completes the open batch, if there is one.
     pub fn flush(&mut self, complete: &mut Vec<Batch>) {
         let Some(Open { subject, encoder, messages, .. }) = self.open.take() else { return };
         let encoded = encoder.finish();
@@ -230,8 +233,8 @@ mod tests {
         assert_eq!(push(&mut coalescer, "a", 1), []);
         assert_eq!(push(&mut coalescer, "a", 1), one("a", 3, 3));
         assert_eq!(push(&mut coalescer, "a", 60), []);
-        assert_eq!(push(&mut coalescer, "a", 60), one("a", 1, 60), "the second begins a new one");
-        assert_eq!(push(&mut coalescer, "b", 5), one("a", 1, 60), "order over subjects");
+        assert_eq!(push(&mut coalescer, "a", 60), one("a", 1, 60), "the second begins a new batch");
+        assert_eq!(push(&mut coalescer, "b", 5), one("a", 1, 60), "order across subjects");
         assert_eq!(push(&mut coalescer, "b", 500), [one("b", 1, 5), one("b", 1, 500)].concat());
         assert_eq!(coalescer.due(), None);
     }
@@ -272,7 +275,7 @@ mod tests {
             let begin = |_| Ok(Vec::new());
             let failed = |_: &mut Vec<u8>| Err(BatchError::NoMessages);
             let refused = coalescer.push(AT, &subject("a"), 5, begin, failed, &mut out);
-            assert_eq!(refused, Err(BatchError::NoMessages), "the codec's own");
+            assert_eq!(refused, Err(BatchError::NoMessages), "the error of the codec");
             assert_eq!(coalescer.due().is_some(), already == 1);
         }
         coalescer.flush(&mut out);

@@ -1,4 +1,4 @@
-//! The broker: links, who wants what, and publishing.
+//! The broker: links, subscriptions of all subjects, and publishing.
 
 use std::{
     collections::HashMap,
@@ -30,33 +30,35 @@ use crate::{
     wild::Wild,
 };
 
-/// Parts of the subject space that publishers take turns in. So many that threads seldom meet.
+/// Number of shards of the subject space, each with a mutex for its publishers. With this many, threads
+/// rarely contend.
 const SHARDS: usize = 64;
 
-/// What a broker may hold.
+/// Limits of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerConfig {
-    /// Links. More: typed error.
+    /// Maximum open links. Opening more returns an error.
     pub max_links: usize,
-    /// Subscriptions, each with about 400 bytes. More: typed error.
+    /// Maximum subscriptions; each costs about 400 bytes. Further ones return an error.
     pub max_subscriptions: usize,
-    /// Of them, those of one link. More: typed error.
+    /// Maximum subscriptions of one link. Further ones return an error.
     pub max_link_subscriptions: usize,
-    /// Bytes that wait for one link. At the bound the policy of whichever subscription would get more decides.
+    /// Maximum bytes queued for one link. At the limit, the policy of the subscription that would receive
+    /// more applies.
     pub max_link_bytes: u64,
-    /// Bytes that wait for all links, counted for each. At the bound as for a link; a link for which nothing waits
-    /// may have one batch beyond it.
+    /// Maximum bytes queued for all links together; a batch counts once for each link. At the limit, policies
+    /// apply as for one link. A link with an empty queue can exceed the limit by one batch.
     pub max_queued_bytes: u64,
-    /// Subjects without a subscription of their own whose matches are remembered, each with about 250 bytes. None:
-    /// every publish to such a subject looks for its patterns anew.
+    /// Maximum cached subjects: subjects without subscriptions of their own whose pattern matches are cached,
+    /// at about 250 bytes each. With 0, every publish to such a subject looks up its patterns again.
     pub cached_subjects: usize,
-    /// Under which subjects are hashed and group members picked. From the system's randomness, so that nobody can
-    /// choose subjects that collide.
+    /// Seed of the subjects' hashes and of the choice of group members. Use the system's randomness, so that
+    /// clients cannot choose colliding subjects.
     pub seed: u64,
 }
 
 impl BrokerConfig {
-    /// What `Default` gives. The seed is for tests.
+    /// Default values. The seed is for tests.
     pub const DEFAULTS: Self = Self {
         max_links: MAX_LINKS,
         max_subscriptions: MAX_SUBSCRIPTIONS,
@@ -74,11 +76,11 @@ impl Default for BrokerConfig {
     }
 }
 
-/// The broker has as many links as it may.
+/// Error returned when the broker has reached its limit of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the node has {max} connections that subscribe, as many as it may: try again later, or raise the bound")]
+#[error("the node has reached its limit of {max} connections that subscribe: try again later, or raise the limit")]
 pub struct TooManyLinks {
-    /// The bound.
+    /// Maximum number of links.
     pub max: usize,
 }
 
@@ -92,44 +94,44 @@ impl Classified for TooManyLinks {
     }
 }
 
-/// A broker at one moment. Counters run since it was made.
+/// Figures of a broker at one point in time. Counters start when the broker is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokerStats {
-    /// Open links.
+    /// Number of open links.
     pub links: usize,
-    /// Subscriptions.
+    /// Number of subscriptions.
     pub subscriptions: usize,
-    /// Bytes set aside for queues, in steps of 64 KiB a link.
+    /// Bytes reserved for queues, in steps of 64 KiB for each link.
     pub queued_bytes: u64,
-    /// Messages that wait, counted for each subscription, as of each link's last change.
+    /// Queued messages, counted once for each subscription, as of each link's last change.
     pub queued_messages: u64,
-    /// Subjects in memory, because of subscriptions or remembered.
+    /// Number of subjects in memory: those with subscriptions and cached ones.
     pub subjects: usize,
-    /// Those of them that are remembered without a subscription of their own, about.
+    /// Approximate number of cached subjects without subscriptions of their own.
     pub cached_subjects: usize,
-    /// Batches published, those that nobody wanted included.
+    /// Batches published, including those without subscribers.
     pub batches: u64,
-    /// Messages in them.
+    /// Number of messages in published batches.
     pub messages: u64,
-    /// Batches that nobody wanted.
+    /// Batches published without any subscriber.
     pub unmatched: u64,
-    /// Batches put into queues, counted for each subscription.
+    /// Batches queued, counted once for each subscription.
     pub deliveries: u64,
-    /// Batches that were not queued for a subscription that wanted them, because it had no room.
+    /// Batches not queued for a matching subscription because its queue was full.
     pub missed: u64,
-    /// Publishes that were told to wait.
+    /// Publishes that were blocked by a full queue.
     pub blocked: u64,
     /// Publishes to a subject that was not in memory.
     pub resolved: u64,
-    /// Messages that subscriptions did not get, by policy.
+    /// Messages that subscriptions missed, by policy.
     pub losses: Losses,
 }
 
-/// A shard on cache lines of its own.
+/// A shard aligned to two cache lines, so that shards do not share any.
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// What links and the broker's handles share.
+/// State shared by the links and handles of a broker.
 pub(crate) struct Core {
     pub(crate) config: BrokerConfig,
     hasher: FixedState,
@@ -139,14 +141,14 @@ pub(crate) struct Core {
     links: AtomicUsize,
     subscriptions: AtomicUsize,
     next_link: AtomicU64,
-    /// For figures only: publishing does not come here.
+    /// Open links, for figures only; publishing does not use it.
     open: Mutex<HashMap<LinkId, Weak<Shared>, FixedState>>,
 }
 
 impl Core {
     fn shard(&self, subject: &[u8]) -> (u64, MutexGuard<'_, Shard>) {
         let hash = topics::hash(&self.hasher, subject);
-        // The middle bits: the table inside uses the others.
+        // Uses the middle bits, because the shard's hash table uses the others.
         let shard = &self.shards[(hash >> 24) as usize % self.shards.len()];
         (hash, locked(shard.0.lock()))
     }
@@ -196,14 +198,14 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Publishes to subscriptions. A handle: clones are the same broker.
+/// Publishes to subscriptions. Clones are handles to the same broker.
 #[derive(Clone, Debug)]
 pub struct Broker {
     core: Arc<Core>,
 }
 
 impl Broker {
-    /// One without links.
+    /// Creates a broker without links.
     #[must_use]
     pub fn new(config: BrokerConfig) -> Self {
         let each = config.cached_subjects.div_ceil(SHARDS);
@@ -222,11 +224,11 @@ impl Broker {
         Self { core: Arc::new(core) }
     }
 
-    /// A link for a connection. `notify` is called when there is something to [`take`](Link::take) after there was
-    /// nothing, or after a take that left something.
+    /// Opens a link for a connection. The broker calls `notify` when there is something to
+    /// [`take`](Link::take) and the last take returned [`Taken::All`](crate::Taken::All).
     ///
     /// # Errors
-    /// There are as many as there may be.
+    /// The broker has reached its limit of links.
     pub fn open_link(&self, notify: Arc<dyn Notify>) -> Result<Link, TooManyLinks> {
         let BrokerConfig { max_links: max, max_link_bytes, seed, .. } = self.core.config;
         if self.core.links.fetch_add(1, Ordering::Relaxed) >= max {
@@ -239,16 +241,17 @@ impl Broker {
         Ok(Link::new(shared, Arc::clone(&self.core)))
     }
 
-    /// Puts a batch into the queues of all that asked for its subject. Never waits for room: that is what `waiter` is
-    /// for, which is notified when it is worth trying again after [`WouldBlock`] (with none, whoever publishes finds
-    /// out by himself). It may be notified for nothing.
+    /// Puts a batch into the queues of all matching subscriptions. Never waits for room. After [`WouldBlock`]
+    /// the broker notifies `waiter` when a retry is useful, and sometimes without need. Without a waiter, the
+    /// publisher decides itself when to retry.
     ///
-    /// To keep its messages in order, a publisher does not publish what comes after a batch before that one is in.
+    /// To keep its messages in order, a publisher must not publish a later batch before this one has
+    /// succeeded.
     ///
     /// # Errors
-    /// A subscription that asks publishers to wait has no room; nobody got anything.
+    /// A subscription that blocks publishers has no room. The batch was not queued for any subscription.
     pub fn publish(&self, batch: &Batch, waiter: Option<&Arc<dyn Notify>>) -> Result<Published, WouldBlock> {
-        // Fires when it is dropped, after the shard is unlocked.
+        // Notifies when it is dropped, after the shard is unlocked.
         let mut wakes = Wakes::default();
         let core = &*self.core;
         let (hash, mut shard) = core.shard(batch.subject().as_bytes());
@@ -260,7 +263,8 @@ impl Broker {
         published
     }
 
-    /// Its figures. Takes each shard's lock in turn: for metrics, not for every publish.
+    /// Returns the figures of the broker. Takes each shard's lock in turn: intended for metrics, not for
+    /// every publish.
     #[must_use]
     pub fn stats(&self) -> BrokerStats {
         let mut stats = BrokerStats {

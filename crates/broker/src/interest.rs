@@ -1,4 +1,4 @@
-//! Who wants what is published somewhere: subscriptions, and queue groups of them.
+//! Interest in a subject or pattern: its subscriptions and queue groups.
 
 use std::{
     cmp::Ordering,
@@ -10,10 +10,11 @@ use thalweg_types::limits::MAX_QUEUE_GROUP_MEMBERS;
 
 use crate::link::{Place, Shared};
 
-/// Up to so many subscriptions are a sorted list; more are a tree, so that one comes and goes in logarithmic time.
+/// Maximum subscriptions kept as a sorted list. Larger sets are a tree, so that inserts and removals take
+/// logarithmic time.
 const MAX_FEW: usize = 64;
 
-/// A subscription, wherever its link is. Ordered by link, so that those of one link are neighbours.
+/// A subscription and its link. Ordered by link, so that subscriptions of one link are neighbours.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) link: Arc<Shared>,
@@ -47,7 +48,7 @@ impl PartialEq for Target {
 
 impl Eq for Target {}
 
-/// A set of subscriptions in order. Most have one.
+/// An ordered set of subscriptions. Most sets have one member.
 #[derive(Debug, Default)]
 pub(crate) enum Targets {
     #[default]
@@ -119,18 +120,18 @@ impl Targets {
     }
 }
 
-/// A queue group is full.
+/// Error returned when a queue group has reached its limit of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupFull;
 
-/// Members by the name of their group, sorted.
+/// Sorted members of each group, by group name.
 type Groups = BTreeMap<Arc<[u8]>, Vec<Target>>;
 
-/// Subscriptions and groups, of one pattern or of all that match one subject.
+/// Subscriptions and groups, of one pattern or of all patterns that match one subject.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     targets: Targets,
-    /// Boxed: most have none.
+    /// Boxed because most patterns have no groups.
     groups: Option<Box<Groups>>,
 }
 
@@ -180,7 +181,7 @@ impl Interest {
         }
     }
 
-    /// One of all that is in several, or nothing if nothing is. Groups of one name become one.
+    /// Merges several interests into one. Groups of the same name become one group.
     pub(crate) fn merged<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
         let mut targets: Vec<Target> = all.clone().flat_map(|one| one.targets.iter().cloned()).collect();
         targets.sort_unstable();

@@ -1,12 +1,13 @@
-//! Subjects and caches: the two views that store nothing.
+//! Subjects and caches: the two views that store nothing on disk.
 //!
-//! Owns: who gets a message, in what order, how much may wait for whom and what happens when more comes; caches with
-//! bounds and deadlines. Does not own: sockets, tasks, clocks, encodings. Everything here is called, and calls back
-//! only to say "look again" ([`Notify`]); no call waits for room or for time, locks are held for the time of a push.
+//! Owns: the choice of subscribers for a message, delivery order, queue limits and the policies for full
+//! queues; caches with limits and deadlines. Does not own: sockets, tasks, clocks, encodings. The crate
+//! starts no threads. It calls back only to notify a driver that there is something to do ([`Notify`]). No
+//! call waits for room or for time; locks are held only for the time of a push.
 //!
-//! # How a driver uses this
+//! # How to drive this crate
 //!
-//! One [`Broker`] for the node. For each connection that subscribes a [`Link`]:
+//! Create one [`Broker`] for the node. Open a [`Link`] for each connection that subscribes:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -14,26 +15,26 @@
 //! use thalweg_broker::*;
 //!
 //! let broker = Broker::new(BrokerConfig { seed: 42, ..BrokerConfig::DEFAULTS });
-//! // Called when there is something to send: wake the connection's task here.
+//! // Called when there is something to send. A real driver wakes the connection's task here.
 //! let wake: Arc<dyn Notify> = Arc::new(|| {});
 //! let link = broker.open_link(wake)?;
 //!
-//! // SUBSCRIBE, as the connection's reader decodes it.
+//! // SUBSCRIBE, after the connection's reader has decoded it.
 //! let pattern = Pattern::parse(b"orders.*")?;
 //! link.subscribe(SubscriptionId(1), pattern, &SubscribeOptions::DEFAULTS)?;
 //!
-//! // PUBLISH, from any thread. The bytes are the codec's; nothing here looks into them.
+//! // PUBLISH, from any thread. The broker does not parse the bytes.
 //! let batch = Batch::new(Subject::parse(b"orders.new")?, Bytes::from_static(b"encoded"), 1)?;
 //! assert_eq!(broker.publish(&batch, None)?.delivered, 1);
 //!
-//! // The connection's writer, when it was woken, and again after each write for as long as there is more.
+//! // The connection's writer runs this after each wake-up, and again after each write while there is more.
 //! let mut out = Vec::new();
 //! let more = link.take(&mut out, Budget::DEFAULT);
 //! assert_eq!(more, Taken::All);
 //! for item in &out {
 //!     match item {
 //!         Outbound::Batch { batch, subscriptions } => {
-//!             // One frame: the ids, then `batch.encoded()` as it is.
+//!             // One frame: the ids, then `batch.encoded()` unchanged.
 //!             assert_eq!((&**batch.encoded(), &**subscriptions), (&b"encoded"[..], &[SubscriptionId(1)][..]));
 //!         }
 //!         Outbound::Gap { subscription, messages } => println!("{subscription:?} missed {messages}"),
@@ -43,50 +44,54 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Reading.** Parse a subject once where a protocol lets clients name one by number; a [`Subject`] is cheap to
-//! clone. Messages that come one by one go through the publisher's [`Coalescer`]; whole batches go through
-//! [`Coalescer::pass`], so both keep their order. When the read buffer is used up call [`Coalescer::idle`], and set a
-//! timer to [`Coalescer::due`] if that is still something. Publish what is complete, in order.
+//! **Reading.** Where a protocol lets clients refer to subjects by number, parse each subject once; a
+//! [`Subject`] is cheap to clone. Single messages go through the publisher's [`Coalescer`] and whole batches
+//! through [`Coalescer::pass`], so both keep their order. When the read buffer is used up, call
+//! [`Coalescer::idle`]. If [`Coalescer::due`] then returns a deadline, set a timer to it. Publish completed
+//! batches in order.
 //!
-//! **Back-pressure.** [`Broker::publish`] says [`WouldBlock`] if a subscription with [`Policy::Block`] has no room. Then
-//! nothing has happened. Keep the batch, read no more from that publisher, and publish it again when the waiter
-//! given with it is notified. (A waiter is one `Arc` per publisher, given every time: the list of those who wait knows
-//! it by its address, and forgets it when nobody else holds it.)
+//! **Backpressure.** [`Broker::publish`] returns [`WouldBlock`] if a subscription with [`Policy::Block`] has
+//! no room. Then no subscription has received the batch. Keep it, stop reading from that publisher, and
+//! publish the batch again when the waiter passed with it is notified. (A waiter is one `Arc` for each
+//! publisher, passed with every publish: the list of waiters identifies it by address, and drops it when no
+//! other reference exists.)
 //!
-//! **Writing.** The link's [`Notify`] is called when there is something to take after [`Link::take`] said
-//! [`Taken::All`]; after [`Taken::More`] it is not, so take again. What was taken has left the queue: while it waits for
-//! the socket, take no more than the socket is likely to accept, since policies and bounds work on what is still
-//! here. [`SubscribeOptions::credit`] and [`Link::grant`] carry a receiver's own permission; a protocol without one says
-//! [`Credit::UNLIMITED`] and lets the connection's flow control decide.
+//! **Writing.** The link's [`Notify`] is called when there is something to take and the last [`Link::take`]
+//! returned [`Taken::All`]. After [`Taken::More`] there is no notification, so take again. Taken batches have
+//! left the queue, and policies and limits apply only to the queue. So while taken batches wait for the
+//! socket, take no more than the socket is likely to accept. [`SubscribeOptions::credit`] and [`Link::grant`]
+//! carry a receiver's credit; a protocol without credit uses [`Credit::UNLIMITED`] and relies on the
+//! connection's flow control.
 //!
-//! **Ending.** Dropping the link ends its subscriptions and lets those go on who waited for its room.
+//! **Ending.** Dropping the link ends its subscriptions and notifies the publishers that waited for its room.
 //!
-//! **Requests.** A reply subject travels in the encoded message. [`Published::matched`] tells at once whether
-//! anybody could answer; [`Requests`] keeps who waits for which reply until when.
+//! **Requests.** A reply subject is part of the encoded message. [`Published::matched`] returns immediately
+//! whether a responder exists; [`Requests`] stores the pending requests and their deadlines.
 //!
-//! **Caches.** [`Caches`] holds a node's caches by name; a [`Cache`] is used from any thread. Every call is given the
-//! time. A timer of the driver calls [`Caches::reclaim`] about when [`Caches::next_deadline`] says; nothing is late for readers if
-//! it does not, only memory comes back later. Read-and-write commands of a protocol are made of [`Cache::update`].
+//! **Caches.** [`Caches`] holds a node's caches by name; a [`Cache`] can be used from any thread. Every call
+//! takes the current time. A timer of the driver should call [`Caches::reclaim`] at about
+//! [`Caches::next_deadline`]; a late call only delays the release of memory, never what readers see.
+//! Read-modify-write commands of a protocol use [`Cache::update`].
 //!
-//! # What holds
+//! # Invariants
 //!
-//! * All subscribers of a subject see racing publishes to it in one order; each sees a publisher's messages in the
-//!   order of its publishes, over all subjects. Why: see `publish.rs`.
-//! * A message is delivered at most once to each subscription, and to exactly one member of a queue group; what a
-//!   subscription missed is counted, and told to it in its order.
-//! * A batch is encoded once, queued as a reference, and sent once to each link, with the ids of all its subscriptions
-//!   that want it. A batch has one subject, so a pattern matches all of it or nothing.
-//! * Every table and queue has a bound: [`BrokerConfig`], [`SubscribeOptions`], `thalweg_types::limits`.
+//! * All subscribers of a subject see concurrent publishes to it in the same order. Each subscriber sees a
+//!   publisher's messages in the order of its publishes, across all subjects. `publish.rs` explains why.
+//! * A message is delivered at most once to each subscription, and to exactly one member of a queue group.
+//!   Messages that a subscription missed are counted and reported to it at their position in its order.
+//! * A batch is encoded once, queued as a reference, and sent once to each link, with the ids of all matching
+//!   subscriptions of that link. A batch has one subject, so a pattern matches the whole batch or none of it.
+//! * Every table and queue has a limit: [`BrokerConfig`], [`SubscribeOptions`], `thalweg_types::limits`.
 //!
-//! # What is not here
+//! # Not supported
 //!
-//! *History.* A subject has none. To join a stream's tail with history first, read the stream from an offset and go on
-//! when it grows, as the engine's tails do: records have dense offsets, so there is neither gap nor duplicate to take
-//! care of, and nothing to join.
+//! *History.* A subject has none. A client that needs history before live messages should read a stream from
+//! an offset and continue as it grows, as the engine's tails do: records have dense offsets, so there are no
+//! gaps or duplicates at the transition.
 //!
-//! *Lanes.* A link has one queue per subscription and one order over them. Several writers for one connection would
-//! share its socket; if a measurement of the server shows that they help, several links can serve one connection,
-//! each with its part of the subscriptions, and nothing here changes.
+//! *Lanes.* A link has one queue for each subscription and one order across them. Several writers for one
+//! connection would share its socket. If a measurement of the server shows a benefit, several links can serve
+//! one connection, each with a part of the subscriptions, without changes here.
 
 mod batch;
 mod batching;
@@ -127,7 +132,7 @@ pub use self::{
     subject::{Pattern, Subject, SubjectError},
 };
 
-/// A lock whose holder panicked is as good as any: nothing under ours is half done where something can panic.
+/// Ignores poisoning: under our locks, no state is half changed at a point that can panic.
 fn locked<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }

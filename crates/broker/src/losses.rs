@@ -1,10 +1,10 @@
-//! What was given up for want of room: counted where it happens, which is never on the path of a publish that fits.
+//! Counters of messages lost for want of room. Only publishes that find a full queue touch them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::link::Policy;
 
-/// Counters of all links together, since the broker was made.
+/// Counters of all links together, since the broker was created.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     new: AtomicU64,
@@ -14,26 +14,26 @@ pub(crate) struct Counted {
     links: AtomicU64,
 }
 
-/// Messages that subscriptions did not get for want of room, by their policy; and how many were slow.
+/// Messages that subscriptions missed for want of room, by policy, and the number of slow subscriptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Messages of subscriptions with [`Policy::DropNew`].
     pub drop_new: u64,
     /// Messages of subscriptions with [`Policy::DropOld`].
     pub drop_old: u64,
-    /// Messages of links that were given up: what overflowed, and what waited for the subscription that did.
+    /// Messages of disconnected links: those that overflowed, and those queued for the same subscription.
     pub disconnect: u64,
-    /// Subscriptions that have missed something, each counted once.
+    /// Subscriptions that missed at least one message, each counted once.
     pub slow_subscriptions: u64,
-    /// Links given up, by [`Policy::Disconnect`].
+    /// Number of links closed by [`Policy::Disconnect`].
     pub disconnected_links: u64,
 }
 
 impl Counted {
-    /// A subscription missed messages; `first` if it never had before.
+    /// Counts messages that a subscription missed; `first` if it had missed none before.
     pub(crate) fn count(&self, policy: Policy, messages: u64, first: bool) {
         let counter = match policy {
-            // One with the policy to block never misses anything.
+            // A subscription with the policy to block never misses a message.
             Policy::Block | Policy::DropNew => &self.new,
             Policy::DropOld => &self.old,
             Policy::Disconnect => &self.disconnected,
@@ -42,7 +42,7 @@ impl Counted {
         self.slow.fetch_add(u64::from(first), Ordering::Relaxed);
     }
 
-    /// A link was given up.
+    /// Counts a link closed by its policy.
     pub(crate) fn count_link(&self) {
         self.links.fetch_add(1, Ordering::Relaxed);
     }

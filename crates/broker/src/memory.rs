@@ -1,7 +1,8 @@
-//! How many bytes wait in all queues together.
+//! Bytes queued in all links together.
 //!
-//! Links take what they need in steps of [`STEP`], so the shared counter is touched rarely. Invariant: `used` is the
-//! sum of what links hold; it passes `max` only by what [`Memory::force`] gave, at most a batch for each link.
+//! Links reserve memory in steps of [`STEP`], so they rarely touch the shared counter. Invariant: `used` is
+//! the sum of the links' reservations. It exceeds `max` only through [`Held::force`], by at
+//! most one batch for each link.
 
 use std::sync::{
     Arc, Mutex,
@@ -14,7 +15,7 @@ use crate::{
     notify::{Notify, Waiters},
 };
 
-/// Bytes that a link takes at a time.
+/// Bytes that a link reserves at a time.
 const STEP: u64 = 64 * 1024;
 
 pub(crate) struct Memory {
@@ -22,7 +23,7 @@ pub(crate) struct Memory {
     max: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,
-    /// What was given up because there was none.
+    /// Losses counted for want of memory or room.
     pub(crate) losses: Counted,
 }
 
@@ -41,16 +42,16 @@ impl Memory {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Remembers who waits for others to give some back. Whoever calls this tries again afterwards: what is given back
-    /// before that is seen by the try, what is given back later sees the flag (both orders are sequentially
-    /// consistent).
+    /// Adds a publisher that waits for other links to release memory. The caller must retry afterwards. The
+    /// retry sees releases that happened before this call; releases that happen later see the flag (both
+    /// orders are sequentially consistent).
     pub(crate) fn wait(&self, waiter: &Arc<dyn Notify>) {
         let mut waiting = locked(self.waiting.lock());
         waiting.add(waiter);
         self.any_waiting.store(true, Ordering::SeqCst);
     }
 
-    /// Whom to tell, after something may have been given back.
+    /// Takes the publishers to notify after memory may have been released.
     pub(crate) fn take_waiting(&self) -> Vec<Arc<dyn Notify>> {
         if !self.any_waiting.load(Ordering::SeqCst) || self.used.load(Ordering::SeqCst) >= self.max {
             return Vec::new();
@@ -61,18 +62,19 @@ impl Memory {
     }
 }
 
-/// What one link holds of it.
+/// Bytes that one link has reserved.
 #[derive(Debug, Default)]
 pub(crate) struct Held(u64);
 
 impl Held {
-    /// Makes it cover `bytes` if that is within the bound.
+    /// Grows the reservation to at least `bytes` if the limit permits. Returns true on success.
     pub(crate) fn try_cover(&mut self, bytes: u64, memory: &Memory) -> bool {
         if bytes <= self.0 {
             return true;
         }
         let more = (bytes - self.0).next_multiple_of(STEP);
-        // Not added and taken back: somebody who waits might look in between, and nobody would tell it.
+        // An add followed by an undo would be wrong: a waiter could look in between, and no notification
+        // would follow.
         let take = |used: u64| used.checked_add(more).filter(|used| *used <= memory.max);
         if memory.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
             return false;
@@ -81,7 +83,7 @@ impl Held {
         true
     }
 
-    /// Makes it cover `bytes`, bound or no bound.
+    /// Grows the reservation to at least `bytes`, even above the limit.
     pub(crate) fn force(&mut self, bytes: u64, memory: &Memory) {
         if bytes > self.0 {
             let more = (bytes - self.0).next_multiple_of(STEP);
@@ -90,7 +92,7 @@ impl Held {
         }
     }
 
-    /// Gives back what goes well beyond `bytes`; everything when that is zero.
+    /// Releases reserved bytes well above `bytes`; all of them if `bytes` is 0.
     pub(crate) fn shrink(&mut self, bytes: u64, memory: &Memory) {
         let keep = if bytes == 0 { 0 } else { bytes.next_multiple_of(STEP) + STEP };
         if self.0 > keep {
@@ -112,7 +114,7 @@ mod tests {
         assert_eq!(memory.used(), 2 * STEP);
         assert!(two.try_cover(1, &memory));
         assert!(!two.try_cover(STEP + 1, &memory), "at the bound");
-        assert!(two.try_cover(STEP, &memory), "what it holds already");
+        assert!(two.try_cover(STEP, &memory), "it holds that much already");
         assert_eq!(memory.used(), 3 * STEP);
         two.force(STEP + 1, &memory);
         assert_eq!(memory.used(), 4 * STEP);

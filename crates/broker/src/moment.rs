@@ -1,24 +1,24 @@
-//! Time as this crate is given it.
+//! Time, which callers pass to this crate.
 
 use std::{fmt, time::Duration};
 
-/// Nanoseconds of a clock that never goes back, since whatever start its owner chose: what
-/// [`Clock::monotonic`](thalweg_types::Clock::monotonic) says. Moments of different clocks don't compare.
+/// Nanoseconds of a monotonic clock since its start, as in
+/// [`Clock::monotonic`](thalweg_types::Clock::monotonic). Moments of different clocks are not comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// Later than any other.
+    /// Later than any other moment.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// So many nanoseconds after the start.
+    /// Creates a moment from nanoseconds since the clock's start.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The number of nanoseconds since the start.
+    /// Nanoseconds since the clock's start.
     #[must_use]
     pub const fn nanos(self) -> u64 {
         self.0
@@ -30,7 +30,7 @@ impl Moment {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long until this moment, seen from `now`; zero if it has come.
+    /// Time from `now` to this moment; zero if it has passed.
     #[must_use]
     pub const fn after(self, now: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(now.0))

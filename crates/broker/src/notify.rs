@@ -1,15 +1,15 @@
-//! How a driver is told that there is something for it to do.
+//! Notifications from the broker to its drivers.
 
 use std::{sync::Arc, task::Waker};
 
-/// Wakes whoever drives a link or a publisher. Owned by the driver: a task's waker, a condition variable, a flag
-/// that an event loop looks at.
+/// Wakes the driver of a link or a publisher. Implemented by the driver: a task's waker, a condition
+/// variable, or a flag that an event loop polls.
 ///
-/// Called by whichever thread changed something, outside this crate's locks; it must not block, and may call
-/// back into the broker. A call says "look again", nothing more: it may come late, once for several reasons, or for a
-/// reason that is gone.
+/// Called by the thread that made the change, outside this crate's locks. An implementation must not block,
+/// and may call back into the broker. A call only asks the driver to look again: it can be late, once for
+/// several reasons, or for a reason that has passed.
 pub trait Notify: Send + Sync {
-    /// Look again.
+    /// Asks the driver to look again.
     fn notify(&self);
 }
 
@@ -25,8 +25,8 @@ impl<F: Fn() + Send + Sync> Notify for F {
     }
 }
 
-/// Who waits for room, each once. Those whose owners have gone are forgotten before the list grows, so it is at most
-/// twice as long as there are publishers.
+/// Publishers that wait for room, each once. Before the list grows, it drops entries whose owners are gone.
+/// So its length is at most twice the number of publishers.
 #[derive(Default)]
 pub(crate) struct Waiters(Vec<Arc<dyn Notify>>);
 

@@ -1,26 +1,28 @@
-//! One publish: room first, then all queues.
+//! One publish: first reserves room, then fills all queues.
 //!
 //! # Order
-//! The caller holds the mutex of the subject's shard from before the first queue is touched until after the last.
-//! Two publishes to one subject have the same shard, so all queues that get both get them in the order in which
-//! the mutex was taken: literal subscribers, wildcard subscribers and members of groups alike. A queue is a
-//! first-in-first-out list under its link's mutex, so each subscriber sees, over all subjects, a publish that returned
-//! before another began first. Publishes to subjects of different shards share no lock but those of the links
-//! that get both, each for the time of a push.
+//! The caller holds the mutex of the subject's shard from before the first queue is touched until after the
+//! last. Two publishes to one subject have the same shard. So all queues that receive both receive them in
+//! the order in which the mutex was taken: those of literal subscribers, wildcard subscribers and group
+//! members alike. A queue is first-in-first-out under its link's mutex. So each subscriber sees, across all
+//! subjects, a publish that returned before another began first. Publishes to subjects of different shards
+//! share only the locks of links that receive both, each for the time of a push.
 //!
 //! # Room
-//! If some of those who match have the policy to block, room is reserved in all of their queues before anything is
-//! queued anywhere. If one has none, the reservations are given up, the publisher is put on that link's list of
-//! waiters, under the same lock under which there was no room, and nobody gets anything. (If it is the broker's memory that
-//! is full, it is put on the broker's list as well, and looks once more.) So a publish happens for all or
-//! for none, and can be repeated as it is. No thread waits for room here, and none waits for a lock while it holds
-//! another's for longer than a push: locks are taken in the order shard, trie, link, and never two links at once.
+//! If some matching subscriptions have the policy to block, room is reserved in all of their queues before
+//! any queue changes. If one has no room, the reservations are released, and no subscription receives the
+//! batch. The publisher is added to that link's list of waiters, under the same lock that showed there was no
+//! room. (If the broker's memory is full, the publisher is added to the broker's list as well, and tries once
+//! more.) So a publish happens completely or not at all, and can be repeated unchanged. No thread waits for
+//! room here, and none waits for a lock while it holds another for longer than a push: locks are taken in the
+//! order shard, trie, link, and never two links at the same time.
 //!
 //! # Groups
-//! Of two members picked at random the one whose link has fewer messages waiting is asked first, then the other,
-//! then all the rest: whoever has room gets it. Only if none has does a policy apply: that of the first without the
-//! policy to block, or, if all block, the publish waits for whichever of them has room first. What waits in the
-//! queue of a member that leaves is lost with it, as with any subscription: nothing is stored.
+//! Two members are picked at random. The one whose link has fewer queued messages is tried first, then the
+//! other, then all remaining members; the first with room receives the batch. A policy applies only if no
+//! member has room: the policy of the first member that does not block. If all members block, the publish
+//! waits until any of them has room. The queue of a member that leaves is lost with it, as with any
+//! subscription: no message is stored.
 
 use std::sync::Arc;
 
@@ -37,31 +39,32 @@ use crate::{
     wake::Wakes,
 };
 
-/// For whom a batch was.
+/// Result of a publish: how many subscriptions received the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Subscriptions that have it in their queue. A queue group counts as one.
+    /// Number of subscriptions whose queue received the batch. A queue group counts as one.
     pub delivered: u64,
-    /// Subscriptions that had no room and will be told that they missed it.
+    /// Number of subscriptions without room, which will get a notice.
     pub missed: u64,
 }
 
 impl Published {
-    /// Whether anybody asked for it. If not, a request can be answered at once: there are no responders.
+    /// Returns true if the batch matched a subscription. If not, a request can fail immediately, because
+    /// there are no responders.
     #[must_use]
     pub fn matched(&self) -> bool {
         self.delivered + self.missed > 0
     }
 }
 
-/// A subscription with the policy to block has no room: nobody got anything. Publish again when the waiter that
-/// was given is notified.
+/// Error returned when a subscription with the policy to block has no room. No subscription received the
+/// batch. Publish it again when the waiter is notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("subscription {} of link {} has no room and asks publishers to wait: publish again when it has", subscription.0, link.0)]
+#[error("the queue of subscription {} of link {} is full and blocks publishers: publish again when it has room", subscription.0, link.0)]
 pub struct WouldBlock {
-    /// On which link.
+    /// Link of the full queue.
     pub link: LinkId,
-    /// Whose queue is full. Of a group: one of several.
+    /// Subscription whose queue is full. For a group: one of its members.
     pub subscription: SubscriptionId,
 }
 
@@ -75,7 +78,7 @@ impl Classified for WouldBlock {
     }
 }
 
-/// What one publish has at hand.
+/// Arguments and shared state of one publish.
 pub(crate) struct Publish<'a> {
     pub(crate) batch: &'a Batch,
     pub(crate) memory: &'a Memory,
@@ -83,17 +86,17 @@ pub(crate) struct Publish<'a> {
     pub(crate) wakes: &'a mut Wakes,
 }
 
-/// Somebody who gets it, and whether room is reserved.
+/// A subscription that receives the batch, and true if room is reserved for it.
 type Chosen<'t> = (&'t Target, bool);
 
 enum Picked<'t> {
-    /// Room is reserved.
+    /// The member has room, which is now reserved.
     Room(&'t Target),
-    /// Nobody has room, and this one's policy is not to block.
+    /// No member has room; this one's policy is not to block.
     Overflows(&'t Target),
-    /// Nobody has room, and all block.
+    /// No member has room, and all block.
     Blocks(WouldBlock),
-    /// All have left.
+    /// All members of the group have left.
     Nobody,
 }
 
@@ -105,7 +108,7 @@ impl Publish<'_> {
             match self.reserve(target) {
                 Ok(Reserved::Yes) => reserved.push(target),
                 Ok(Reserved::Gone) => {}
-                Ok(Reserved::Full | Reserved::NoMemory) => unreachable!("told as an error"),
+                Ok(Reserved::Full | Reserved::NoMemory) => unreachable!("reported as an error"),
                 Err(blocked) => return Err(self.give_up(&reserved, blocked)),
             }
         }
@@ -129,7 +132,7 @@ impl Publish<'_> {
         Ok(self.deliver(chosen.into_iter()))
     }
 
-    /// Keeps room in a queue whose policy is to block, or says that there is none.
+    /// Reserves room in a queue whose policy is to block, or returns the error that blocks the publish.
     fn reserve(&mut self, target: &Target) -> Result<Reserved, WouldBlock> {
         let mut link = target.link.lock();
         let mut reserved = link.reserve(target.place, self.batch.cost(), self.memory);
@@ -149,7 +152,8 @@ impl Publish<'_> {
         Err(WouldBlock { link: target.link.id, subscription })
     }
 
-    /// Frees what was reserved. Somebody else may have found a queue full because of it meanwhile.
+    /// Releases the reservations. In the meantime, another publisher may have found a queue full because of
+    /// them, so it is notified.
     fn give_up(&mut self, reserved: &[&Target], blocked: WouldBlock) -> WouldBlock {
         for target in reserved {
             let mut link = target.link.lock();
@@ -184,7 +188,7 @@ impl Publish<'_> {
         }
     }
 
-    /// As [`reserve`](Self::reserve), whatever the policy.
+    /// Reserves room like [`reserve`](Self::reserve), for members of any policy.
     fn reserve_in_group(&mut self, member: &Target) -> Result<Reserved, WouldBlock> {
         if member.place.tag.blocks() {
             return self.reserve(member);
@@ -192,7 +196,8 @@ impl Publish<'_> {
         Ok(member.link.lock().reserve(member.place, self.batch.cost(), self.memory))
     }
 
-    /// Queues it for everybody. Those of one link are neighbours, so its mutex is taken once.
+    /// Queues the batch for all targets. Targets of one link are neighbours, so each link's mutex is taken
+    /// once.
     fn deliver<'t>(&mut self, targets: impl Iterator<Item = Chosen<'t>>) -> Published {
         let mut published = Published::default();
         let mut targets = targets.peekable();

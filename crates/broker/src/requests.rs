@@ -1,16 +1,16 @@
-//! Requests that wait for a reply.
+//! Pending requests that wait for a reply.
 //!
-//! A request is a message that carries a reply subject. Whoever sends requests on behalf of others (an HTTP handler, a
-//! client library) subscribes once, to [`Requests::inbox`], and keeps this table: which reply subject belongs to whom,
-//! and until when. Clients that keep such a table themselves need nothing of this.
+//! A request is a message that carries a reply subject. A component that sends requests on behalf of others
+//! (an HTTP handler, a client library) subscribes once, to [`Requests::inbox`]. It keeps this table of reply
+//! subjects, their requesters and deadlines. Clients with a table of their own do not need this module.
 //!
 //! ```text
-//!   begin ──► reply subject ──► publish ──► published ──► NoResponders, at once
+//!   begin ──► reply subject ──► publish ──► published ──► NoResponders, immediately
 //!                                  │
 //!                                  ├──► complete(reply's subject)
 //!                                  └──► expire(now) ──► TimedOut
 //! ```
-//! Exactly one of these ends a request. A reply that comes later finds nothing.
+//! Exactly one of these ends a request. A later reply has no effect.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,22 +25,22 @@ use thalweg_types::{
 
 use crate::{Moment, Pattern, Published, Subject, SubjectError};
 
-/// Why a request has no reply.
+/// Error of a request that got no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// Nobody subscribed to its subject.
-    #[error("nobody answers requests to this subject now")]
+    /// The request's subject has no subscriber.
+    #[error("no subscriber answers requests to this subject now")]
     NoResponders,
-    /// Those who did have no room in their queues.
-    #[error("those who answer requests to this subject are overloaded: try again later")]
+    /// All subscribers of the subject had full queues.
+    #[error("all subscribers that answer requests to this subject are overloaded: try again later")]
     Overloaded,
-    /// No reply in time. Whether the request was dealt with is not known.
-    #[error("no reply in time; the request may have been dealt with all the same")]
+    /// No reply arrived before the deadline. The request may or may not have been processed.
+    #[error("no reply in time; the request may have been processed all the same")]
     TimedOut,
-    /// The table is full.
-    #[error("{max} requests wait for replies, as many as may: try again later")]
+    /// The table of pending requests is full.
+    #[error("{max} requests wait for replies, which is the limit: try again later")]
     TooMany {
-        /// The bound.
+        /// Maximum number of pending requests.
         max: usize,
     },
 }
@@ -66,23 +66,24 @@ struct Pending<T> {
     waiting: T,
 }
 
-/// Requests that wait, each with a `T` that says who for.
+/// Table of pending requests, each with a `T` that identifies its requester.
 #[derive(Debug)]
 pub struct Requests<T> {
     prefix: Vec<u8>,
     next: u64,
     max: usize,
     pending: HashMap<u64, Pending<T>, FixedState>,
-    /// The same, by deadline.
+    /// The same requests, ordered by deadline.
     deadlines: BTreeSet<(Moment, u64)>,
 }
 
 impl<T> Requests<T> {
-    /// Replies come to `prefix` and a number. Whoever knows the prefix can answer in another's place: make it one
-    /// that can't be guessed. At most `max` wait, and never more than [`MAX_PENDING_REQUESTS`].
+    /// Creates an empty table. Reply subjects are `prefix`, a dot and a number. A client that knows the
+    /// prefix can send forged replies, so the prefix must not be guessable. At most `max` requests can be
+    /// pending, and never more than [`MAX_PENDING_REQUESTS`].
     ///
     /// # Errors
-    /// With a token more, the prefix is not a subject.
+    /// The prefix with one further token is not a valid subject.
     pub fn new(prefix: &Subject, max: usize) -> Result<Self, SubjectError> {
         let prefix = [prefix.as_bytes(), b"."].concat();
         Subject::parse(&reply_subject(&prefix, u64::MAX))?;
@@ -91,28 +92,28 @@ impl<T> Requests<T> {
         Ok(Self { prefix, next: 0, max, pending, deadlines: BTreeSet::new() })
     }
 
-    /// What to subscribe to for the replies.
+    /// Pattern to which the owner of the table must subscribe to receive the replies.
     #[must_use]
     pub fn inbox(&self) -> Pattern {
-        Pattern::parse(&[&*self.prefix, b"*"].concat()).expect("shorter than the longest reply subject")
+        Pattern::parse(&[&*self.prefix, b"*"].concat()).expect("the pattern is shorter than the longest reply subject")
     }
 
-    /// How many wait.
+    /// Number of pending requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Whether none waits.
+    /// Returns true if no request is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// A request begins: gives its reply subject. The timeout is cut to [`MAX_REQUEST_TIMEOUT`].
+    /// Begins a request and returns its reply subject. The timeout is limited to [`MAX_REQUEST_TIMEOUT`].
     ///
     /// # Errors
-    /// [`RequestError::TooMany`], with what was given.
+    /// [`RequestError::TooMany`], together with `waiting`.
     pub fn begin(&mut self, now: Moment, timeout: Duration, waiting: T) -> Result<Subject, (T, RequestError)> {
         if self.pending.len() >= self.max {
             return Err((waiting, RequestError::TooMany { max: self.max }));
@@ -125,7 +126,8 @@ impl<T> Requests<T> {
         Ok(Subject::parse(&reply_subject(&self.prefix, number)).expect("checked when the table was made"))
     }
 
-    /// The request was published. If that reached nobody it ends here, at once.
+    /// Reports the result of publishing the request. Ends the request immediately if no subscriber received
+    /// it.
     pub fn published(&mut self, reply_to: &Subject, published: Published) -> Option<(T, RequestError)> {
         let error = match published {
             Published { delivered: 0, missed: 0 } => RequestError::NoResponders,
@@ -135,7 +137,8 @@ impl<T> Requests<T> {
         self.complete(reply_to).map(|waiting| (waiting, error))
     }
 
-    /// A reply has come to that subject, or nobody waits any more: gives who waited, if it still did.
+    /// Ends the request of a reply subject, after its reply or when its requester has left. Returns the
+    /// requester if the request was still pending.
     pub fn complete(&mut self, reply_to: &Subject) -> Option<T> {
         let number = number_of(reply_to.as_bytes().strip_prefix(&*self.prefix)?)?;
         let Pending { deadline, waiting } = self.pending.remove(&number)?;
@@ -143,7 +146,7 @@ impl<T> Requests<T> {
         Some(waiting)
     }
 
-    /// Ends what has waited long enough ([`RequestError::TimedOut`]), the oldest first.
+    /// Ends requests past their deadline ([`RequestError::TimedOut`]), the oldest first.
     pub fn expire(&mut self, now: Moment, mut ended: impl FnMut(T)) {
         while let Some((deadline, number)) = self.deadlines.first().copied() {
             if deadline > now {
@@ -155,7 +158,7 @@ impl<T> Requests<T> {
         }
     }
 
-    /// When the next one ends.
+    /// Earliest deadline of a pending request.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
@@ -166,7 +169,7 @@ fn reply_subject(prefix: &[u8], number: u64) -> Vec<u8> {
     [prefix, format!("{number:x}").as_bytes()].concat()
 }
 
-/// The number in a reply subject, if it is written as [`reply_subject`] writes it.
+/// Parses the number in a reply subject, if it has the form that [`reply_subject`] writes.
 fn number_of(token: &[u8]) -> Option<u64> {
     let number = u64::from_str_radix(std::str::from_utf8(token).ok()?, 16).ok()?;
     (format!("{number:x}").as_bytes() == token).then_some(number)

@@ -1,14 +1,15 @@
-//! Subjects, which messages are published to, and patterns, which are subscribed to.
+//! Subjects, to which messages are published, and patterns, to which clients subscribe.
 //!
 //! ```text
 //!   subject   orders.eu.created        tokens between dots; any bytes but a dot; none empty
-//!   pattern   orders.*.created         `*` stands for exactly one token
-//!             orders.>                 `>`, only at the end, stands for one or more
+//!   pattern   orders.*.created         `*` matches exactly one token
+//!             orders.>                 `>`, only at the end, matches one or more
 //! ```
-//! Binary-safe: a token is any run of bytes without a dot, compared byte for byte; nothing is decoded, folded or
-//! normalised, so NUL, spaces and broken UTF-8 are bytes like others. Only the tokens that are exactly `*` or `>`
-//! mean something, and a subject may not have them; inside a longer token (`a*b`) they are plain bytes. Lengths:
-//! [`MAX_SUBJECT_BYTES`], [`MAX_SUBJECT_TOKENS`]. Whoever shows a subject escapes it: `Display` does.
+//! Binary-safe: a token is any run of bytes without a dot, compared byte by byte. Nothing is decoded, folded
+//! or normalised, so NUL, spaces and invalid UTF-8 are ordinary bytes. Only a token that is exactly `*` or
+//! `>` has a meaning, and a subject must not contain one; inside a longer token (`a*b`) they are ordinary
+//! bytes. Limits: [`MAX_SUBJECT_BYTES`], [`MAX_SUBJECT_TOKENS`]. Code that prints a subject must escape it,
+//! as `Display` does.
 
 use std::{fmt, sync::Arc};
 
@@ -17,37 +18,37 @@ use thalweg_types::{
     limits::{MAX_SUBJECT_BYTES, MAX_SUBJECT_TOKENS},
 };
 
-/// What is wrong with a subject or a pattern.
+/// Error returned for an invalid subject or pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubjectError {
-    /// No bytes at all.
+    /// The text is empty; a subject needs at least one token.
     #[error("a subject has at least one token")]
     Empty,
-    /// Longer than [`MAX_SUBJECT_BYTES`].
+    /// There are more than [`MAX_SUBJECT_BYTES`] bytes.
     #[error("a subject has at most {MAX_SUBJECT_BYTES} bytes, this one has {bytes}")]
     TooLong {
-        /// How long it is.
+        /// Length of the text in bytes.
         bytes: usize,
     },
-    /// More than [`MAX_SUBJECT_TOKENS`].
+    /// There are more than [`MAX_SUBJECT_TOKENS`] tokens.
     #[error("a subject has at most {MAX_SUBJECT_TOKENS} tokens, separated by dots; this one has more")]
     TooManyTokens,
-    /// A dot at the start, at the end, or next to another.
+    /// There is a dot at the start, at the end, or next to another.
     #[error("token {token} of the subject is empty: give each dot a token on both sides")]
     EmptyToken {
-        /// Which one, from 0.
+        /// Number of the token, from 0.
         token: usize,
     },
-    /// A `*` or `>` where messages are published to.
+    /// A subject for publishing has a token `*` or `>`.
     #[error("token {token} is a wildcard: publish to a subject without `*` and `>`, they are for subscriptions")]
     Wildcard {
-        /// Which one, from 0.
+        /// Number of the token, from 0.
         token: usize,
     },
-    /// A `>` with tokens after it.
-    #[error("token {token} is `>`, which stands for all that follows: nothing may come after it")]
+    /// A `>` is not the last token of the pattern.
+    #[error("token {token} is `>`, which matches all remaining tokens: it must be the last token")]
     TailNotLast {
-        /// Which one, from 0.
+        /// Number of the token, from 0.
         token: usize,
     },
 }
@@ -69,12 +70,13 @@ impl Classified for SubjectError {
     }
 }
 
-/// The tokens of what is known to be a subject or a pattern.
+/// Splits the bytes of a valid subject or pattern into tokens.
 pub(crate) fn tokens(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|byte| *byte == b'.')
 }
 
-/// Checks what both have in common; `each` sees every token with its number and whether it is the last.
+/// Checks the common rules of subjects and patterns. `each` receives every token with its number and whether
+/// it is the last.
 fn check(
     bytes: &[u8],
     mut each: impl FnMut(usize, &[u8], bool) -> Result<(), SubjectError>,
@@ -98,15 +100,15 @@ fn check(
     Ok(())
 }
 
-/// An address that messages are published to. Cheap to clone.
+/// An address to which messages are published. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Subject(Arc<[u8]>);
 
 impl Subject {
-    /// Checks and copies.
+    /// Validates the bytes and copies them.
     ///
     /// # Errors
-    /// Not a subject: see [`SubjectError`].
+    /// The bytes are not a subject: see [`SubjectError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, SubjectError> {
         check(bytes, |token, text, _| match text {
             b"*" | b">" => Err(SubjectError::Wildcard { token }),
@@ -115,13 +117,13 @@ impl Subject {
         Ok(Self(bytes.into()))
     }
 
-    /// Its bytes.
+    /// The bytes of the subject.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Its tokens, in order.
+    /// Tokens of the subject, in order.
     pub fn tokens(&self) -> impl Iterator<Item = &[u8]> {
         tokens(&self.0)
     }
@@ -143,7 +145,7 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// What a subscription asks for: a subject, or a set of them. Cheap to clone.
+/// The subject, or set of subjects, of a subscription. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     bytes: Arc<[u8]>,
@@ -151,10 +153,10 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Checks and copies.
+    /// Validates the bytes and copies them.
     ///
     /// # Errors
-    /// Not a pattern: see [`SubjectError`].
+    /// The bytes are not a pattern: see [`SubjectError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, SubjectError> {
         let mut literal = true;
         check(bytes, |token, text, last| {
@@ -164,24 +166,25 @@ impl Pattern {
         Ok(Self { bytes: bytes.into(), literal })
     }
 
-    /// Its bytes.
+    /// The bytes of the pattern.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Its tokens, in order.
+    /// Tokens of the pattern, in order.
     pub fn tokens(&self) -> impl Iterator<Item = &[u8]> {
         tokens(&self.bytes)
     }
 
-    /// Whether it has no wildcard, and so matches one subject only.
+    /// Returns true if the pattern has no wildcard, and so matches exactly one subject.
     #[must_use]
     pub fn is_literal(&self) -> bool {
         self.literal
     }
 
-    /// Whether messages to `subject` are asked for. Goes through both: for one pattern; the broker has an index.
+    /// Returns true if the pattern matches `subject`. Compares token by token, so it suits a single pattern;
+    /// for many the broker has an index.
     #[must_use]
     pub fn matches(&self, subject: &Subject) -> bool {
         let mut wanted = self.tokens();

@@ -1,9 +1,9 @@
-//! Subjects, a shard at a time: who subscribed to exactly that, and which patterns are known to match it.
+//! A shard of the subjects: their own subscriptions, and the patterns that match them.
 //!
-//! A shard's mutex is also what makes all subscribers see racing publishes to a subject in one order: see
-//! [`publish`](crate::publish). A subject is kept while it has a subscription of its own; others are remembered, up
-//! to a bound, from the second time that they are published to (so reply subjects, used once, push nothing out), and
-//! the oldest is forgotten first.
+//! A shard's mutex also ensures that all subscribers see concurrent publishes to a subject in one order: see
+//! [`publish`](crate::publish). A subject stays in memory while it has subscriptions of its own. Other
+//! subjects are cached, up to a limit, from their second publish on, and the oldest is evicted first. (Reply
+//! subjects are used once, so they evict nothing.)
 
 use std::{collections::VecDeque, hash::BuildHasher, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
     wild::{First, Generation, Wild},
 };
 
-/// Slots of the table that says which unknown subjects were there before.
+/// Slots of the table of recently seen unknown subjects.
 const SEEN: usize = 256;
 
 #[derive(Debug)]
@@ -24,12 +24,12 @@ struct Topic {
     hash: u64,
     name: Arc<[u8]>,
     own: Interest,
-    /// With `own` in it; nothing if no pattern matches.
+    /// Merge of `own` and all matching patterns; `None` if no pattern matches.
     merged: Option<Box<Interest>>,
-    /// When `merged` was true.
+    /// Generation for which `merged` is valid.
     since: Generation,
     first: First,
-    /// Stands in the line of those to be forgotten.
+    /// True while the subject is in the eviction queue.
     in_line: bool,
 }
 
@@ -39,7 +39,7 @@ impl Topic {
         Self { hash, name, own, merged: None, since, first, in_line: false }
     }
 
-    /// All that match, as of now.
+    /// Returns all matching subscriptions as of now.
     fn interest(&mut self, wild: &Wild) -> &Interest {
         if self.since != wild.generation(self.first) {
             let (since, merged) = wild.resolve(&self.name, self.first, &self.own);
@@ -62,7 +62,7 @@ pub(crate) struct Counters {
     pub(crate) resolved: u64,
 }
 
-/// Numbers that look random: which members of a group are compared.
+/// A pseudo-random generator for the choice of group members.
 #[derive(Debug)]
 pub(crate) struct Dice(u64);
 
@@ -71,7 +71,8 @@ impl Dice {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// Below `count`, which is not zero. (xorshift64; high bits of a product instead of a division.)
+    /// Returns a number below `count`, which must not be zero. (xorshift64; the high bits of a product
+    /// replace a division.)
     pub(crate) fn below(&mut self, count: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -83,7 +84,7 @@ impl Dice {
 #[derive(Debug)]
 pub(crate) struct Shard {
     topics: HashTable<Topic>,
-    /// Hashes of the subjects that are remembered only, oldest first.
+    /// Hashes of cached subjects, oldest first.
     line: VecDeque<u64>,
     max_remembered: usize,
     seen: Box<[u32; SEEN]>,
@@ -103,7 +104,7 @@ impl Shard {
         }
     }
 
-    /// Subjects in memory, and how many of them are remembered only.
+    /// Number of subjects in memory, and how many of them are cached.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.topics.len(), self.line.len())
     }
@@ -138,7 +139,7 @@ impl Shard {
         }
     }
 
-    /// Calls `then` with all that match the subject.
+    /// Calls `then` with all subscriptions that match the subject.
     pub(crate) fn with_interest<R>(
         &mut self,
         subject: &Subject,
@@ -158,7 +159,7 @@ impl Shard {
         result
     }
 
-    /// Whether an unknown subject was published to lately. Now it was.
+    /// Returns true if an unknown subject was published to recently, and marks it as seen.
     fn was_seen(&mut self, hash: u64) -> bool {
         let mark = (hash >> 32) as u32 | 1;
         let slot = &mut self.seen[(hash >> 8) as usize % SEEN];
@@ -184,7 +185,7 @@ impl Shard {
     }
 }
 
-/// The hash of a subject, under the broker's seed.
+/// Hash of a subject, with the broker's seed.
 pub(crate) fn hash(hasher: &FixedState, subject: &[u8]) -> u64 {
     hasher.hash_one(subject)
 }

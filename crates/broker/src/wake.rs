@@ -1,4 +1,4 @@
-//! Whom to notify when all locks are released.
+//! Notifications to send after all locks are released.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{link::Shared, notify::Notify};
 
-/// Collected under locks, called without. Dropped unfired it would lose wake-ups: it fires when dropped.
+/// Collects notifications under locks and sends them when it is dropped, so that none is lost.
 #[derive(Default)]
 pub(crate) struct Wakes {
     links: SmallVec<[Arc<Shared>; 8]>,

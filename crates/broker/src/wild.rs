@@ -1,17 +1,17 @@
-//! Subscriptions whose patterns have wildcards: a trie by token.
+//! Subscriptions whose patterns have wildcards: a trie of tokens.
 //!
 //! ```text
 //!   root ─ orders ─┬─ eu ── tail{a}          orders.eu.>      {a}
 //!                  └─ *  ── created{b}       orders.*.created {b}
 //! ```
-//! All edges to a named token are in one hash table, keyed by parent and token, so a node costs the same whatever
-//! the number of its children. A subscription comes and goes in time proportional to its tokens.
+//! All edges to named tokens are in one hash table, keyed by parent and token. So a node costs the same for
+//! any number of children. Adding and removing a subscription takes time proportional to its tokens.
 //!
-//! Generations tell remembered matches apart from those that a change may have made untrue. A change to a pattern
-//! counts up the generation of its first token's hash, or, if that is a wildcard, the one of all; a remembered match
-//! is true as long as the sum of the two that apply to its subject is the same (both only rise). The count is
-//! raised under the trie's write lock and the sum is read under its read lock when matches are taken, so a match is
-//! never remembered under a newer generation than what it saw.
+//! Generations invalidate cached matches. A change to a pattern increments the generation of its first
+//! token's hash; if that token is a wildcard, it increments the global generation. A cached match is valid
+//! while the sum of the two generations of its subject is unchanged (both only increase). A change increments
+//! its counter under the trie's write lock. A lookup reads the sum and the matches under the same read lock.
+//! So a match is never cached with a newer generation than the trie it came from.
 
 use std::{
     hash::BuildHasher,
@@ -40,10 +40,10 @@ const NONE: u32 = u32::MAX;
 struct Node {
     parent: u32,
     star: u32,
-    /// Nodes that have this as their parent.
+    /// Number of nodes whose parent is this node.
     children: u32,
     token: Box<[u8]>,
-    /// Of patterns that end here, and of those that end in a `>` after here.
+    /// Interest of patterns that end here, and of those that end in a `>` after this node.
     here: Option<Box<Interest>>,
     tail: Option<Box<Interest>>,
 }
@@ -56,7 +56,7 @@ struct Trie {
     hasher: FixedState,
 }
 
-/// The trie behind its lock, and the generations.
+/// The trie with its lock, and the generations.
 #[derive(Debug)]
 pub(crate) struct Wild {
     trie: RwLock<Trie>,
@@ -65,16 +65,16 @@ pub(crate) struct Wild {
     hasher: FixedState,
 }
 
-/// Which generations apply to a subject.
+/// Index of the generation counter of a subject's first token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct First(u16);
 
-/// A sum of generations.
+/// A sum of two generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u64);
 
 impl Generation {
-    /// Equal to no generation there is.
+    /// Differs from every real generation.
     pub(crate) const UNKNOWN: Self = Self(u64::MAX);
 }
 
@@ -94,7 +94,7 @@ impl Wild {
         First((self.hasher.hash_one(token) % GENERATIONS as u64) as u16)
     }
 
-    /// Acquire: whoever sees a count sees the trie that it counts.
+    /// Uses acquire ordering, so that a reader that sees a count also sees the trie it belongs to.
     pub(crate) fn generation(&self, first: First) -> Generation {
         let by_first = self.by_first[usize::from(first.0)].load(Ordering::Acquire);
         Generation(self.all.load(Ordering::Acquire).wrapping_add(by_first))
@@ -121,7 +121,8 @@ impl Wild {
         self.changed(pattern);
     }
 
-    /// What `own` and the patterns that match the subject come to, and since when; nothing if no pattern does.
+    /// Merges `own` with all patterns that match the subject; `None` if no pattern does. Also returns the
+    /// generation of the result.
     pub(crate) fn resolve(&self, subject: &[u8], first: First, own: &Interest) -> (Generation, Option<Interest>) {
         let trie = locked(self.trie.read());
         let generation = self.generation(first);
@@ -175,7 +176,7 @@ impl Trie {
         }
     }
 
-    /// The node of a pattern, without a `>` at its end, and whether there was one.
+    /// Finds the node of a pattern, excluding a `>` at its end. The second result is true if there was one.
     fn find(&self, pattern: &Pattern) -> Option<(u32, bool)> {
         let mut at = ROOT;
         for token in pattern.tokens() {
@@ -216,7 +217,7 @@ impl Trie {
             }
             None => {
                 self.nodes.push(node);
-                u32::try_from(self.nodes.len() - 1).expect("subscriptions and tokens are bounded")
+                u32::try_from(self.nodes.len() - 1).expect("limits on subscriptions bound the nodes")
             }
         };
         self.nodes[parent as usize].children += 1;
@@ -254,7 +255,7 @@ impl Trie {
         }
     }
 
-    /// Takes away a node that has nothing.
+    /// Removes a node that has neither interest nor children.
     fn cut(&mut self, number: u32) {
         let parent = self.nodes[number as usize].parent;
         let token = std::mem::take(&mut self.nodes[number as usize].token);
@@ -264,7 +265,7 @@ impl Trie {
         } else {
             let hash = self.hasher.hash_one((parent, &*token));
             let edge = self.edges.find_entry(hash, |child| *child == number);
-            edge.expect("every named node has its edge").remove();
+            edge.expect("every named node has an edge").remove();
         }
         self.free.push(number);
     }

@@ -1,4 +1,4 @@
-//! Memory as the allocator sees it: a cache at its bound, subscriptions, queues at theirs.
+//! Allocated bytes of a full cache, of subscriptions, and of full queues.
 
 mod common;
 
@@ -14,17 +14,17 @@ struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: passes everything on to the system's allocator and counts.
+// SAFETY: forwards every call to the system's allocator, and counts.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's layout, as it came.
+        // SAFETY: forwards the caller's layout unchanged.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: was allocated by the system's allocator with this layout.
+        // SAFETY: the pointer was allocated by the system's allocator with this layout.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -36,7 +36,7 @@ fn allocated() -> usize {
     ALLOCATED.load(Ordering::Relaxed)
 }
 
-/// One test, so that nobody else allocates meanwhile.
+/// A single test, so that no other test allocates at the same time.
 #[test]
 fn memory_is_what_the_bounds_say() {
     for (max_value, ttl) in [(1, false), (1, true), (600, true), (20_000, false)] {

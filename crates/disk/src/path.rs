@@ -1,11 +1,11 @@
-//! Which paths a disk accepts. Both implementations ask here, so they cannot differ.
+//! Validation of paths. Both implementations use it, so they accept the same paths.
 //!
-//! Invariant: what passes names something below the root, and in one way only (no `.`, `..`, empty
-//! component, leading or trailing slash, or NUL), so a simulated disk may compare paths as strings.
+//! Invariant: an accepted path names something below the root, and in exactly one way (no `.`, `..`, empty
+//! component, leading or trailing slash, or NUL). So a simulated disk can compare paths as strings.
 
 use std::io;
 
-/// Checks the path of a file. The root itself is no file.
+/// Checks the path of a file. The root itself is not a file.
 pub(crate) fn check_file(path: &str) -> io::Result<()> {
     if path.is_empty() {
         return Err(refused(path, "it is empty"));
@@ -34,7 +34,7 @@ pub(crate) fn check_dir(path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The directory that holds `path`; `""` for what lies in the root.
+/// The parent directory of `path`; `""` for the root.
 pub(crate) fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(dir, _)| dir)
 }
@@ -42,7 +42,7 @@ pub(crate) fn parent(path: &str) -> &str {
 fn refused(path: &str, why: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        format!("path {path:?} refused: {why}; give one relative to the disk's root"),
+        format!("path {path:?} was rejected: {why}; use a path relative to the disk's root"),
     )
 }
 

@@ -1,7 +1,7 @@
-//! What an append costs, next to a raw probe of the same disk in the same run.
+//! Cost of appends, compared with a raw probe of the same disk in the same run.
 //!
-//! `cargo bench -p thalweg-log` measures; without `--bench` (as in `cargo test --benches`) it runs small, so that it
-//! does not rot. Set `THALWEG_BENCH_DIR` to measure another file system than the temporary one.
+//! `cargo bench -p thalweg-log` measures. Without `--bench` (as in `cargo test --benches`) it runs with small
+//! parameters, as a test. Set `THALWEG_BENCH_DIR` to measure a file system other than the temporary one.
 #![allow(clippy::print_stdout)]
 
 use std::{
@@ -14,7 +14,7 @@ use thalweg_disk::{Disk, File, RealDisk};
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RecordKind};
 use thalweg_types::{Durability, Index, Lsn, SpaceId, SpaceTime, SystemClock, Term};
 
-/// Probe and log take turns this often, so that both meet the same mood of the disk.
+/// Number of rounds. Probe and log take turns, so that changes of the disk's speed affect both.
 const ROUNDS: usize = 5;
 
 struct Scale {
@@ -73,7 +73,7 @@ fn open(disk: &Arc<dyn Disk>, name: &str) -> Log {
     let options = LogOptions { reserve_bytes: 0, ..LogOptions::default() };
     let clock = Arc::new(SystemClock::default());
     let log = Log::open(Arc::clone(disk), name, options, clock, 1).expect("the log opens").0;
-    // The spares are prepared in the background: not part of what is measured.
+    // Waits for the spares, whose preparation in the background is not part of the measurement.
     while log.stats().spare_segments < 2 {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -83,7 +83,7 @@ fn open(disk: &Arc<dyn Disk>, name: &str) -> Log {
 fn remove(disk: &Arc<dyn Disk>, log: Log, name: &str) {
     drop(log);
     for file in disk.list(name).expect("the directory lists") {
-        disk.remove(&format!("{name}/{file}")).expect("the file goes");
+        disk.remove(&format!("{name}/{file}")).expect("the file is removed");
     }
 }
 
@@ -100,7 +100,7 @@ fn append(log: &Log, payload: &[u8], level: Durability) {
     log.append(&[draft], level, Purpose::Data).expect("the append succeeds");
 }
 
-/// Appends one after the other at `disk`, against pwrite + fdatasync of the same bytes into a zero-filled file.
+/// Sequential appends at `disk`, compared with pwrite + fdatasync of the same bytes into a zero-filled file.
 fn one_writer(disk: &Arc<dyn Disk>, name: &str, bytes: usize, count: usize) {
     let log = open(disk, "durable");
     let probe = Probe::new(disk);
@@ -129,7 +129,7 @@ fn one_writer(disk: &Arc<dyn Disk>, name: &str, bytes: usize, count: usize) {
     );
     remove(disk, log, "durable");
     drop(probe);
-    disk.remove("probe").expect("the probe goes");
+    disk.remove("probe").expect("the probe is removed");
 }
 
 struct Probe {
@@ -195,7 +195,7 @@ fn grouped(disk: &Arc<dyn Disk>, writers: usize, each: usize) {
     remove(disk, log, "grouped");
 }
 
-/// One thread, 100 B a batch, no sync waited for.
+/// One thread, 100 bytes a batch, without waiting for syncs.
 fn buffered(disk: &Arc<dyn Disk>, level: Durability, count: usize) {
     let log = open(disk, "buffered");
     let payload = vec![7; 100];
@@ -212,7 +212,7 @@ fn buffered(disk: &Arc<dyn Disk>, level: Durability, count: usize) {
     remove(disk, log, "buffered");
 }
 
-/// Batches of growing size at `os`: shows where the mapping stops paying.
+/// Batches of increasing size at `os`; shows at which size the mapping stops paying off.
 fn sizes(disk: &Arc<dyn Disk>, count: usize) {
     for kib in [1, 4, 8, 16, 24, 31, 33, 48, 64, 128, 1024] {
         let log = open(disk, "sizes");
@@ -232,7 +232,7 @@ fn sizes(disk: &Arc<dyn Disk>, count: usize) {
     }
 }
 
-/// Opens a new log: its first segment is made before the call returns.
+/// Opens a new log, which creates its first segment before the call returns.
 fn fresh(disk: &Arc<dyn Disk>) {
     let began = Instant::now();
     let clock = Arc::new(SystemClock::default());
@@ -273,13 +273,13 @@ fn replay(disk: &Arc<dyn Disk>, mib: usize) {
     remove(disk, log, "replay");
 }
 
-/// Nanoseconds that this thread has run; 0 where the system does not tell.
+/// CPU time of this thread in nanoseconds; 0 where the system does not report it.
 fn thread_cpu() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
 }
 
-/// What all threads of this process have run, in steps of 10 ms; 0 where the system does not tell.
+/// CPU time of all threads of this process, in steps of 10 ms; 0 where the system does not report it.
 fn process_cpu() -> Duration {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after_name = text.rsplit(')').next().unwrap_or_default();
@@ -307,7 +307,7 @@ fn median(times: &[Duration]) -> Duration {
     percentile(&times, 0.5)
 }
 
-/// Of sorted or unsorted times.
+/// Quantile `share` of times in any order.
 fn percentile(times: &[Duration], share: f64) -> Duration {
     let mut times = times.to_vec();
     times.sort();

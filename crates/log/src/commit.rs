@@ -1,11 +1,12 @@
-//! Group commit: who syncs, who waits, and how the role is handed on.
+//! Group commit: which caller syncs, which callers wait, and how the sync role is handed over.
 //!
-//! Owns: the durable watermark and everything that waits for it. Does not own: what is written.
+//! Owns: the durable watermark and the callers that wait for it. Does not own: the written data.
 //!
-//! A caller that needs a sync and finds the role free takes it. While its sync runs, whoever comes has already
-//! written its batch and waits for the *next* sync; the first of them is its leader. When a sync ends, the next
-//! leader is woken first, so that the disk is busy again while the others are told. So a durable append waits
-//! for the sync in flight and its own, never for a third. Nobody runs when nothing waits.
+//! A caller that needs a sync takes the role if it is free. Callers that arrive while a sync runs have
+//! already written their batches, and wait for the *next* sync; the first of them becomes its leader. When a
+//! sync ends, the next leader is woken first, so that the disk is busy again while the other callers are
+//! notified. So a durable append waits for the sync in progress and its own, never for a third. No sync runs
+//! without a waiting caller.
 //!
 //! ```text
 //! Free ── first caller ──> Running(e) ── ends, a leader waits ──> HandedOver(e+1) ── it wakes ──> Running(e+1)
@@ -29,31 +30,31 @@ use thalweg_types::Lsn;
 
 use crate::{errors::AppendError, log::Shared, segment::Segment, writer::Core};
 
-/// Every so many syncs the free room of the disk is looked at.
+/// Number of syncs between two checks of the disk's free space.
 const SYNCS_PER_LOOK: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 enum Phase {
     #[default]
     Free,
-    /// The sync numbered here has a leader, which has not looked yet how far it will reach.
+    /// The sync with this number has a leader, which has not decided yet how far it will reach.
     HandedOver(u64),
-    /// The sync numbered here runs and makes everything below the LSN durable.
+    /// The sync with this number is in progress; it makes all records below the LSN durable.
     Running(u64, Lsn),
 }
 
-/// Who syncs, under the core's lock. Syncs are numbered.
+/// State of the sync role, under the core's lock. Syncs are numbered.
 #[derive(Debug, Default)]
 pub(crate) struct SyncRole {
     phase: Phase,
     last: u64,
-    /// Somebody waits to lead the next sync.
+    /// True if a caller waits to lead the next sync.
     has_successor: bool,
-    /// Callers that wait for the sync of even and of odd number.
+    /// Number of callers that wait for the sync with an even and with an odd number.
     followers: [u32; 2],
 }
 
-/// Where callers sleep until the sync they wait for is done (or may begin).
+/// A gate at which callers sleep until a numbered sync has ended, or until they may lead it.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     reached: Mutex<u64>,
@@ -76,12 +77,12 @@ impl Gate {
     }
 }
 
-/// All places to sleep.
+/// All gates, and the registered wakers.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     leader: Gate,
     followers: [Gate; 2],
-    /// Callers asleep in any of them.
+    /// Number of callers asleep at any gate.
     pub waiting: AtomicUsize,
     wakers: Mutex<Wakers>,
 }
@@ -89,7 +90,8 @@ pub(crate) struct Gates {
 #[derive(Debug, Default)]
 struct Wakers {
     last_id: u64,
-    /// By LSN, so that a sync wakes a prefix. One per pending future or blocked `wait_durable`: bounded by them.
+    /// Wakers by LSN, so that a sync wakes a prefix. Bounded: one for each pending future or blocked
+    /// `wait_durable`.
     waiting: BTreeMap<(Lsn, u64), Waker>,
 }
 
@@ -98,7 +100,7 @@ fn parity(number: u64) -> usize {
 }
 
 impl Shared {
-    /// Returns once everything below `lsn` is durable; syncs itself if nobody else is about to.
+    /// Returns when all records below `lsn` are durable. Leads a sync unless another caller is about to.
     pub fn commit(&self, core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
             return Ok(());
@@ -106,8 +108,8 @@ impl Shared {
         self.sync_files(core, lsn)
     }
 
-    /// As [`commit`](Self::commit), but takes part in a sync even if `lsn` is durable already: markers and footers
-    /// have no LSN.
+    /// Commits like [`commit`](Self::commit), but takes part in a sync even if `lsn` is already durable.
+    /// Needed for markers and footers, which have no LSN.
     pub fn sync_files(&self, mut core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         self.check_not_failed()?;
         let number = match core.role.phase {
@@ -134,7 +136,7 @@ impl Shared {
         if self.durable() >= lsn { Ok(()) } else { self.check_not_failed() }
     }
 
-    /// Does one sync with the role in hand, and hands it on.
+    /// Runs one sync as its leader, then hands over the role.
     fn lead<'a>(&'a self, mut core: MutexGuard<'a, Core>, lsn: Lsn) -> Result<(), AppendError> {
         let number = core.role.last + 1;
         if !self.options.commit_delay.is_zero() {
@@ -201,8 +203,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Attests what is durable if nothing else is under way. `None`: the write failed, and the log with it. A failed
-    /// write is final; what was asked for is durable all the same.
+    /// Writes an idle batch that attests the durable records, unless a sync is in progress. Returns `None` if
+    /// the write failed, which also fails the log. A failed write is final, but the records that the caller
+    /// needed are durable all the same.
     pub fn mark_idle<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<MutexGuard<'a, Core>> {
         if core.role.phase == Phase::Free && self.durable() == core.next {
             core.mark_idle();
@@ -221,10 +224,10 @@ impl Shared {
         handed_over
     }
 
-    /// The log takes nothing more; everyone who waits is told.
+    /// Fails the log: it accepts no further writes, and all waiting callers are notified.
     #[cold]
     pub fn fail(&self, core: MutexGuard<'_, Core>, reason: String) -> AppendError {
-        // The first reason stays.
+        // The first reason is kept.
         let reason = self.failure.get_or_init(|| reason).clone();
         self.failed.store(true, Ordering::Release);
         drop(core);
@@ -236,7 +239,7 @@ impl Shared {
         AppendError::Failed { reason }
     }
 
-    /// Wakes futures that wait for what is below `reach`.
+    /// Wakes futures that wait for an LSN up to `reach`.
     pub fn wake_durable(&self, reach: Lsn) {
         let mut wakers = self.gates.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         if wakers.waiting.is_empty() {
@@ -248,7 +251,7 @@ impl Shared {
         due.into_values().for_each(Waker::wake);
     }
 
-    /// Blocks until somebody's sync has made everything below `lsn` durable.
+    /// Blocks until a sync by another caller has made all records below `lsn` durable.
     pub fn wait_durable(self: &Arc<Self>, lsn: Lsn) -> Result<(), AppendError> {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);
@@ -274,12 +277,12 @@ impl Wake for Unpark {
     }
 }
 
-/// Resolves when everything below an LSN is durable, or the log has failed.
+/// A future that resolves when all records below an LSN are durable, or the log has failed.
 #[derive(Debug)]
 pub(crate) struct DurableWait {
     shared: Arc<Shared>,
     lsn: Lsn,
-    /// Set while a waker is registered.
+    /// `Some` while a waker is registered.
     id: Option<u64>,
 }
 
@@ -313,7 +316,7 @@ impl Future for DurableWait {
             return Poll::Ready(outcome);
         }
         self.register(context.waker());
-        // The watermark may have moved before the waker was in its place.
+        // The watermark may have moved before the waker was registered.
         self.outcome().map_or(Poll::Pending, Poll::Ready)
     }
 }

@@ -1,12 +1,13 @@
-//! CRC32C, the one checksum of the log.
+//! CRC32C, the only checksum of the log.
 //!
-//! Owns: how parts and seeds are fed to it. Does not own: what is covered (see `format`).
+//! Owns: how parts and seeds enter the checksum. Does not own: which bytes are covered (see `format`).
 
 use std::io::IoSlice;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Parts up to this many bytes are copied together and summed in one go: a streaming digest costs more to set up.
+/// Maximum total bytes of parts that are copied together and summed in one call, because a streaming digest
+/// costs more to set up.
 const GATHER_BYTES: usize = 256;
 
 /// CRC32C of `bytes`.

@@ -1,8 +1,8 @@
-//! Reading batches out of a segment file: a bounded window over the file, checks, and the search for headers.
+//! Reads batches from a segment file: a bounded window over the file, verification, and the search for
+//! headers.
 //!
-//! Owns: how a batch is verified. Used by readers, by recovery and by the offline tools alike, so all of them
-//! agree on what is good.
-//! Does not own: what to do about a bad one.
+//! Owns: the verification of a batch. Readers, recovery and the offline tools all use it, so they agree on
+//! which batches are valid. Does not own: the reaction to an invalid one.
 
 use std::{io, sync::Arc};
 
@@ -18,14 +18,14 @@ use crate::{
     segment::SegmentKey,
 };
 
-/// How much is read at once; a batch that is larger is read whole.
+/// Bytes of one read; a larger batch is read in one piece.
 pub(crate) const CHUNK_BYTES: usize = 1024 * 1024;
 
 /// A part of a file in memory.
 #[derive(Debug)]
 pub(crate) struct Window {
     file: Arc<dyn File>,
-    /// Nothing at or past this is read.
+    /// Exclusive end of the readable part of the file.
     end: u32,
     chunk: usize,
     start: u32,
@@ -41,12 +41,13 @@ impl Window {
         self.end
     }
 
-    /// More of the file may be read; what is in memory stays good, since bytes below an end never change.
+    /// Extends the readable part of the file. The bytes in memory stay valid, because bytes below an end
+    /// never change.
     pub fn raise_end(&mut self, end: u32) {
         self.end = self.end.max(end);
     }
 
-    /// Makes `at..at + len` be in memory, if it lies before the end.
+    /// Loads `at..at + len` into memory, if the range is before the end.
     fn load(&mut self, at: u32, len: usize) -> io::Result<()> {
         let have = self.start..self.start + self.bytes.len() as u32;
         if have.start <= at && u64::from(at) + len as u64 <= u64::from(have.end) {
@@ -67,7 +68,8 @@ impl Window {
         Ok(())
     }
 
-    /// The window's memory, if nobody shares it any more: who follows the end of a log loads a little, often.
+    /// Returns the window's memory if it is not shared any more. Readers that follow the end of a log load a
+    /// little at a time, often, and reuse it.
     fn take_buffer(&mut self) -> BytesMut {
         std::mem::take(&mut self.bytes).try_into_mut().unwrap_or_default()
     }
@@ -87,7 +89,7 @@ impl Window {
         Ok(&self.bytes[from..from + len])
     }
 
-    /// As [`view`](Self::view), sharing the window's memory.
+    /// Returns the bytes of [`view`](Self::view), sharing the window's memory.
     pub fn share(&mut self, at: u32, len: usize) -> io::Result<Bytes> {
         let len = self.view(at, len)?.len();
         if len == 0 {
@@ -98,38 +100,38 @@ impl Window {
     }
 }
 
-/// What the batch before says about the next one.
+/// First LSN and chain that the next batch must have after the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub first: Lsn,
     pub chain: u32,
 }
 
-/// A bad place in a segment.
+/// Position and kind of damage in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadAt {
     pub offset: u32,
     pub damage: Damage,
 }
 
-/// A batch that is good.
+/// Header and summary of a verified batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checked {
     pub header: BatchHeader,
-    /// Time of the first record and highest time, if there are records.
+    /// Space time of the first record and highest space time; `None` without records.
     pub times: Option<(SpaceTime, SpaceTime)>,
-    /// Whether some of the records take entries back.
+    /// True if the batch has records of kind `Truncate`.
     pub truncates: bool,
 }
 
 impl Checked {
-    /// What the next batch must continue from.
+    /// Values that the next batch must have.
     pub fn expects(&self) -> Expected {
         Expected { first: self.header.next(), chain: self.header.body_crc }
     }
 }
 
-/// Reads the header at `at`, without looking at the body.
+/// Reads the header at `at`, without reading the body.
 pub(crate) fn read_header(window: &mut Window, key: SegmentKey, at: u32) -> io::Result<Result<BatchHeader, Damage>> {
     let limit = key.limit.min(window.end());
     let view = window.view(at, BATCH_HEADER_BYTES)?;
@@ -169,13 +171,13 @@ pub(crate) fn read_batch(
         .map(|Body { times, truncates }| Checked { header, times, truncates }))
 }
 
-/// What the records of a good batch say together.
+/// Summary of the records of a verified batch.
 struct Body {
     times: Option<(SpaceTime, SpaceTime)>,
     truncates: bool,
 }
 
-/// Verifies the records in `body`, which ends with the padding; the error says where in it.
+/// Verifies the records in `body`, which ends with the padding. The error contains its position in the body.
 fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<Body, (usize, Damage)> {
     let len = header.body_len as usize;
     if body.len() < len {
@@ -206,7 +208,7 @@ fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<B
     Ok(Body { times, truncates })
 }
 
-/// The records of a batch that [`read_batch`] has verified, one after the other.
+/// Iterates over the records of a batch that [`read_batch`] has verified.
 #[derive(Debug)]
 pub(crate) struct BatchRecords {
     body: Bytes,
@@ -251,8 +253,8 @@ impl Iterator for BatchRecords {
     }
 }
 
-/// The first valid header at or after `from`. A header is valid only with the segment's id and its own position
-/// under its checksum, so bytes of a payload are never taken for one.
+/// Returns the first valid header at or after `from`. The header's checksum covers the segment's id and the
+/// header's position, so payload bytes are never mistaken for a header.
 pub(crate) fn find_header(window: &mut Window, key: SegmentKey, from: u32) -> io::Result<Option<(u32, BatchHeader)>> {
     let tag = key.id.tag().to_le_bytes();
     let end = window.end().min(key.limit);

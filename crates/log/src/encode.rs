@@ -1,7 +1,8 @@
-//! Turns drafts into the bytes of a batch, outside of the writer's lock as far as possible.
+//! Encodes drafts into the bytes of a batch, outside the writer's lock where possible.
 //!
-//! Owns: record headers and checksums, and whether payload bytes are copied or passed on in place.
-//! Does not own: what only the writer knows when its turn comes (position, LSN, chain): the batch header.
+//! Owns: record headers and checksums, and the choice between copying payload bytes and passing them by
+//! reference. Does not own: the batch header, because its position, LSN and chain are known only under the
+//! writer's lock.
 
 use std::io::IoSlice;
 
@@ -14,30 +15,31 @@ use crate::{
     record::{Draft, RecordKind},
 };
 
-/// Batches up to this size may go through the mapped segment. About where a system call becomes cheaper than
-/// the page faults of the mapping.
+/// Maximum bytes of a batch that may be written through the mapped segment. At about this size a system call
+/// becomes cheaper than the page faults of the mapping.
 pub(crate) const MAPPED_MAX_BYTES: u64 = 32 * 1024;
 
-/// Larger batches are written with one vectored write, straight from the caller's memory, unless their records
-/// are shorter than this on average: then a copy costs less than the kernel's work for each piece.
+/// Minimum average record size for a gathered write. Larger batches are written with one vectored write,
+/// directly from the caller's memory. If their records are shorter on average, a copy costs less than the
+/// kernel's work for each slice.
 const GATHERED_MIN_RECORD_BYTES: u64 = 4 * 1024;
 
-/// Batches of many short records above this size are written piece by piece, the header last: the kernel then
-/// copies each piece out of the processor's cache, where it was put together a moment before.
+/// Minimum bytes of a streamed batch. Larger batches of many short records are written piece by piece, the header
+/// last. The kernel then copies each piece from the processor's cache, where it was assembled a moment before.
 const STREAMED_MIN_BYTES: u64 = 256 * 1024;
-/// Size of a piece, give or take a record.
+/// Approximate bytes of a piece; the last record can exceed it.
 const PIECE_BYTES: usize = 96 * 1024;
 
 const PADDING: [u8; 8] = [0; 8];
 
-/// Sizes of a batch to be.
+/// Sizes and times of a batch before it is encoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measure {
     pub body_len: u64,
     pub payload_len: u64,
-    /// Earliest-given and highest time of a record.
+    /// Time of the first record and highest time.
     pub times: (SpaceTime, SpaceTime),
-    /// Whether some of them take entries back.
+    /// True if some records are of kind `Truncate`.
     pub truncates: bool,
 }
 
@@ -60,19 +62,20 @@ impl Measure {
     }
 }
 
-/// Reusable memory of a thread that appends.
+/// Reusable memory of an appending thread.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// Room for the batch header, then records and padding (small batches), or record headers only.
+    /// Space for the batch header, followed by records and padding (small batches), or by the record headers
+    /// only.
     bytes: Vec<u8>,
-    /// Four bytes of room for the chain, then the records' checksums.
+    /// Four bytes of space for the chain, followed by the records' checksums.
     sums: Vec<u8>,
 }
 
-/// Memory that a thread keeps between appends, at most.
+/// Maximum bytes that a thread keeps between appends.
 const SCRATCH_KEEP_BYTES: usize = 2 * 1024 * 1024;
 
-/// A batch whose header is still missing.
+/// A batch without its header.
 #[derive(Debug)]
 pub(crate) struct Encoded<'a> {
     pub count: u32,
@@ -85,25 +88,26 @@ pub(crate) struct Encoded<'a> {
 
 #[derive(Debug)]
 pub(crate) enum Body<'a> {
-    /// Everything in one piece, with room for the batch header first.
+    /// The whole batch in one slice, which begins with space for the batch header.
     Flat(&'a mut [u8]),
-    /// Pieces, to follow the batch header.
+    /// Slices that follow the batch header.
     Parts(Vec<IoSlice<'a>>),
-    /// Records, to be put together and written by and by; their checksums are known only then.
+    /// Records to encode and write piece by piece. Their checksums are known only afterwards.
     Streamed(Stream<'a>),
 }
 
-/// The body of a large batch in the making.
+/// State of a streamed body.
 #[derive(Debug)]
 pub(crate) struct Stream<'a> {
     drafts: std::slice::Iter<'a, Draft<'a>>,
-    /// Bytes of the body that are still to come, padding included.
+    /// Bytes of the body that are not encoded yet, including padding.
     left: usize,
     piece: &'a mut Vec<u8>,
 }
 
 impl Stream<'_> {
-    /// Puts the next piece together and its records' checksums behind `done` in `sums`; empty at the end.
+    /// Encodes the next piece, and stores its records' checksums at `done` in `sums`. Returns an empty slice
+    /// at the end.
     pub fn next_piece(&mut self, sums: &mut [u8], done: &mut usize) -> &[u8] {
         self.piece.clear();
         while self.piece.len() < PIECE_BYTES
@@ -121,7 +125,7 @@ impl Stream<'_> {
     }
 }
 
-/// Appends a record; its checksum.
+/// Appends a record and returns its checksum.
 #[inline]
 fn push_record(bytes: &mut Vec<u8>, draft: &Draft<'_>) -> [u8; 4] {
     let at = bytes.len();
@@ -199,7 +203,7 @@ impl Scratch {
     }
 }
 
-/// The pieces of a large batch in their order.
+/// Slices of a large batch, in order.
 fn gather<'a>(headers: &'a [u8], drafts: &'a [Draft<'a>], body_len: u32) -> Vec<IoSlice<'a>> {
     let pieces: usize = drafts.iter().map(|draft| draft.payload.len() + 1).sum();
     let mut parts = Vec::with_capacity(pieces + 1);

@@ -1,4 +1,4 @@
-//! What can go wrong, one enum per operation, and what the caller should do about it.
+//! Errors of the log, one enum for each operation. Each error implies what the caller should do.
 
 use std::{io, time::Duration};
 
@@ -6,19 +6,19 @@ use thalweg_types::{Action, Classified, Generation, Lsn};
 
 use crate::format::Damage;
 
-/// Bytes of the log that were attested as durable and are not what they were.
+/// Damage in bytes of the log that were attested as durable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file} is corrupt at byte {offset}: {what}: expected {expected:#x}, found {got:#x}")]
 pub struct Corruption {
     /// The segment file, relative to the disk's root.
     pub file: String,
-    /// Byte offset of the batch, record or header that is bad.
+    /// Byte offset of the damaged batch, record or header.
     pub offset: u64,
-    /// What was checked.
+    /// The check that failed.
     pub what: &'static str,
-    /// The value that was expected.
+    /// Value that the check expected.
     pub expected: u64,
-    /// The value that was there.
+    /// Value found in the file.
     pub got: u64,
 }
 
@@ -34,17 +34,17 @@ impl Corruption {
     }
 }
 
-/// A failed operation on the disk.
+/// Error returned when a disk operation fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {operation} {file}: {message}")]
 pub struct DiskFault {
-    /// What was tried.
+    /// Operation that failed.
     pub operation: &'static str,
-    /// On which file or directory.
+    /// File or directory of the operation.
     pub file: String,
-    /// The kind of error.
+    /// Kind of the I/O error.
     pub kind: io::ErrorKind,
-    /// The system's words.
+    /// Message of the operating system.
     pub message: String,
 }
 
@@ -53,14 +53,14 @@ impl DiskFault {
         Self { operation, file: file.to_owned(), kind: error.kind(), message: error.to_string() }
     }
 
-    /// Whether the disk had no room.
+    /// Returns true if the disk had no space.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(self.kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
 }
 
-/// Adds what was tried and where to an I/O error.
+/// Adds the operation and the file to an I/O error.
 pub(crate) trait Explain<T> {
     fn explain(self, operation: &'static str, file: &str) -> Result<T, DiskFault>;
 }
@@ -71,46 +71,46 @@ impl<T> Explain<T> for io::Result<T> {
     }
 }
 
-/// Why a log was not opened. Nothing was changed, except by a repair.
+/// Error returned when a log cannot be opened. The directory is unchanged, except after a repair.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// Another process, or another handle of this one, has the log open.
+    /// Another process, or another handle of this process, has the log open.
     #[error("{dir} is in use by another process: stop it first")]
     Locked {
-        /// The log's directory.
+        /// Directory of the log.
         dir: String,
     },
     /// Data that was attested as durable is damaged.
     #[error("{0}; restore it from a copy, or open with --repair to cut the log there and lose what follows")]
     Corrupt(#[from] Corruption),
-    /// A segment was written by another version.
+    /// A segment was written by another version of the program.
     #[error(
         "{file} has format version {version}, this program reads {}: use the program that wrote it",
         crate::format::FORMAT_VERSION
     )]
     Version {
-        /// The segment file.
+        /// Path of the segment file.
         file: String,
-        /// Its version.
+        /// Format version in the file.
         version: u64,
     },
-    /// An option is out of its range.
+    /// An option is outside its range.
     #[error("option {option} is {got}, must be {expected}")]
     Option {
-        /// Its name.
+        /// Name of the option.
         option: &'static str,
-        /// Its value.
+        /// Value of the option.
         got: u64,
-        /// What it must be.
+        /// Permitted values.
         expected: String,
     },
-    /// The disk refused.
+    /// A disk operation failed while the log was opened.
     #[error("{0}")]
     Disk(#[from] DiskFault),
     /// A background thread could not be started.
     #[error("cannot start a thread: {reason}")]
     Thread {
-        /// The system's words.
+        /// Message of the operating system.
         reason: String,
     },
 }
@@ -138,55 +138,56 @@ impl Classified for OpenError {
     }
 }
 
-/// Why an append, a sync or a free did not succeed.
+/// Error returned when an append, a sync or a free fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    /// A write or fsync failed earlier or now; what is on disk is unknown, so the log takes nothing more.
-    #[error("the log has failed and takes no writes: {reason}; check the disk, then restart")]
+    /// A write or fsync has failed, now or earlier. The state on disk is unknown, so the log accepts no
+    /// further writes.
+    #[error("the log has failed and accepts no writes: {reason}; check the disk, then restart")]
     Failed {
-        /// What failed.
+        /// Description of the first failure.
         reason: String,
     },
     /// The log has been closed.
     #[error("the log is closed")]
     Closed,
-    /// Less room on the disk than is kept in reserve; nothing was written. Deletes and trims still work.
+    /// The disk has less free space than the reserve; no bytes were written. Deletes and trims still work.
     #[error("disk full: {free_bytes} bytes free, {reserve_bytes} are kept in reserve; free space or delete data")]
     DiskFull {
-        /// Free bytes.
+        /// Free bytes of the disk.
         free_bytes: u64,
-        /// Bytes kept in reserve.
+        /// Reserve in bytes.
         reserve_bytes: u64,
     },
-    /// The batch does not fit in a segment; nothing was written.
-    #[error("batch of {got} bytes does not fit in a segment, which takes {max}: split it")]
+    /// The batch does not fit in a segment; no bytes were written.
+    #[error("batch of {got} bytes does not fit in a segment, which has room for {max}: split it")]
     TooLarge {
-        /// Its bytes with framing.
+        /// Bytes of the batch, with framing.
         got: u64,
-        /// Most bytes that a batch may have.
+        /// Maximum bytes of a batch.
         max: u64,
     },
-    /// No records were given.
+    /// The batch has no records.
     #[error("a batch needs at least one record")]
     Empty,
-    /// No prepared segment became ready in time; nothing was written.
+    /// No prepared segment became ready in time; no bytes were written.
     #[error("no prepared segment after {waited:?}{}", reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
     NoSegment {
-        /// How long was waited.
+        /// Time that the append waited.
         waited: Duration,
-        /// The last failure to prepare one, if any.
+        /// Last failure of the preparer thread, if any.
         reason: Option<String>,
     },
-    /// The segment is the active one, or is not wholly released.
+    /// The segment is the active one, or has unreleased records.
     #[error("segment {generation} is still needed: only sealed and released segments can be freed")]
     StillNeeded {
-        /// The segment.
+        /// Generation of the segment.
         generation: Generation,
     },
-    /// There is no such segment.
+    /// The segment does not exist.
     #[error("there is no segment {generation}")]
     NoSuchSegment {
-        /// The segment.
+        /// Generation of the segment.
         generation: Generation,
     },
 }
@@ -214,33 +215,33 @@ impl Classified for AppendError {
     }
 }
 
-/// Why a read did not succeed.
+/// Error returned when a read fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The segment has been freed: look the pointer up again.
+    /// The segment has been freed. Look up the pointer again.
     #[error("segment {generation} is gone: look the pointer up again")]
     Gone {
-        /// The segment.
+        /// Generation of the segment.
         generation: Generation,
     },
     /// Records below `oldest` have been freed.
     #[error("records below LSN {oldest} have been freed")]
     Compacted {
-        /// The first LSN that can be read in order.
+        /// First LSN that is readable in order.
         oldest: Lsn,
     },
-    /// The LSN has not been written.
+    /// The LSN is beyond the end of the log.
     #[error("LSN {lsn} is past the end of the log, {end}")]
     PastEnd {
-        /// As asked for.
+        /// LSN that was requested.
         lsn: Lsn,
-        /// The end of the log.
+        /// Exclusive end of the log.
         end: Lsn,
     },
-    /// The bytes are not what was written.
+    /// The bytes in the log do not match their checksum.
     #[error("{0}; run `thalweg log verify`")]
     Corrupt(#[from] Corruption),
-    /// The disk refused.
+    /// A disk operation failed during the read.
     #[error("{0}")]
     Disk(#[from] DiskFault),
 }

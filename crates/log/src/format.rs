@@ -1,8 +1,8 @@
 //! The bytes of a segment file: layouts, encoding, decoding.
 //!
-//! Owns: every offset and size on disk; `docs/formats/log.md` is their prose, golden files pin both.
-//! Does not own: any I/O, any decision about what to do with bytes that don't decode.
-//! Invariant: decoding never panics and never reads outside of what it is given.
+//! Owns: every offset and size on disk. `docs/formats/log.md` describes them in prose; golden files pin both.
+//! Does not own: any I/O, or any decision about bytes that don't decode.
+//! Invariant: decoding never panics and never reads outside its input.
 //!
 //! ```text
 //! 0        4096     8192                                                size-64     size
@@ -20,15 +20,16 @@ use crate::{crc::crc32c, record::RecordKind};
 pub const FORMAT_VERSION: u32 = 1;
 /// First bytes of a segment file.
 pub const SEGMENT_MAGIC: [u8; 8] = *b"THALWSEG";
-/// The segment header stands alone in a block of this size, so that no batch shares a sector with it.
+/// Size of the block of a segment header. The block contains only the header, so that no batch shares a
+/// sector with it.
 pub const HEADER_BLOCK_BYTES: u32 = 4096;
-/// Where the first batch begins: after two copies of the header.
+/// Position of the first batch, after two copies of the header.
 pub const DATA_START: u32 = 2 * HEADER_BLOCK_BYTES;
 /// Size of a segment header; the rest of its block is zero.
 pub const SEGMENT_HEADER_BYTES: usize = 64;
 /// Size of a batch header.
 pub const BATCH_HEADER_BYTES: usize = 48;
-/// Size of a record header; the payload follows at once.
+/// Size of a record header; the payload follows immediately.
 pub const RECORD_HEADER_BYTES: usize = 40;
 /// Size of the footer in the last bytes of a sealed segment.
 pub const FOOTER_BYTES: usize = 64;
@@ -41,7 +42,8 @@ pub const MAX_SEGMENT_BYTES: u32 = 1024 * 1024 * 1024;
 /// Room that batches of records leave before the footer, for the small batches that only attest.
 pub const MARKER_ROOM: u32 = 4 * BATCH_HEADER_BYTES as u32;
 
-/// Generations and LSNs grow by one from zero: none ever gets here, so adding to one that decoded is safe.
+/// Exclusive bound of generations and LSNs. They grow by one from zero and never reach it, so adding to a
+/// decoded number cannot overflow.
 pub const MAX_NUMBER: u64 = 1 << 62;
 
 const FOOTER_TAG: u32 = 0x544f_4f46;
@@ -60,14 +62,14 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// Bytes that don't decode: what was wrong, what was expected and what was there.
+/// Bytes that don't decode: the failed check, the expected value and the value found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// What is wrong, in words.
+    /// Name of the failed check.
     pub what: &'static str,
-    /// The value that was expected.
+    /// Value that the check expected.
     pub expected: u64,
-    /// The value that was there.
+    /// Value found in the bytes.
     pub got: u64,
 }
 
@@ -77,13 +79,13 @@ impl Damage {
     }
 }
 
-/// What seeds the checks of everything in a segment: neither an old batch in a recycled file nor a copy
-/// of a log in a payload has both the id and the position.
+/// Random id of a segment, which seeds all checksums in the segment together with the position. Neither an
+/// old batch in a recycled file nor a copy of a log in a payload matches both the id and the position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentId(pub u64);
 
 impl SegmentId {
-    /// Draws an id. The generation is mixed in, so a seed used twice does not give an id twice.
+    /// Generates an id. The generation is mixed in, so a repeated seed does not repeat an id.
     pub(crate) fn draw(seed: u64, generation: Generation) -> Self {
         let mut x = seed ^ generation.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         loop {
@@ -118,34 +120,34 @@ impl SegmentId {
     }
 }
 
-/// What a segment file is used for.
+/// State of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentState {
-    /// Prepared, nothing in it counts.
+    /// Prepared; its content is void.
     Spare,
-    /// Holds a part of the log.
+    /// Contains a part of the log.
     Live,
 }
 
 /// The header of a segment file, written twice: at 0 and at 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// Spare or live.
+    /// State of the file: spare or live.
     pub state: SegmentState,
-    /// Random, drawn anew each time the file is prepared.
+    /// Random id, generated again each time the file is prepared.
     pub id: SegmentId,
-    /// Strictly rising over the directory; gives the order of segments.
+    /// Strictly increasing over the directory; determines the order of segments.
     pub generation: Generation,
     /// LSN of the first record, if live.
     pub base: Lsn,
     /// Body checksum of the batch before the first one, if live.
     pub base_chain: u32,
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub segment_bytes: u32,
     /// Number in the file's name.
     pub slot: u32,
-    /// Generation of the segment before, if live; zero if there was none. Tells a segment that was freed in
-    /// between from one that a power loss took.
+    /// Generation of the previous segment, if live; zero if there was none. Distinguishes a segment that was
+    /// freed in between from one that a power loss destroyed.
     pub previous: Generation,
 }
 
@@ -177,7 +179,7 @@ impl SegmentHeader {
         out
     }
 
-    /// The header's block: the header and zeroes.
+    /// Returns the header's block: the header, followed by zeroes.
     #[must_use]
     pub fn encode_block(&self) -> [u8; HEADER_BLOCK_BYTES as usize] {
         let mut block = [0; HEADER_BLOCK_BYTES as usize];
@@ -185,7 +187,7 @@ impl SegmentHeader {
         block
     }
 
-    /// The inverse of [`encode`](Self::encode).
+    /// Decodes and verifies a header written by [`encode`](Self::encode).
     pub fn decode(bytes: &[u8; SEGMENT_HEADER_BYTES]) -> Result<Self, Damage> {
         if bytes[0..8] != SEGMENT_MAGIC {
             return Err(Damage::new("segment magic", u64::from_le_bytes(SEGMENT_MAGIC), u64_at(bytes, 0)));
@@ -224,10 +226,10 @@ impl SegmentHeader {
     }
 }
 
-/// The damage that means "written by another version", which is no corruption.
+/// The damage that means "written by another version", which is not corruption.
 pub(crate) const VERSION_DAMAGE: &str = "format version";
 
-/// What a batch is besides its records.
+/// Kind of a batch: records or a marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 pub enum BatchKind {
     /// Carries records.
@@ -246,17 +248,17 @@ pub enum BatchKind {
 pub struct BatchHeader {
     /// Bytes of the records, without the padding that follows them.
     pub body_len: u32,
-    /// How many records; 0 in a batch that only attests.
+    /// Number of records; 0 in a batch that only attests.
     pub count: u32,
     /// LSN of the first record, or of the next record if there are none.
     pub first: Lsn,
-    /// Exclusive bound of what was durable when this was written; `attested <= first`.
+    /// Exclusive bound of the records that were durable when the batch was written; `attested <= first`.
     pub attested: Lsn,
-    /// Body checksum of the batch before.
+    /// Body checksum of the previous batch.
     pub chain: u32,
     /// CRC32C of `chain` and the records' checksums in order.
     pub body_crc: u32,
-    /// Records or a marker.
+    /// Kind of the batch: records, or a kind of marker.
     pub kind: BatchKind,
 }
 
@@ -284,7 +286,7 @@ impl BatchHeader {
         bytes_of(words)
     }
 
-    /// The inverse of [`encode`](Self::encode), for a header at `position` of the segment `id`, whose batches
+    /// Decodes and verifies a header written by [`encode`](Self::encode), at `position` of the segment `id`, whose batches
     /// end before `limit`.
     pub fn decode(bytes: &[u8; BATCH_HEADER_BYTES], id: SegmentId, position: u32, limit: u32) -> Result<Self, Damage> {
         if u32_at(bytes, 0) != id.tag() {
@@ -314,7 +316,8 @@ impl BatchHeader {
         Ok(header)
     }
 
-    /// The checksum is right; a program that wrote nonsense with a right checksum must still not hurt us.
+    /// Checks the header's values. The checksum is correct, but a broken program could have written invalid
+    /// values with a correct checksum.
     fn check(&self, position: u32, limit: u32) -> Result<(), Damage> {
         let room = u64::from(limit).saturating_sub(u64::from(position) + BATCH_HEADER_BYTES as u64);
         if u64::from(self.body_len) > room {
@@ -336,7 +339,7 @@ impl BatchHeader {
         self.first.plus(u64::from(self.count))
     }
 
-    /// Bytes up to where the next batch begins.
+    /// Bytes from the header to the start of the next batch.
     #[must_use]
     pub fn total_bytes(&self) -> u32 {
         padded(BATCH_HEADER_BYTES as u32 + self.body_len)
@@ -353,19 +356,19 @@ pub const fn padded(len: u32) -> u32 {
 /// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// CRC32C of the rest of the header and the payload.
+    /// CRC32C of the remaining header bytes and the payload.
     pub crc: u32,
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub payload_len: u32,
-    /// The space.
+    /// Space of the record.
     pub space: SpaceId,
-    /// The kind.
+    /// Kind of the record.
     pub kind: RecordKind,
-    /// The term.
+    /// Term of the record.
     pub term: Term,
-    /// The index.
+    /// Index of the record.
     pub index: Index,
-    /// The space time.
+    /// Space time of the record.
     pub time: SpaceTime,
 }
 
@@ -374,7 +377,7 @@ impl RecordHeader {
     /// 0 crc32c of 4..40 and the payload u32 | 4 payload len u32 | 8 space u32 | 12 kind u8 | 13 zero [3]
     /// | 16 term u64 | 24 index u64 | 32 space time u64 | 40 payload
     /// ```
-    /// The checksum is left as it is in `self`.
+    /// Uses the checksum stored in `self`.
     #[inline]
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES] {
@@ -406,7 +409,7 @@ impl RecordHeader {
         Self::decode_verified(bytes).ok_or(Damage::new("record kind", 1_u64, bytes[12]))
     }
 
-    /// As [`decode`](Self::decode), for bytes that it has accepted before.
+    /// Decodes bytes that [`decode`](Self::decode) has verified before.
     #[inline]
     pub(crate) fn decode_verified(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..RECORD_HEADER_BYTES)?;
@@ -422,10 +425,10 @@ impl RecordHeader {
     }
 }
 
-/// The last bytes of a sealed segment: what open needs to know of it without reading it.
+/// The last bytes of a sealed segment. They contain what open needs, so it need not read the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footer {
-    /// Where the last batch ends.
+    /// Position at which the last batch ends.
     pub end: u32,
     /// Body checksum of the last batch.
     pub chain: u32,
@@ -437,7 +440,7 @@ pub struct Footer {
     pub first_time: SpaceTime,
     /// Highest space time of a record.
     pub last_time: SpaceTime,
-    /// Whether records of kind truncate are among them: who must know of those reads the segment.
+    /// True if the segment has records of kind truncate; a reader that needs those must read the segment.
     pub truncates: bool,
 }
 
@@ -467,7 +470,7 @@ impl Footer {
         out
     }
 
-    /// The inverse of [`encode`](Self::encode), for a footer at `position` of the segment `id`.
+    /// Decodes and verifies a footer written by [`encode`](Self::encode), at `position` of the segment `id`.
     pub fn decode(bytes: &[u8; FOOTER_BYTES], id: SegmentId, position: u32) -> Result<Self, Damage> {
         if u32_at(bytes, 0) != FOOTER_TAG {
             return Err(Damage::new("footer tag", FOOTER_TAG, u32_at(bytes, 0)));
@@ -493,10 +496,11 @@ impl Footer {
     }
 }
 
-/// The body checksum of a batch: its predecessor's and its records' checksums, one after the other.
+/// Computes the body checksum of a batch: CRC32C of the previous batch's body checksum and the records'
+/// checksums, in order.
 ///
-/// A record's checksum covers its header and payload, so this ties all of the batch without reading it twice.
-/// `sums` has four bytes of room before the records' checksums.
+/// A record's checksum covers its header and payload, so this covers the whole batch without reading it
+/// twice. `sums` begins with four bytes of space for the previous checksum.
 #[inline]
 pub(crate) fn body_crc(sums: &mut [u8], chain: u32) -> u32 {
     if let [_, _, _, _, sum @ ..] = &*sums
@@ -508,14 +512,15 @@ pub(crate) fn body_crc(sums: &mut [u8], chain: u32) -> u32 {
     crc32c(sums)
 }
 
-/// Two numbers side by side. Written as one, they can be read as one at once: a processor that must put a word
-/// together from two stores that are still under way waits for both, and the checksum reads words.
+/// Combines two numbers into one word. Written as one word, they can also be read as one immediately. If a
+/// processor must combine a word from two stores in progress, it waits for both; and the checksum reads
+/// words.
 #[inline]
 fn word(low: u32, high: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// The words in little-endian order; `BYTES` is 8 for each.
+/// Encodes words in little-endian order; `BYTES` is 8 for each word.
 #[inline]
 fn bytes_of<const WORDS: usize, const BYTES: usize>(words: &[u64; WORDS]) -> [u8; BYTES] {
     const { assert!(WORDS * 8 == BYTES) };
@@ -532,7 +537,7 @@ pub fn segment_name(slot: u32) -> String {
     format!("{slot:08}.seg")
 }
 
-/// The slot of a file name, if it is a segment's.
+/// Returns the slot of a file name, or `None` if it does not name a segment.
 #[must_use]
 pub fn parse_segment_name(name: &str) -> Option<u32> {
     let digits = name.strip_suffix(".seg")?;

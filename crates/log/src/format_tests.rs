@@ -1,4 +1,4 @@
-//! Tests of the layouts, beside the golden files.
+//! Tests of the layouts, in addition to the golden files.
 
 use super::*;
 
@@ -53,7 +53,7 @@ fn what_is_encoded_decodes_and_every_flip_is_found() {
     assert!(BatchHeader::decode(&batch.encode(id, 8192), other, 8192, limit).is_err(), "in another segment");
 }
 
-/// A right checksum over nonsense, as a broken program would write it.
+/// A correct checksum over invalid values, as a broken program would write it.
 #[test]
 fn nonsense_with_a_right_checksum_is_refused() {
     let id = header().id;
@@ -94,7 +94,8 @@ fn names_of_slots() {
     }
 }
 
-/// Right checksums do not make sense of nonsense: counters near their end would overflow where they are raised.
+/// A correct checksum does not make invalid values valid: counters near their maximum would overflow when
+/// incremented.
 #[test]
 fn numbers_that_no_log_reaches_are_damage() {
     let header = SegmentHeader {

@@ -1,4 +1,4 @@
-//! What lies in a log's directory, from the segment headers alone. Reads only.
+//! Lists the files of a log's directory, from the segment headers alone. Reads only.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct Found {
     pub slot: Slot,
     pub header: SegmentHeader,
-    /// Damage of a header copy while the other is good.
+    /// Damage of one header copy while the other copy is valid.
     pub damaged_copy: Option<Corruption>,
 }
 
@@ -33,7 +33,7 @@ impl Found {
         &self.slot.path
     }
 
-    /// The footer, if there is a valid one.
+    /// Reads the footer. The inner result is an error if there is no valid footer.
     pub fn footer(&self) -> Result<Result<Footer, Damage>, DiskFault> {
         let key = self.key();
         let mut bytes = [0; FOOTER_BYTES];
@@ -49,21 +49,21 @@ impl Found {
     }
 }
 
-/// A segment file of which no header copy is good.
+/// A segment file without a valid header copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Unreadable {
     pub corruption: Corruption,
-    /// The version in a header that is otherwise good.
+    /// Version in a header that is otherwise valid.
     pub version: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
-    /// By generation.
+    /// Live segments, ordered by generation.
     pub live: Vec<Found>,
     pub spares: Vec<Found>,
     pub unreadable: Vec<Unreadable>,
-    /// Leftovers of unfinished preparations.
+    /// Leftover files of unfinished preparations.
     pub unfinished: Vec<String>,
     /// Highest generation in any header.
     pub generation: Generation,
@@ -112,7 +112,7 @@ impl Inventory {
         Ok(())
     }
 
-    /// Whether a segment file that was prepared as `generation` is still there and was never used.
+    /// Returns true if the segment file that was prepared as `generation` still exists and was never used.
     pub fn has_spare(&self, generation: Generation) -> bool {
         self.spares.iter().any(|found| found.header.generation == generation)
     }
@@ -141,7 +141,8 @@ fn read_copy(
     }))
 }
 
-/// A crash may have left one copy of an older state: the higher generation counts, and of one generation `live`.
+/// Returns the newer of two header copies: the one with the higher generation, and of equal generations the
+/// live one. A crash may have left one copy in an older state.
 fn newer(first: SegmentHeader, second: SegmentHeader) -> SegmentHeader {
     let rank = |header: &SegmentHeader| (header.generation, header.state == SegmentState::Live);
     if rank(&second) > rank(&first) { second } else { first }

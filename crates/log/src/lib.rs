@@ -1,10 +1,10 @@
-//! The node's one durable log: segments, framing, checksums, group commit, recovery, space.
+//! The single durable log of a node: segments, framing, checksums, group commit, recovery, space.
 //!
-//! Owns: `<root>/log/*.seg`, LSNs, durability and its watermark, which segments exist.
-//! Does not own: what records mean, which segments are still wanted (its user says so), time.
+//! Owns: `<root>/log/*.seg`, LSNs, durability and its watermark, the set of segments. Does not own: the
+//! meaning of records, the decision which segments are still needed (its user releases them), time.
 //!
-//! [`Log`] is the whole of it; [`offline`] looks at a directory that nobody has open. The bytes are
-//! described in `docs/formats/log.md`.
+//! [`Log`] is the complete interface to an open log; [`offline`] inspects a directory that no process has
+//! open. `docs/formats/log.md` describes the bytes.
 
 mod commit;
 mod crc;

@@ -1,6 +1,7 @@
-//! The handle, and what all parts of an open log share.
+//! The handle of an open log, and the state that all its parts share.
 //!
-//! Owns: the threads' lives, opening and closing. Does not own: the work (see the other modules).
+//! Owns: the lifetime of the threads, opening and closing. Does not own: the work itself (see the other
+//! modules).
 
 use std::{
     future::Future,
@@ -32,27 +33,28 @@ use crate::{
     writer::Core,
 };
 
-/// What the parts of an open log share. Lock order: `core`, then those inside `spares`, `syncer`, `gates`.
+/// State shared by the parts of an open log. Lock order: `core`, then the locks inside `spares`, `syncer`,
+/// `gates`.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub options: LogOptions,
     pub clock: Arc<dyn Clock>,
     pub spares: Arc<Spares>,
-    /// Changed only under the core's lock; read without.
+    /// Changed only under the core's lock; read without it.
     pub table: ArcSwap<Table>,
     core: Mutex<Core>,
     /// `durable <= end`, both exclusive.
     pub end: AtomicU64,
     pub durable: AtomicU64,
     pub released: AtomicU64,
-    /// Changed only under the core's lock; read without.
+    /// Changed only under the core's lock; read without it.
     pub truncations: Truncations,
     pub failed: AtomicBool,
     pub failure: OnceLock<String>,
     closed: AtomicBool,
     pub gates: Gates,
     pub syncer: Syncer,
-    /// The directory is ours as long as this lives.
+    /// Lock on the directory, held while this value exists.
     _lock: Box<dyn LockGuard>,
 }
 
@@ -87,7 +89,7 @@ impl Shared {
 
     pub fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
-            // A batch may be half written.
+            // A batch may be partly written.
             self.failure.get_or_init(|| "a thread panicked while it wrote".to_owned());
             self.failed.store(true, Ordering::Release);
             poisoned.into_inner()
@@ -155,25 +157,25 @@ impl Drop for Handle {
         self.shared.spares.stop();
         let threads = std::mem::take(self.threads.get_mut().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // Never panics while dropping; the thread's panic has been printed.
+            // A drop must not panic; the thread has already printed its panic.
             let _ = thread.join();
         }
     }
 }
 
-/// A handle to the node's log; cheap to clone. Dropping the last one without [`close`](Self::close) is what a
-/// crash of the process would be: nothing that was written is lost, the next open goes through the tail.
+/// A handle to the node's log; cheap to clone. Dropping the last handle without [`close`](Self::close) has
+/// the effect of a process crash: no written record is lost, and the next open reads the tail.
 ///
-/// Waiting: `append` at `disk`, `sync` and `sync_through` sync themselves if nobody else is about to;
-/// `wait_durable` and `durable_at` only watch, and [`request_sync`](Self::request_sync) makes the background
-/// thread sync without waiting for it.
+/// Waiting: `append` at `disk`, `sync` and `sync_through` lead a sync unless another caller is about to.
+/// `wait_durable` and `durable_at` only observe. [`request_sync`](Self::request_sync) makes the background
+/// thread sync, without waiting for it.
 #[derive(Clone, Debug)]
 pub struct Log {
     handle: Arc<Handle>,
 }
 
 impl Log {
-    /// Opens or creates `dir` (e.g. `log`) on the disk. `seed` feeds segment ids and should be random.
+    /// Opens or creates `dir` (e.g. `log`) on the disk. `seed` generates segment ids and should be random.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &str,
@@ -189,34 +191,35 @@ impl Log {
         &self.handle.shared
     }
 
-    /// Appends records as one batch and returns once `level` is reached. `None` behaves as `Os` here (what
-    /// "accepted" means is its caller's business). Group commit: whoever finds the writer role free takes it.
+    /// Appends records as one batch and returns once `level` is reached. `None` behaves like `Os` here; its
+    /// caller defines when such a record is accepted. Group commit: a caller that finds the writer role free
+    /// takes it.
     ///
-    /// Nothing is queued: callers wait in the call, holding their own records. On `Failed` the records may or
-    /// may not be there after a restart; on any other error nothing was written.
+    /// There is no queue: callers wait inside the call and keep their own records. After `Failed`, the
+    /// records may or may not exist after a restart. After any other error, no bytes were written.
     pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
         self.shared().append(drafts, level, purpose)
     }
 
-    /// Exclusive bound of what is on disk.
+    /// Exclusive bound of the durable records.
     #[must_use]
     pub fn durable(&self) -> Lsn {
         self.shared().durable()
     }
 
-    /// Exclusive bound of what is written.
+    /// Exclusive bound of the written records.
     #[must_use]
     pub fn end(&self) -> Lsn {
         Lsn(self.shared().end.load(Ordering::Acquire))
     }
 
-    /// First LSN that is still readable in order.
+    /// First LSN that is readable in order.
     #[must_use]
     pub fn start(&self) -> Lsn {
         self.shared().table.load().contiguous()[0].first
     }
 
-    /// Makes everything written before the call durable; returns the new watermark.
+    /// Makes all records written before the call durable. Returns the new watermark.
     pub fn sync(&self) -> Result<Lsn, AppendError> {
         let core = self.shared().core();
         let next = core.next;
@@ -224,12 +227,12 @@ impl Log {
         Ok(self.durable())
     }
 
-    /// Blocks until somebody's sync has made everything below `lsn` durable.
+    /// Blocks until a sync by another caller has made all records below `lsn` durable.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<(), AppendError> {
         self.shared().wait_durable(lsn)
     }
 
-    /// Makes everything below `lsn`, which must have been written, durable.
+    /// Makes all records below `lsn` durable. They must have been written.
     pub fn sync_through(&self, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
             return Ok(());
@@ -239,12 +242,12 @@ impl Log {
         self.shared().commit(core, lsn)
     }
 
-    /// Resolves when somebody's sync has made everything below `lsn` durable.
+    /// Resolves when a sync by another caller has made all records below `lsn` durable.
     pub fn durable_at(&self, lsn: Lsn) -> impl Future<Output = Result<(), AppendError>> + Send + 'static {
         DurableWait::new(Arc::clone(self.shared()), lsn)
     }
 
-    /// Makes the background thread sync what is written now. Does not wait.
+    /// Requests a sync of all written records from the background thread. Does not wait.
     pub fn request_sync(&self) {
         self.shared().syncer.due_now();
     }
@@ -259,11 +262,13 @@ impl Log {
         self.shared().records_from(lsn)
     }
 
-    /// Lets an iteration that [`records_from`](Self::records_from) began go on to the end as of now. It reads
-    /// nothing twice: so this follows the log for as long as it is called before the segments behind are freed.
+    /// Extends an iteration of [`records_from`](Self::records_from) to the current end of the log. It reads
+    /// no record twice, so it can follow the log, if it is called before the segments it still needs are
+    /// freed.
     ///
     /// # Errors
-    /// [`ReadError::Compacted`] if segments between the iteration's and the next that is there have been freed.
+    /// [`ReadError::Compacted`] if segments between the end of the iteration and the next existing segment
+    /// were freed.
     pub fn extend_records(&self, records: &mut Records) -> Result<(), ReadError> {
         self.shared().extend_records(records)
     }
@@ -273,52 +278,54 @@ impl Log {
         self.shared().segment_records(generation)
     }
 
-    /// The truncations that lie behind a record which can be read in order, rising by LSN, and among those of one space
-    /// by index: one that a later one covers is left out. It costs a few nanoseconds; there are rarely any.
+    /// Truncations that come after a readable record, ordered by LSN, and for each space also by index. A
+    /// truncation that a later one covers is left out. The call costs a few nanoseconds, and the list is
+    /// usually empty.
     #[must_use]
     pub fn truncations(&self) -> Arc<Vec<Truncation>> {
         self.shared().truncations.load()
     }
 
-    /// Live segments, oldest first.
+    /// Returns the live segments, oldest first.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         self.shared().table.load().0.iter().map(|segment| segment.info()).collect()
     }
 
-    /// Everything below `lsn` is persisted in the state (its user's promise). Segments wholly below it (and
-    /// outside the history floor) become candidates for `free`.
+    /// Declares that all records below `lsn` are persisted in the state; the caller guarantees this. Segments
+    /// completely below it, and outside the history floor, become candidates for `free`.
     pub fn release(&self, lsn: Lsn) {
         self.shared().release(lsn);
     }
 
-    /// Sealed segments that are wholly released and below the history floor at `now`: may be freed when nothing
-    /// points into them.
+    /// Sealed segments that are completely released and below the history floor at `now`. They may be freed
+    /// when no pointer refers to them.
     #[must_use]
     pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
         self.shared().released_segments(now, History::Past)
     }
 
-    /// Sealed segments that are wholly released, and that history alone keeps, oldest first: for who must have their
-    /// space. May be freed as those that are [`freeable`](Self::freeable).
+    /// Sealed segments that are completely released and kept only by the history floor, oldest first. A
+    /// caller that must regain space may free them like those of [`freeable`](Self::freeable).
     #[must_use]
     pub fn kept_for_history(&self, now: SpaceTime) -> Vec<SegmentInfo> {
         self.shared().released_segments(now, History::Kept)
     }
 
-    /// Bytes that must become free on the disk before the log takes data as far as a segment more; none: it does.
+    /// Bytes that must become free on the disk before the log accepts data for a further segment; 0 if it
+    /// does already.
     #[must_use]
     pub fn short_bytes(&self) -> u64 {
         self.shared().spares.short_bytes()
     }
 
-    /// Frees a sealed and released segment for recycling. Readers that hold it go on; later reads answer `Gone`.
-    /// A crash soon after may bring it back as it was; then it can be freed again.
+    /// Frees a sealed and released segment for recycling. Readers that hold it continue; later reads return
+    /// `Gone`. A crash soon afterwards can restore the segment unchanged; then it can be freed again.
     pub fn free(&self, generation: Generation) -> Result<(), AppendError> {
         self.shared().free(generation)
     }
 
-    /// Counters since open, and gauges.
+    /// Returns counters since the log was opened, and current gauges.
     #[must_use]
     pub fn stats(&self) -> LogStats {
         let shared = self.shared();
@@ -346,14 +353,15 @@ impl Log {
         stats
     }
 
-    /// Why the log refuses appends, if it does.
+    /// Returns the reason why the log rejects appends, or `None`.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let shared = self.shared();
         shared.failed.load(Ordering::Acquire).then(|| shared.failure.get().cloned().unwrap_or_default())
     }
 
-    /// Syncs, attests, stops the background threads. Further appends fail; reads go on. Closing twice is fine.
+    /// Syncs, writes a closing marker, and stops the background threads. Further appends fail; reads
+    /// continue. Closing twice is allowed.
     pub fn close(&self) -> Result<(), AppendError> {
         let shared = self.shared();
         if shared.closed.swap(true, Ordering::AcqRel) {
@@ -366,7 +374,7 @@ impl Log {
         shared.check_not_failed()?;
         let next = core.next;
         if !core.mark(BatchKind::Closed, next) {
-            // No room: the next open goes through the tail instead.
+            // The segment has no room for the marker, so the next open reads the tail instead.
             return Ok(());
         }
         let synced = core.active.file.sync_data();

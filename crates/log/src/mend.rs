@@ -1,12 +1,15 @@
-//! Makes what a survey found true on the disk, before the log is served.
+//! Recovery writes: makes the disk match the result of a survey, before the log is served.
 //!
-//! Owns: the writes of recovery. Repeating them after a crash in between changes nothing: they depend only on
-//! what was attested, and they never touch a byte below the last attested record other than by writing it again.
+//! Owns: the writes of recovery. They depend only on what was attested, so repeating them after a crash in
+//! between gives the same result. They touch bytes below the last attested record only by rewriting them
+//! unchanged.
 //!
-//! 1. Every batch past the attested LSN is written again as it is: a page may be clean in the cache and not on
-//!    the disk, after a failed fsync. 2. The rest of the last segment becomes zeroes: no stale batch, valid at its
-//!    place, can come back behind a later, shorter log. 3. These are synced. 4. Later segments get a new identity,
-//!    which voids every batch in them, and are synced.
+//! 1. Every batch beyond the attested LSN is rewritten unchanged: after a failed fsync a page can be clean in
+//!    the cache but missing on the disk.
+//! 2. The unused end of the last segment is zeroed, so that no stale batch, valid at its position, can
+//!    reappear after a later, shorter log.
+//! 3. These writes are synced.
+//! 4. Later segments get a new identity, which voids all batches in them, and are synced.
 
 use std::io;
 
@@ -23,7 +26,7 @@ use crate::{
 
 const PIECE_BYTES: u32 = 64 * 1024;
 
-/// Does what a survey asks for. `generation` is the highest in use; the highest in use afterwards is returned.
+/// Makes the disk match a survey. `generation` is the highest in use; returns the highest in use afterwards.
 pub(crate) fn mend(survey: &Survey, seed: u64, mut generation: Generation) -> Result<Generation, DiskFault> {
     if !survey.clean {
         let last = survey.kept.len() - 1;
@@ -51,7 +54,7 @@ pub(crate) fn mend(survey: &Survey, seed: u64, mut generation: Generation) -> Re
     Ok(generation)
 }
 
-/// Where the first batch begins that is not wholly attested.
+/// Position of the first batch that is not completely attested.
 fn first_unattested(kept: &Surveyed, attested: Lsn) -> Result<u32, DiskFault> {
     let key = kept.found.key();
     let until = kept.extent.written;
@@ -68,7 +71,7 @@ fn first_unattested(kept: &Surveyed, attested: Lsn) -> Result<u32, DiskFault> {
     Ok(at)
 }
 
-/// Writes the headers and the batches from `from` on again, as they are.
+/// Rewrites the headers, and the batches from `from` on, unchanged.
 fn rewrite(kept: &Surveyed, from: u32) -> Result<(), DiskFault> {
     let file = &*kept.found.slot.file;
     let block = kept.found.header.encode_block();
@@ -108,7 +111,7 @@ fn zero(file: &dyn File, from: u32, until: u32) -> io::Result<()> {
     let zeroes = [0; PIECE_BYTES as usize];
     let mut at = from;
     while at < until {
-        // Pieces end at multiples of their size, so that all but the first are whole pages.
+        // Pieces end at multiples of their size, so that all pieces but the first are whole pages.
         let len = (PIECE_BYTES - at % PIECE_BYTES).min(until - at);
         file.write_all_at(&zeroes[..len as usize], at.into())?;
         at += len;

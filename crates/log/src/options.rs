@@ -1,4 +1,4 @@
-//! Knobs, and what open and `stats` tell.
+//! Options of a log, and the reports of open and `stats`.
 
 use std::time::Duration;
 
@@ -9,39 +9,42 @@ use crate::{
     format::{MAX_NUMBER, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES},
 };
 
-/// How a log is kept.
+/// Options of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Size of a segment file: 16 KiB to 1 GiB, a multiple of 4096. A batch must fit in one.
+    /// Size of a segment file in bytes: 16 KiB to 1 GiB, a multiple of 4096. A batch must fit in one segment.
     pub segment_bytes: u32,
-    /// Prepared segments kept ready, at least 2, of which the last is kept back for [`crate::Purpose::Reclaim`].
-    /// Costs `spare_segments * segment_bytes` of disk; of recycled ones as many more as were used in the last minute, up to
-    /// 64 or 2 GiB.
+    /// Number of prepared segments kept ready, at least 2. The last one is reserved for
+    /// [`crate::Purpose::Reclaim`]. Costs `spare_segments * segment_bytes` of disk. In addition, as many
+    /// recycled segments are kept as were used in the last minute, up to 64 or 2 GiB.
     pub spare_segments: u32,
-    /// Longest time between an `interval` write and its fsync: what a power loss may take of such writes.
+    /// Maximum time between an `interval` write and its fsync. A power loss can discard writes of this time.
     pub sync_interval: Duration,
-    /// Free disk bytes below which data is refused with `DiskFull`.
+    /// Free disk bytes below which the log rejects data with `DiskFull`.
     pub reserve_bytes: u64,
-    /// History floor: segments within this many bytes of the end are kept, if they are also young enough.
+    /// History floor: segments within this many bytes of the end are kept, if they are also within
+    /// `history_age`.
     pub history_bytes: u64,
-    /// History floor: segments with a record younger than this are kept, if they are also near enough to the end.
+    /// History floor: segments with a record younger than this are kept, if they are also within
+    /// `history_bytes`.
     pub history_age: Duration,
-    /// How long whoever syncs waits for company first: adds to every durable append. Zero by default, since
-    /// a group forms by itself while the previous sync runs.
+    /// Time that the leader of a sync waits for further callers. Adds to the latency of every durable append.
+    /// Zero by default, because groups already form while the previous sync runs.
     pub commit_delay: Duration,
-    /// How long after a sync that leaves nothing to do its *idle* batch is written, if no other batch attests it
-    /// before. Zero: at once, which costs each lone durable append a write of 3 µs beside its fsync. A process that
-    /// is killed within this time leaves its last group undecided, as a power loss does.
+    /// Delay of the *idle* batch, which is written after a sync that leaves nothing to do, unless another
+    /// batch attests the sync before. With zero it is written immediately, which costs each lone durable
+    /// append a write of 3 µs in addition to its fsync. If a process is killed within this time, its last
+    /// group stays undecided, as after a power loss.
     pub idle_mark_after: Duration,
-    /// What to do about corruption at open.
+    /// Reaction to corruption at open.
     pub repair: Repair,
-    /// LSN of the first record of a new log, below 2^62: one that goes on from where a lost log had got to.
-    /// Means nothing to a log that exists.
+    /// LSN of the first record of a new log, below 2^62. Use it for a log that continues the numbering of a
+    /// lost log. Ignored for an existing log.
     pub first_lsn: Lsn,
 }
 
 impl LogOptions {
-    /// The default of every knob.
+    /// Default value of every option.
     pub const DEFAULTS: Self = Self {
         segment_bytes: 64 * 1024 * 1024,
         spare_segments: 2,
@@ -88,89 +91,89 @@ impl Default for LogOptions {
     }
 }
 
-/// What to do about corruption at open.
+/// Reaction to corruption at open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Repair {
-    /// Refuse to open.
+    /// Returns an error and leaves the log unchanged.
     #[default]
     Refuse,
-    /// Read all of the log, cut it at the first corrupt byte and lose what follows.
+    /// Reads the whole log, cuts it at the first corrupt byte, and discards all records after it.
     CutAtCorruption,
 }
 
-/// What open found and did.
+/// Report of what open found and changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Bytes that were cut from the end: torn, never attested (or given up by a repair). Counted up to the end
-    /// of the last batch header found there.
+    /// Bytes cut from the end: torn and never attested, or discarded by a repair. Counted up to the end of
+    /// the last batch header found there.
     pub cut_bytes: u64,
-    /// Exclusive bound of what the log attested as durable; records in `attested..end` were the last, undecided
-    /// group: they are kept, whether they were acknowledged is unknown.
+    /// Exclusive bound of the records attested as durable. Records in `attested..end` are the last, undecided
+    /// group: they are kept, but may not have been acknowledged.
     pub attested: Lsn,
     /// Exclusive bound of the records.
     pub end: Lsn,
-    /// Live segments.
+    /// Number of live segments.
     pub segments: u32,
-    /// Whether the log was closed cleanly.
+    /// True if the log was closed cleanly.
     pub clean: bool,
-    /// What a repair gave up, if one was needed.
+    /// Description of discarded data, if a repair was needed.
     pub repaired: Option<String>,
 }
 
-/// A live segment.
+/// Description of a live segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Its generation.
+    /// Generation of the segment.
     pub generation: Generation,
-    /// Its file, relative to the disk's root.
+    /// Path of the file, relative to the disk's root.
     pub file: String,
-    /// LSN of its first record.
+    /// LSN of the first record.
     pub first: Lsn,
-    /// Exclusive.
+    /// Exclusive bound of the records.
     pub next: Lsn,
-    /// Space time of its first record.
+    /// Space time of the first record.
     pub first_time: SpaceTime,
     /// Highest space time of a record.
     pub last_time: SpaceTime,
-    /// Bytes of its batches.
+    /// Total bytes of the segment's batches.
     pub bytes: u32,
-    /// Whether it is still written to.
+    /// True if the segment is still being written.
     pub active: bool,
 }
 
-/// Counters since open, and gauges.
+/// Counters since the log was opened, and current gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
-    /// Batches of records appended.
+    /// Number of record batches appended.
     pub appends: u64,
-    /// Records appended.
+    /// Number of records appended.
     pub records: u64,
     /// Bytes written by appends, with framing and markers.
     pub bytes: u64,
-    /// Bytes of their payloads.
+    /// Payload bytes of appended records.
     pub payload_bytes: u64,
-    /// Syncs done (a sync may take several files).
+    /// Number of syncs; a sync can cover several files.
     pub syncs: u64,
-    /// Time spent in them.
+    /// Total microseconds spent in syncs.
     pub sync_micros: u64,
-    /// Most batches that shared one sync.
+    /// Maximum number of batches that shared one sync.
     pub batches_per_sync_max: u64,
-    /// Microseconds that each fsync took.
+    /// Histogram of the microseconds of each fsync.
     pub sync_latency: Log2Histogram,
-    /// Batches that each fsync made durable.
+    /// Histogram of the batches that each fsync made durable.
     pub batches_per_sync: Log2Histogram,
-    /// Live segments.
+    /// Number of live segments.
     pub segments: u64,
-    /// Prepared segments.
+    /// Number of prepared segments.
     pub spare_segments: u64,
     /// Free bytes of the disk.
     pub free_disk_bytes: u64,
-    /// Segments recycled.
+    /// Number of segments recycled.
     pub recycled: u64,
-    /// Segments created.
+    /// Number of segments created.
     pub created: u64,
-    /// Callers that wait for a sync now.
+    /// Number of callers that currently wait for a sync.
     pub waiting_writers: u64,
-    /// Zeroes written into new segments.
+    /// Bytes of zeroes written into new segments.
     pub zeroed_bytes: u64,
 }

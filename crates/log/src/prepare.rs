@@ -1,12 +1,14 @@
-//! Prepared segments, and the thread that prepares them: so the write path never creates, renames or extends.
+//! Prepared segments and the preparer thread, so that the write path never creates, renames or extends files.
 //!
-//! Owns: which slots and generations are taken; creating, zero-filling, recycling and removing segment files.
-//! Does not own: live segments. A freed one comes here when the last reader lets go of it.
+//! Owns: the slots and generations in use; creating, zero-filling, recycling and removing segment files. Does
+//! not own: live segments. A freed segment returns here when its last reader drops it.
 //!
-//! Order of a creation, and what a crash leaves: `.tmp` created and zero-filled (a `.tmp`, deleted at open),
-//! header written twice, file synced (still a `.tmp`), renamed, directory synced (a spare), handed over.
-//! Order of a recycling: both headers overwritten with a new id and generation, file synced, handed over; a
-//! crash in between leaves the old live segment or a spare, since of two headers the higher generation counts.
+//! Order of a creation, and the state that a crash leaves: `.tmp` created and zero-filled (a `.tmp`, deleted
+//! at open), header written twice, file synced (still a `.tmp`), renamed, directory synced (a spare), handed
+//! over.
+//! Order of a recycling: both headers overwritten with a new id and generation, file synced, handed over. A
+//! crash in between leaves the old live segment or a spare, because of two headers the higher generation is
+//! valid.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -27,27 +29,31 @@ use crate::{
     record::Purpose,
 };
 
-/// Zeroes are written in pieces of this size: larger ones make large folios in the page cache, which halve the
-/// speed of small writes later.
+/// Bytes of one write of zeroes. Larger writes create large folios in the page cache, which halve the speed
+/// of small writes later.
 const ZERO_PIECE_BYTES: usize = 64 * 1024;
-/// Zeroes that go to the disk at a time. The writer's syncs wait for as much as this; with 8 MiB, for 4 ms.
+/// Bytes of zeroes written to the disk in one step. The writer's syncs can wait for one step; with 8 MiB they
+/// would wait 4 ms.
 const PACE_STEP_BYTES: u64 = 1024 * 1024;
-/// How long a step takes at least while nobody waits: 256 MiB/s.
+/// Minimum time of a step while no writer waits for a segment: 256 MiB/s.
 const PACE_STEP: Duration = Duration::from_millis(4);
-/// The same where segments are used slowly: 64 MiB/s, so that one sync of the writer in twenty meets a step.
+/// Minimum time of a step while segments are used slowly: 64 MiB/s, so that one in twenty syncs of the writer
+/// meets a step.
 const EASY_PACE_STEP: Duration = Duration::from_millis(16);
-/// Recycled segments kept beyond `spare_segments` while there is room: saves writing their zeroes again.
+/// Recycled segments kept in addition to `spare_segments` while there is room, which saves writing their
+/// zeroes again.
 const EXTRA_SPARES: usize = 2;
-/// As many recycled segments are kept as were used within this time: segments are freed many at a time, whenever the
-/// state has been flushed, and a log that is written to as before uses all of them before the next come.
+/// Period for the number of extra recycled segments: as many are kept as were used within it. Segments are
+/// freed many at a time, whenever the state has been flushed; a log with a constant write rate uses all of
+/// them before the next flush.
 const RECENT: Duration = Duration::from_secs(60);
-/// How many those may be, and their bytes all together.
+/// Maximum number of those extra segments, and maximum of their bytes together.
 const MAX_RECENT: u64 = 64;
 const MAX_RECENT_BYTES: u64 = 2 << 30;
-/// How often what is kept beyond `spare_segments + EXTRA_SPARES` is looked at.
+/// Interval between checks of the segments kept beyond `spare_segments + EXTRA_SPARES`.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A file of a segment.
+/// An open segment file, with its path and slot.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub file: Arc<dyn File>,
@@ -56,7 +62,7 @@ pub(crate) struct Slot {
     pub segment_bytes: u32,
 }
 
-/// A segment that is ready to be written to.
+/// A segment that is ready for writing.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub slot: Slot,
@@ -67,26 +73,26 @@ pub(crate) struct Prepared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order of their generations.
+    /// Ready segments, ordered by generation.
     ready: VecDeque<Prepared>,
     freed: Vec<Slot>,
-    /// Writers that wait for a segment now.
+    /// Number of writers that wait for a segment.
     waiting: u32,
-    /// Why the last attempt failed, and how many have failed.
+    /// Last failure of an attempt, and the number of failed attempts.
     fault: Option<DiskFault>,
     faults: u64,
-    /// An attempt is due although the last one failed.
+    /// True if an attempt is due although the last one failed.
     retry: bool,
     stop: bool,
     generation: u64,
     slots: BTreeSet<u32>,
-    /// When the writer took the last ones, as many as can matter, and how long the one before the last lasted.
+    /// Times of the latest takes, as many as can matter, and the time between the last two.
     taken: VecDeque<Instant>,
     lasted: Duration,
 }
 
 impl State {
-    /// The writer takes one now; of the times of takes the newest `most` are remembered.
+    /// Records a take by the writer. Keeps the times of the latest `most` takes.
     fn note_taken(&mut self, now: Instant, most: usize) {
         self.lasted = self.taken.back().map_or(Duration::ZERO, |before| now - *before);
         self.taken.push_back(now);
@@ -95,19 +101,19 @@ impl State {
         }
     }
 
-    /// Segments taken within [`RECENT`].
+    /// Number of segments taken within [`RECENT`].
     fn taken_recently(&self, now: Instant) -> usize {
         self.taken.len() - self.taken.partition_point(|taken| now.duration_since(*taken) > RECENT)
     }
 
-    /// How long a step takes at least: segments are prepared in half the time in which they are used, within limits.
+    /// Minimum time of a step: segments are prepared in half the time in which they are used, within limits.
     fn pace_step(&self, segment_bytes: u32) -> Duration {
         let steps = (u64::from(segment_bytes) / PACE_STEP_BYTES).max(1) as u32;
         (self.lasted / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)
     }
 }
 
-/// Counters of the preparer.
+/// Counters of the preparer thread.
 #[derive(Debug, Default)]
 pub(crate) struct PrepareCounters {
     pub created: AtomicU64,
@@ -124,16 +130,16 @@ pub(crate) struct Spares {
     reserve_bytes: u64,
     seed: u64,
     state: Mutex<State>,
-    /// A segment is ready, or an attempt failed.
+    /// Notified when a segment is ready, or an attempt failed.
     ready: Condvar,
-    /// There may be work.
+    /// Notified when there may be work.
     work: Condvar,
-    /// Less free than the reserve when last looked at.
+    /// True if the last check found less free space than the reserve.
     low: AtomicBool,
     pub counters: PrepareCounters,
 }
 
-/// Why no segment came.
+/// Reason why no segment became ready.
 #[derive(Debug)]
 pub(crate) enum NoSpare {
     Failed(DiskFault),
@@ -149,7 +155,8 @@ enum Job {
 }
 
 impl Spares {
-    /// `generation` is the highest one ever seen in the directory; `slots` the numbers taken.
+    /// Creates the set of spares. `generation` is the highest one ever seen in the directory; `slots` are the
+    /// numbers in use.
     pub fn new(
         disk: Arc<dyn Disk>,
         dir: &str,
@@ -175,11 +182,11 @@ impl Spares {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics half way through a change of the state.
+        // No code under this lock panics during a change of the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A ready segment, if `purpose` may have one: the last is kept back for deletes and trims.
+    /// Takes a ready segment, if `purpose` permits: the last one is reserved for deletes and trims.
     pub fn take(&self, purpose: Purpose) -> Option<Prepared> {
         let mut state = self.state();
         let kept_back = match purpose {
@@ -195,7 +202,8 @@ impl Spares {
         state.ready.pop_front()
     }
 
-    /// Waits until [`take`](Self::take) has a chance, an attempt to prepare one has failed, or `patience` ends.
+    /// Waits until [`take`](Self::take) may succeed, an attempt to prepare a segment has failed, or
+    /// `patience` ends.
     pub fn wait(&self, purpose: Purpose, patience: Duration) -> Result<(), NoSpare> {
         let needed = match purpose {
             Purpose::Data => 2,
@@ -228,7 +236,7 @@ impl Spares {
         result
     }
 
-    /// A file that nobody uses any more.
+    /// Accepts a file that is not in use any more.
     pub fn give_back(&self, slot: Slot) {
         let mut state = self.state();
         state.freed.push(slot);
@@ -240,13 +248,14 @@ impl Spares {
         self.state().ready.len()
     }
 
-    /// Whether the disk had less room than the reserve when last looked at.
+    /// Returns true if the last check found less free space than the reserve.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
     }
 
-    /// Looks at the disk: free bytes, and whether they are below the reserve. A disk that cannot tell counts as full.
+    /// Checks the disk: returns its free bytes, and true if they are below the reserve. A disk that cannot
+    /// report counts as full.
     pub fn look(&self) -> (u64, bool) {
         let free = self.disk.free_bytes().unwrap_or(0);
         let low = free < self.reserve_bytes;
@@ -254,8 +263,8 @@ impl Spares {
         (free, low)
     }
 
-    /// Bytes that must become free before data is taken as far as a segment more: those below the reserve, and of the
-    /// spares that are missing, of which data leaves the last. None: it is.
+    /// Bytes that must become free before the log accepts data for a further segment: those missing from the
+    /// reserve, and those of missing spares (data leaves the last spare). 0 if it accepts data already.
     pub fn short_bytes(&self) -> u64 {
         let missing = 2_u64.saturating_sub(self.ready_count() as u64);
         let wanted = self.reserve_bytes.saturating_add(missing * u64::from(self.segment_bytes));
@@ -268,7 +277,7 @@ impl Spares {
         self.ready.notify_all();
     }
 
-    /// The preparer thread's life.
+    /// Body of the preparer thread.
     pub fn run(&self) {
         loop {
             let outcome = match self.next_job() {
@@ -281,7 +290,7 @@ impl Spares {
         }
     }
 
-    /// Hands over what has been prepared, or says why nothing was.
+    /// Hands over a prepared segment, or reports the failure.
     fn done(&self, outcome: Result<Option<Prepared>, DiskFault>) {
         let mut state = self.state();
         match outcome {
@@ -311,7 +320,7 @@ impl Spares {
                 return if fits { Job::Recycle(slot) } else { Job::Remove(slot) };
             }
             if state.ready.len() > keep {
-                // The newest: those before it stay in the order of their generations.
+                // Removes the newest, so that the remaining ones stay ordered by generation.
                 let surplus = state.ready.pop_back().expect("there are more than are kept");
                 return Job::Remove(surplus.slot);
             }
@@ -333,7 +342,7 @@ impl Spares {
         state
     }
 
-    /// How many ready segments are kept, when there are more than were asked for.
+    /// Number of ready segments that are kept if there are more than `spare_segments`.
     fn keep(&self, state: &State) -> usize {
         if self.is_low() {
             return self.target;
@@ -341,19 +350,19 @@ impl Spares {
         self.target + state.taken_recently(Instant::now()).clamp(EXTRA_SPARES, self.most_extra())
     }
 
-    /// Most segments that are kept beyond `spare_segments`.
+    /// Maximum number of segments kept beyond `spare_segments`.
     fn most_extra(&self) -> usize {
         EXTRA_SPARES.max((MAX_RECENT_BYTES / u64::from(self.segment_bytes)).min(MAX_RECENT) as usize)
     }
 
-    /// Makes a segment on the caller's thread: for open.
+    /// Creates a segment on the caller's thread. Used by open.
     pub fn create_now(&self) -> Result<Prepared, DiskFault> {
         self.claim_and_build(Pace::Urgent)?
-            .ok_or_else(|| DiskFault::new("prepare", &self.dir, &std::io::Error::other("stopped")))
+            .ok_or_else(|| DiskFault::new("prepare", &self.dir, &std::io::Error::other("the log is closing")))
     }
 
-    /// Makes the spares of a new log on the caller's thread, so that its first writes don't share the disk with
-    /// their zeroes. What can't be made is left to the preparer, which will say why.
+    /// Creates the spares of a new log on the caller's thread, so that its first writes don't share the disk
+    /// with their zeroes. Leaves failures to the preparer thread, which reports them.
     pub fn stock_up(&self) {
         while self.ready_count() < self.target {
             let free = self.look().0;
@@ -367,10 +376,10 @@ impl Spares {
 
     fn create(&self) -> Result<Option<Prepared>, DiskFault> {
         let (free, _) = self.look();
-        // The last spare, for deletes and trims, may be made from the reserve; others may not touch it.
+        // Only the last spare, for deletes and trims, may use the reserve.
         let untouched = if self.ready_count() == 0 { 0 } else { self.reserve_bytes };
         if free < untouched.saturating_add(self.segment_bytes.into()) {
-            let error = std::io::Error::new(std::io::ErrorKind::StorageFull, "less free than the reserve");
+            let error = std::io::Error::new(std::io::ErrorKind::StorageFull, "free space is below the reserve");
             return Err(DiskFault::new("prepare a segment in", &self.dir, &error));
         }
         self.claim_and_build(Pace::Bounded)
@@ -385,7 +394,7 @@ impl Spares {
             Ok(None) | Err(_) => {
                 state.slots.remove(&slot);
                 drop(state);
-                // The error that matters is the one being returned; a leftover is deleted at the next open.
+                // The error being returned matters more; the next open deletes a leftover file.
                 let _ = self.disk.remove(&self.tmp_path(slot));
             }
         }
@@ -416,7 +425,8 @@ impl Spares {
             return Ok(None);
         }
         let slot = Slot { file, path, slot: number, segment_bytes: self.segment_bytes };
-        // Not before: what was recycled meanwhile is ready before this one.
+        // The generation is taken only now, because segments recycled in the meantime are ready before this
+        // one.
         let generation = Self::next_generation(&mut self.state());
         let id = SegmentId::draw(self.seed, generation);
         write_spare_header(&slot, id, generation).explain("write", &tmp)?;
@@ -428,7 +438,7 @@ impl Spares {
         Ok(Some(Prepared { slot, id, generation, mapping }))
     }
 
-    /// Writes zeroes up to the segment's size; false if told to stop.
+    /// Writes zeroes up to the segment's size. Returns false if the thread must stop.
     fn zero_fill(&self, file: &dyn File, path: &str, pace: Pace) -> Result<bool, DiskFault> {
         let zeroes = [0; ZERO_PIECE_BYTES];
         let total = u64::from(self.segment_bytes);
@@ -451,8 +461,8 @@ impl Spares {
         Ok(true)
     }
 
-    /// Rests until a step that began at `began` has taken long enough, unless a writer waits for a segment; false if
-    /// told to stop.
+    /// Waits until a step that began at `began` has taken its minimum time, unless a writer waits for a
+    /// segment. Returns false if the thread must stop.
     fn pause(&self, began: Instant) -> bool {
         let mut state = self.state();
         loop {
@@ -464,7 +474,7 @@ impl Spares {
         }
     }
 
-    /// Recycles what has been freed while a segment is being filled: so a writer that waits for a segment need not wait
+    /// Recycles freed segments while another segment is being filled, so that a waiting writer need not wait
     /// for the zeroes.
     fn recycle_freed(&self) {
         loop {
@@ -482,7 +492,7 @@ impl Spares {
         }
     }
 
-    /// Gives a freed segment a new identity, which voids every batch in it.
+    /// Gives a freed segment a new identity, which voids all batches in it.
     pub fn recycle(&self, slot: Slot) -> Result<Prepared, DiskFault> {
         let generation = Self::next_generation(&mut self.state());
         let id = SegmentId::draw(self.seed, generation);
@@ -503,13 +513,13 @@ impl Spares {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    /// As fast as the disk takes it.
+    /// Full speed of the disk.
     Urgent,
-    /// Leaves the disk to the writer, as long as nobody waits.
+    /// Limited speed, which leaves the disk to the writer, unless a writer waits for a segment.
     Bounded,
 }
 
-/// Overwrites both headers; not synced.
+/// Overwrites both headers without syncing.
 pub(crate) fn write_spare_header(slot: &Slot, id: SegmentId, generation: Generation) -> std::io::Result<()> {
     let header = SegmentHeader {
         state: SegmentState::Spare,

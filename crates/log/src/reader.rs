@@ -1,6 +1,6 @@
-//! Reading records in order, and bytes by reference, without a lock on the writer.
+//! Reads records in order, and bytes by reference, without locking the writer.
 //!
-//! Owns: [`Records`]. Bound: about 1 MiB of buffer for each iterator, or one batch if that is larger.
+//! Owns: [`Records`]. Memory: about 1 MiB of buffer for each iterator, or one batch if that is larger.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -17,15 +17,15 @@ use crate::{
     segment::{Segment, Table},
 };
 
-/// Records in order. Holds the segments it will read and the last one it has read, so none of them is recycled
-/// under it. Ends after the first error.
+/// Iterator over records in LSN order. It holds the segments that it will read and the last one it has read,
+/// so none of them is recycled in the meantime. Ends after the first error.
 #[derive(Debug)]
 pub struct Records {
-    /// Segments to come, with how far each may be read.
+    /// Segments to read, each with its exclusive end position.
     ahead: VecDeque<(Arc<Segment>, u32)>,
     place: Option<Place>,
     batch: Option<BatchRecords>,
-    /// Records below are skipped.
+    /// Records below this LSN are skipped.
     from: Lsn,
     sums: Vec<u8>,
 }
@@ -35,7 +35,7 @@ struct Place {
     segment: Arc<Segment>,
     window: Window,
     at: u32,
-    /// `None` if the iteration begins in the middle of a segment.
+    /// Values that the next batch must have; `None` if the iteration begins in the middle of a segment.
     expected: Option<Expected>,
 }
 
@@ -69,12 +69,12 @@ impl Records {
         Self { ahead, place, batch: None, from, sums: Vec::new() }
     }
 
-    /// All records of a segment.
+    /// Iterates over all records of a segment.
     pub(crate) fn of_segment(segment: &Arc<Segment>) -> Self {
         Self::new(std::slice::from_ref(segment), Lsn::ZERO)
     }
 
-    /// The next record, if the batch in hand has one.
+    /// Returns the next record of the current batch, if there is one.
     fn next_in_batch(&mut self) -> Option<LogRecord> {
         let from = self.from;
         let record = self.batch.as_mut()?.find(|record| record.lsn >= from);
@@ -86,7 +86,7 @@ impl Records {
 }
 
 impl Records {
-    /// Makes what is in the table now, and is written, readable.
+    /// Extends the iteration to all records that are now written and in the table.
     fn extend(&mut self, table: &Table) -> Result<(), ReadError> {
         let Some(place) = &mut self.place else { return Ok(()) };
         place.window.raise_end(place.segment.written());
@@ -96,7 +96,7 @@ impl Records {
         let mut last = Arc::clone(self.ahead.back().map_or(&place.segment, |(segment, _)| segment));
         let known = table.0.partition_point(|segment| segment.key.generation <= last.key.generation);
         for segment in &table.0[known..] {
-            // `last` is sealed if something follows it, so its end is final.
+            // A later segment follows `last`, so `last` is sealed and its end is final.
             if segment.first != last.next() {
                 return Err(ReadError::Compacted { oldest: table.contiguous()[0].first });
             }
@@ -117,7 +117,7 @@ impl Iterator for Records {
             }
             let place = self.place.as_mut()?;
             if place.at >= place.window.end() {
-                // The last place is kept: what is written after it may be asked for later.
+                // Keeps the last position, because a later extension may read records written after it.
                 let (segment, until) = self.ahead.pop_front()?;
                 self.place = Some(Place::start(segment, until, DATA_START));
                 continue;
@@ -167,7 +167,7 @@ impl Shared {
         let written = segment.written();
         let end = u64::from(blob.offset) + u64::from(blob.len);
         if blob.offset < DATA_START || end > u64::from(written) {
-            let damage = Damage::new("reference within what is written", written, end);
+            let damage = Damage::new("reference within the written bytes", written, end);
             return Err(Corruption::at(&segment.path, blob.offset, damage).into());
         }
         let bytes = segment.file.read_new_at(blob.len as usize, blob.offset.into()).explain("read", &segment.path)?;

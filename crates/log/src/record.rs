@@ -1,4 +1,4 @@
-//! Records as they are given to the log and as they come back.
+//! Records as passed to the log and as read back.
 
 use std::io::IoSlice;
 
@@ -7,32 +7,32 @@ use thalweg_types::{Index, LogPosition, Lsn, SpaceId, SpaceTime, Term};
 
 use crate::format::RECORD_HEADER_BYTES;
 
-/// What a record is, to those who read the log.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordKind {
-    /// Commands of a space; has term and index.
+    /// Commands of a space. Has term and index.
     Entry = 1,
-    /// A space's membership; has term and index.
+    /// Membership of a space. Has term and index.
     Membership = 2,
-    /// A space's vote.
+    /// Vote of a space.
     Vote = 3,
-    /// Bytes copied forward on this node; has no term or index.
+    /// Bytes copied forward on this node. Has no term or index.
     Move = 4,
-    /// A suffix of a space's entries is void (Raft only).
+    /// Voids a suffix of a space's entries (Raft only).
     Truncate = 5,
-    /// A space's entries up to an index are no longer needed.
+    /// Declares that a space's entries up to an index are no longer needed.
     Purged = 6,
-    /// An entry of a space that carries nothing (a new leader's blank); has term and index.
+    /// An empty entry of a space (the blank of a new leader). Has term and index.
     Blank = 7,
 }
 
 impl RecordKind {
-    /// All kinds.
+    /// All kinds of records.
     pub const ALL: [Self; 7] =
         [Self::Entry, Self::Membership, Self::Vote, Self::Move, Self::Truncate, Self::Purged, Self::Blank];
 
-    /// The kind of an encoded record; `None` if there is no such kind.
+    /// Returns the kind of an encoded record, or `None` for an unknown value.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
@@ -47,13 +47,14 @@ impl RecordKind {
         })
     }
 
-    /// Whether it is an entry of its space: has an index of its own, and is void once a truncation takes that back.
+    /// Returns true for an entry of its space: it has its own index, and a later truncation at or below that
+    /// index voids it.
     #[must_use]
     pub const fn has_index(self) -> bool {
         matches!(self, Self::Entry | Self::Membership | Self::Blank)
     }
 
-    /// Its name, as `log dump` prints it.
+    /// Name of the kind, as `log dump` prints it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -68,66 +69,66 @@ impl RecordKind {
     }
 }
 
-/// A record to append. The payload is given in parts, which are written one after the other.
+/// A record to append. The parts of its payload are written one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
-    /// The space it belongs to.
+    /// Space of the record.
     pub space: SpaceId,
-    /// What it is.
+    /// Kind of the record.
     pub kind: RecordKind,
-    /// Its term, or zero.
+    /// Term of the record, or zero.
     pub term: Term,
-    /// Its index, or zero.
+    /// Index of the record, or zero.
     pub index: Index,
-    /// Its space time.
+    /// Space time of the record.
     pub time: SpaceTime,
-    /// Its payload.
+    /// Payload of the record, in parts.
     pub payload: &'a [IoSlice<'a>],
 }
 
 impl Draft<'_> {
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     #[must_use]
     pub fn payload_len(&self) -> usize {
         self.payload.iter().map(|part| part.len()).sum()
     }
 }
 
-/// A record of kind [`Truncate`](RecordKind::Truncate): the entries of its space that lie before it in the log, and have
-/// its index or a later one, are void.
+/// A record of kind [`Truncate`](RecordKind::Truncate). It voids entries of its space that come before it in
+/// the log and have its index or a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
-    /// The space.
+    /// Space of the record.
     pub space: SpaceId,
-    /// Where the record lies.
+    /// Position of the record in the log.
     pub lsn: Lsn,
-    /// The first index that is void.
+    /// First index that the truncation voids.
     pub index: Index,
 }
 
-/// Why something is appended: decides what happens when the disk is nearly full.
+/// Purpose of an append, which determines the behaviour on a nearly full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Purpose {
-    /// New data: refused below the reserve.
+    /// New data: rejected below the reserve.
     #[default]
     Data,
-    /// Deletes, trims, moves: go on from the space kept back for them.
+    /// Deletes, trims, moves: continue in the space reserved for them.
     Reclaim,
 }
 
-/// Where a batch of records went.
+/// Positions of an appended batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
     /// LSN of the first record.
     pub first: Lsn,
     /// Exclusive bound: LSN after the last record.
     pub next: Lsn,
-    /// Where the first record's payload begins.
+    /// Position of the first record's payload.
     pub payload_at: LogPosition,
 }
 
 impl Appended {
-    /// Where the payload of each of `drafts` begins, given the drafts that were appended.
+    /// Positions of the payloads, for the drafts that were appended.
     pub fn payload_positions<'a>(&self, drafts: &'a [Draft<'_>]) -> impl Iterator<Item = LogPosition> + use<'a> {
         let mut at = self.payload_at;
         drafts.iter().map(move |draft| {
@@ -139,26 +140,26 @@ impl Appended {
     }
 }
 
-/// A record as read back; its checksum has been verified.
+/// A record read from the log, with a verified checksum.
 ///
-/// The payload shares the buffer it was read into (about 1 MiB): keep a copy, not the `Bytes`, of what
-/// lives long.
+/// The payload shares the buffer into which it was read (about 1 MiB). Copy a payload that lives long,
+/// instead of keeping the `Bytes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
-    /// Its position in the log.
+    /// LSN of the record, its position in the log.
     pub lsn: Lsn,
-    /// The space it belongs to.
+    /// Space of the record.
     pub space: SpaceId,
-    /// What it is.
+    /// Kind of the record.
     pub kind: RecordKind,
-    /// Its term, or zero.
+    /// Term of the record, or zero.
     pub term: Term,
-    /// Its index, or zero.
+    /// Index of the record, or zero.
     pub index: Index,
-    /// Its space time.
+    /// Space time of the record.
     pub time: SpaceTime,
-    /// Its payload.
+    /// Payload of the record.
     pub payload: Bytes,
-    /// Where the payload lies.
+    /// Position of the payload in the log.
     pub payload_at: LogPosition,
 }

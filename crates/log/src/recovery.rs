@@ -1,6 +1,6 @@
-//! Opening: inventory, survey, decision, mending, and the first marker.
+//! Opening a log: inventory, survey, decision, mending, and the first marker.
 //!
-//! Owns: the order of these. Nothing is written before the decision to open is made.
+//! Owns: the order of these steps. No byte is written before the decision to open is made.
 
 use std::{io, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::{
     writer::{Core, write_live_header},
 };
 
-/// Opens the log in `dir`; the background threads are not started.
+/// Opens the log in `dir`, without starting the background threads.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     dir: &str,
@@ -92,8 +92,8 @@ fn make_dir(disk: &dyn Disk, dir: &str) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// What a repair gave up is kept under another name, so that the next open needs no repair. Last: everything
-/// else of the repair is durable by now.
+/// Renames files that a repair discarded, so that the next open needs no repair. Runs last: all other changes
+/// of the repair are durable by then.
 fn put_aside(disk: &dyn Disk, dir: &str, files: &[String]) -> Result<(), OpenError> {
     for path in files {
         disk.rename(path, &format!("{path}.bad")).explain("rename", path)?;
@@ -104,7 +104,7 @@ fn put_aside(disk: &dyn Disk, dir: &str, files: &[String]) -> Result<(), OpenErr
     Ok(())
 }
 
-/// Files without a valid header: another version, or corruption.
+/// Checks files without a valid header: they are of another version, or corrupt.
 fn unreadable(inventory: &Inventory, repair: Repair) -> Result<Vec<Corruption>, OpenError> {
     let mut given_up = Vec::new();
     for file in &inventory.unreadable {
@@ -134,7 +134,7 @@ fn report(survey: &Survey, given_up: &[Corruption]) -> Recovery {
     }
 }
 
-/// Goes on where a surveyed log ends.
+/// Continues a log at its surveyed end.
 fn resume(survey: Survey, spares: &Arc<Spares>) -> Result<(Table, Core), OpenError> {
     let mut chain = 0;
     let mut segments = Vec::with_capacity(survey.kept.len());
@@ -154,7 +154,7 @@ fn resume(survey: Survey, spares: &Arc<Spares>) -> Result<(Table, Core), OpenErr
     Ok((Table(segments), core))
 }
 
-/// The first segment of a new log.
+/// Starts a new log with its first segment.
 fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<Spares>) -> Result<(Table, Core), OpenError> {
     let at = unused.iter().position(|slot| slot.segment_bytes == options.segment_bytes);
     let prepared = match at {
@@ -181,8 +181,8 @@ fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<Spares>) -> 
     Ok((Table(vec![segment]), core))
 }
 
-/// Writes and syncs the marker that says that a new run begins here: from now on a `Closed` before it means
-/// nothing, and everything below is attested.
+/// Writes and syncs the marker of a new run. From now on an earlier `Closed` marker has no effect, and all
+/// records below the marker are attested.
 fn mark_opened(shared: &Shared) -> Result<(), OpenError> {
     let mut core = shared.core();
     let next = core.next;

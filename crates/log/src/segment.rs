@@ -1,8 +1,7 @@
-//! A live segment, shared by the writer and its readers, and the table of them.
+//! A live segment, shared by the writer and its readers, and the table of all live segments.
 //!
-//! Owns: what is known of a segment in memory, and that its file is given back for recycling when the last
-//! holder lets go of a freed one.
-//! Does not own: the bytes (see `format`), who writes (see `writer`).
+//! Owns: the in-memory state of a segment, and the return of a freed segment's file for recycling when its
+//! last holder drops it. Does not own: the bytes (see `format`), writing (see `writer`).
 //!
 //! Invariant: bytes below `written` never change while the segment is live, so readers need no lock.
 
@@ -20,15 +19,16 @@ use crate::{
     prepare::{Slot, Spares},
 };
 
-/// Distance between entries of a segment's sparse index: what a read from an LSN reads for nothing, at most.
+/// Distance in bytes between entries of a segment's sparse index. A read from an LSN reads at most this many
+/// unneeded bytes.
 const INDEX_STEP_BYTES: u32 = 256 * 1024;
 
-/// What a reader must know to check the batches of a segment.
+/// Values that a reader needs to verify the batches of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentKey {
     pub id: SegmentId,
     pub generation: Generation,
-    /// Batches end at or before this: the footer's place.
+    /// Exclusive bound of the batches: the footer's position.
     pub limit: u32,
 }
 
@@ -40,16 +40,16 @@ impl SegmentKey {
 
 const _: () = assert!((FOOTER_BYTES as u32).is_multiple_of(BATCH_ALIGN));
 
-/// How far a segment is filled, and what its records span.
+/// Filled part of a segment, and the ranges of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Where the last whole batch ends.
+    /// End of the last complete batch.
     pub written: u32,
     /// Exclusive bound of the records.
     pub next: Lsn,
     pub first_time: SpaceTime,
     pub last_time: SpaceTime,
-    /// Whether records that take entries back are among them.
+    /// True if there are records of kind `Truncate`.
     pub truncates: bool,
 }
 
@@ -62,7 +62,7 @@ impl Extent {
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub file: Arc<dyn File>,
-    /// Relative to the disk's root.
+    /// Path relative to the disk's root.
     pub path: String,
     pub slot: u32,
     pub segment_bytes: u32,
@@ -78,7 +78,7 @@ pub(crate) struct Segment {
     truncates: AtomicBool,
     sealed: AtomicBool,
     freed: AtomicBool,
-    /// Some batches' first LSN and position, rising.
+    /// First LSN and position of some batches, ascending.
     index: Mutex<Vec<(Lsn, u32)>>,
     home: Arc<Spares>,
 }
@@ -105,7 +105,7 @@ impl Segment {
         }
     }
 
-    /// Where the last whole batch ends; what is below may be read.
+    /// End of the last complete batch; readers may read below it.
     #[inline]
     pub fn written(&self) -> u32 {
         self.written.load(Ordering::Acquire)
@@ -117,7 +117,7 @@ impl Segment {
     }
 
     pub fn extent(&self) -> Extent {
-        // `written` last: whoever sees it sees at least the rest that belongs to it.
+        // Loads `written` first: a reader that sees it also sees at least the values that belong to it.
         let written = self.written();
         Extent {
             written,
@@ -128,7 +128,8 @@ impl Segment {
         }
     }
 
-    /// A batch that was put holds records that take entries back. Only the holder of the writer role calls this.
+    /// Records that a published batch has records of kind `Truncate`. Only the holder of the writer role
+    /// calls this.
     pub fn note_truncations(&self) {
         self.truncates.store(true, Ordering::Relaxed);
     }
@@ -137,7 +138,7 @@ impl Segment {
         self.truncates.load(Ordering::Relaxed)
     }
 
-    /// The writer has put a batch from `at` to `end`. Only the holder of the writer role calls this.
+    /// Publishes a batch written from `at` to `end`. Only the holder of the writer role calls this.
     #[inline]
     pub fn publish(&self, at: u32, end: u32, first: Lsn, next: Lsn, times: Option<(SpaceTime, SpaceTime)>) {
         debug_assert_eq!(at, self.written.load(Ordering::Relaxed));
@@ -163,7 +164,7 @@ impl Segment {
         }
     }
 
-    /// A position at or before the batch that holds `lsn`.
+    /// Returns a position at or before the batch that contains `lsn`.
     pub fn seek(&self, lsn: Lsn) -> u32 {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         match index.partition_point(|entry| entry.0 <= lsn) {
@@ -172,12 +173,12 @@ impl Segment {
         }
     }
 
-    /// Takes over an index that was made while going through the file.
+    /// Installs an index that was built while scanning the file.
     pub fn remember(&self, index: Vec<(Lsn, u32)>) {
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
     }
 
-    /// The newest segment of a log that is opened again is written to again.
+    /// Clears the sealed state of a reopened log's newest segment, which is written again.
     pub fn reopen(&self) {
         self.sealed.store(false, Ordering::Release);
     }
@@ -190,7 +191,7 @@ impl Segment {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// From now on the file goes back to the spares when nobody holds the segment any more.
+    /// Frees the segment: when its last holder drops it, its file returns to the spares.
     pub fn give_up(&self) {
         self.freed.store(true, Ordering::Release);
     }
@@ -233,7 +234,7 @@ impl Table {
         Some(&self.0[at])
     }
 
-    /// Where the segments begin that follow each other without a hole up to the end.
+    /// The last segments that follow each other without a gap up to the end.
     pub fn contiguous(&self) -> &[Arc<Segment>] {
         let mut from = self.0.len() - 1;
         while from > 0 && self.0[from - 1].next() == self.0[from].first {

@@ -1,7 +1,7 @@
-//! Which segments may go.
+//! Selection of segments that can be freed.
 //!
-//! Owns: the released bound and the history floor. Does not own: whether something still points into a segment;
-//! the log's user knows.
+//! Owns: the released bound and the history floor. Does not own: references into a segment; the log's user
+//! tracks those.
 
 use std::sync::atomic::Ordering;
 
@@ -9,12 +9,12 @@ use thalweg_types::{Generation, Lsn, SpaceTime};
 
 use crate::{errors::AppendError, log::Shared, options::SegmentInfo};
 
-/// On which side of the history floor a segment is.
+/// Side of the history floor on which a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum History {
-    /// Below it: nothing but what points into it keeps it.
+    /// The segment is below the floor: only references into it keep it.
     Past,
-    /// Above it.
+    /// The segment is above the floor.
     Kept,
 }
 
@@ -27,7 +27,8 @@ impl Shared {
         Lsn(self.released.load(Ordering::Acquire))
     }
 
-    /// Sealed segments that are wholly released, oldest first: those below the history floor, or those that it keeps.
+    /// Sealed segments that are completely released, oldest first: either those below the history floor, or
+    /// those that the floor keeps.
     pub fn released_segments(&self, now: SpaceTime, kept: History) -> Vec<SegmentInfo> {
         let released = self.released();
         let oldest_kept = now.minus(self.options.history_age);
@@ -36,7 +37,7 @@ impl Shared {
         let mut found: Vec<SegmentInfo> = Vec::new();
         for segment in table.0.iter().rev() {
             let info = segment.info();
-            // Kept while it is both near enough to the end and young enough.
+            // History keeps a segment that is both near enough to the end and young enough.
             let in_history = bytes_after < self.options.history_bytes && info.last_time > oldest_kept;
             bytes_after += u64::from(info.bytes);
             if !info.active && info.next <= released && in_history == (kept == History::Kept) {
@@ -54,7 +55,8 @@ impl Shared {
         if !segment.is_sealed() || segment.next() > self.released() {
             return Err(AppendError::StillNeeded { generation });
         }
-        // Its successor must be on disk before it goes: it alone may know where the LSNs have got to.
+        // The next segment must be durable first, because it may be the only record of how far the LSNs have
+        // advanced.
         let next = core.next;
         if self.durable() <= segment.next() || !core.unsynced.is_empty() {
             self.sync_files(core, next)?;

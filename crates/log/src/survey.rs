@@ -1,11 +1,13 @@
-//! Where does the log end? Decides between torn and corrupt. Reads only.
+//! Finds the end of the log, and decides whether an end is torn or corrupt. Reads only.
 //!
-//! Owns: the decision. Does not own: what is then written (see `mend`), nor whether to refuse (see `recovery`).
+//! Owns: the decision. Does not own: the writes that follow (see `mend`), or the choice to reject the log
+//! (see `recovery`).
 //!
-//! What any valid header attests as durable is never torn. So: find the highest attested LSN; go through the
-//! batches from the segment that holds the record before it; the first bad batch ends the log if nothing attests records at or past
-//! it, and is corruption otherwise. After a bad batch its length means nothing, so the rest of the segment and all
-//! later segments are searched for valid headers. Segments wholly below the attested LSN are not read.
+//! Records that any valid header attests as durable are never torn. So a survey first finds the highest
+//! attested LSN. Then it reads the batches from the segment that holds the record before that LSN. The first
+//! invalid batch ends the log if no header attests records at or beyond it; otherwise it is corruption. The
+//! length of an invalid batch is meaningless, so the remaining segment and all later segments are searched
+//! for valid headers. Segments completely below the attested LSN are not read.
 
 use thalweg_types::{Lsn, SpaceTime};
 
@@ -17,39 +19,39 @@ use crate::{
     segment::Extent,
 };
 
-/// A live segment and what of it is good.
+/// A live segment and its valid part.
 #[derive(Clone, Debug)]
 pub(crate) struct Surveyed {
     pub found: Found,
     pub extent: Extent,
-    /// Body checksum of its last good batch.
+    /// Body checksum of its last valid batch.
     pub chain: u32,
-    /// Some batches' first LSN and position.
+    /// First LSN and position of some batches.
     pub index: Vec<(Lsn, u32)>,
 }
 
-/// The result: the log ends in the last of `kept`.
+/// Result of a survey; the log ends in the last segment of `kept`.
 #[derive(Debug)]
 pub(crate) struct Survey {
     pub kept: Vec<Surveyed>,
-    /// Live segments past the end, to be voided.
+    /// Live segments beyond the end, whose content must be voided.
     pub cut: Vec<Found>,
-    /// The first of `kept` that was gone through: those before are known to be durable.
+    /// Position in `kept` of the first segment that was read; earlier segments are known to be durable.
     pub walked_from: usize,
     pub attested: Lsn,
     pub cut_bytes: u64,
-    /// The last batch says that the log was closed.
+    /// True if the last batch is a `Closed` marker.
     pub clean: bool,
-    /// The log ends here although more was attested.
+    /// Corruption at which the log ends although later records were attested.
     pub corruption: Option<Corruption>,
 }
 
-/// How much of a log a survey reads.
+/// Amount of a log that a survey reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// What may not be durable: from the segment that holds the last attested record on.
+    /// The part that may not be durable: from the segment that holds the last attested record on.
     Tail,
-    /// Everything: for a repair, which must find the first bad place.
+    /// The whole log, for a repair, which must find the first damage.
     Whole,
 }
 
@@ -63,8 +65,9 @@ impl Survey {
         let live = &inventory.live;
         let mut attested = newest_attestation(live)?;
         let start = match depth {
-            // Strictly below: a record of the segment was synced, and with it all of the segments before. Of one whose
-            // base is attested, the idle batch that ends its predecessor may still be missing.
+            // The comparison is strict: a synced record of a segment implies that all earlier segments were
+            // synced. If only its base is attested, the idle batch that ends the previous segment may still
+            // be missing.
             Depth::Tail => live.iter().rposition(|found| found.header.base < attested).unwrap_or(0),
             Depth::Whole => 0,
         };
@@ -88,8 +91,8 @@ impl Survey {
             kept.push(walk.surveyed);
             let follows = live.get(at + 1).is_some_and(|next| {
                 let joined = next.header.base == end.next && next.header.base_chain == kept[at].chain;
-                // A segment that was freed in between is no longer there under its generation; one that a power
-                // loss took before its first sync is still there, as a spare.
+                // A segment that was freed in between no longer exists with its generation. A segment that a
+                // power loss destroyed before its first sync still exists as a spare.
                 let hole = sealed && next.header.base > end.next && !inventory.has_spare(next.header.previous);
                 joined || (hole && next.header.previous != live[at].header.generation)
             });
@@ -106,7 +109,7 @@ impl Survey {
                 return Ok(survey);
             }
         }
-        unreachable!("nothing follows the last live segment")
+        unreachable!("no segment follows the last live segment")
     }
 
     fn broken(kept: Vec<Surveyed>, walked_from: usize, live: &[Found], attested: Lsn, bad: BadAt) -> Self {
@@ -117,8 +120,8 @@ impl Survey {
     }
 }
 
-/// The highest LSN attested in the newest segment that begins with a valid header, up to the first bad one. Less than
-/// what is attested behind damage only makes the survey begin earlier.
+/// Returns the highest LSN attested in the newest segment that begins with a valid header, up to its first
+/// invalid one. A lower value than the real one, because of damage, only makes the survey begin earlier.
 fn newest_attestation(live: &[Found]) -> Result<Lsn, DiskFault> {
     for found in live.iter().rev() {
         let mut window = Window::new(found.slot.file.clone(), found.key().limit, CHUNK_BYTES);
@@ -131,7 +134,8 @@ fn newest_attestation(live: &[Found]) -> Result<Lsn, DiskFault> {
     Ok(Lsn::ZERO)
 }
 
-/// Calls `visit` with each header from `from` on, hopping over bodies, up to the first bad one; says where that is.
+/// Calls `visit` with each header from `from` on, skipping bodies, up to the first invalid one. Returns its
+/// position.
 fn hop(
     found: &Found,
     window: &mut Window,
@@ -146,7 +150,7 @@ fn hop(
     Ok(at)
 }
 
-/// Calls `visit` with every valid header from `from` on: hops, and searches where one is bad.
+/// Calls `visit` with every valid header from `from` on. Searches for the next header after an invalid one.
 fn each_header(found: &Found, from: u32, mut visit: impl FnMut(u32, &BatchHeader)) -> Result<(), DiskFault> {
     let key = found.key();
     let mut window = Window::new(found.slot.file.clone(), key.limit, CHUNK_BYTES);
@@ -157,7 +161,8 @@ fn each_header(found: &Found, from: u32, mut visit: impl FnMut(u32, &BatchHeader
     Ok(())
 }
 
-/// A segment wholly below the attested LSN: its footer says what it holds. Without one it is gone through.
+/// Surveys a segment completely below the attested LSN by its footer, or by reading it if it has no valid
+/// footer.
 fn settled(found: &Found) -> Result<Result<Surveyed, (Surveyed, BadAt)>, DiskFault> {
     if let Ok(footer) = found.footer()? {
         let extent = Extent {
@@ -175,18 +180,18 @@ fn settled(found: &Found) -> Result<Result<Surveyed, (Surveyed, BadAt)>, DiskFau
     Ok(if later { Err((walk.surveyed, walk.bad)) } else { Ok(walk.surveyed) })
 }
 
-/// What going through a segment found.
+/// Result of reading a segment.
 struct Walk {
     surveyed: Surveyed,
     attested: Lsn,
     last_kind: Option<BatchKind>,
-    /// A valid footer says that the segment ends here.
+    /// True if a valid footer marks the end of the segment.
     sealed: bool,
-    /// What stopped the walk.
+    /// The position and damage that ended the walk.
     bad: BadAt,
 }
 
-/// Goes through the batches of a segment and verifies all of each, up to the first bad one.
+/// Verifies the batches of a segment completely, up to the first invalid one.
 fn walk(found: &Found) -> Result<Walk, DiskFault> {
     let key = found.key();
     let mut window = Window::new(found.slot.file.clone(), key.limit, CHUNK_BYTES);
@@ -222,14 +227,14 @@ fn walk(found: &Found) -> Result<Walk, DiskFault> {
     Ok(Walk { surveyed, attested, last_kind, sealed, bad })
 }
 
-/// What lies past the end.
+/// Content beyond the end of the log.
 struct Tail {
     attested: Lsn,
-    /// Bytes up to the end of the last batch whose header is there.
+    /// Bytes up to the end of the last batch with a valid header.
     bytes: u64,
 }
 
-/// Searches the rest of segment `at` from `from` on, and all later ones, for valid headers.
+/// Searches segment `at` from `from` on, and all later segments, for valid headers.
 fn search(live: &[Found], at: usize, from: u32) -> Result<Tail, DiskFault> {
     let mut tail = Tail { attested: Lsn::ZERO, bytes: 0 };
     for (number, found) in live[at..].iter().enumerate() {

@@ -1,7 +1,7 @@
-//! The background syncer: fsyncs `interval` writes when their time has come, and sealed segments soon; says of a
-//! log that has come to rest that it is durable.
+//! The background syncer. It fsyncs `interval` writes at their deadline and sealed segments soon, and marks
+//! an idle log as durable.
 //!
-//! Owns: when that is due. Asleep without a timer while nothing is due.
+//! Owns: the deadlines. Sleeps without a timer while none is set.
 
 use std::{
     sync::{Condvar, Mutex, PoisonError},
@@ -12,15 +12,15 @@ use crate::log::Shared;
 
 #[derive(Debug, Default)]
 struct Due {
-    /// Monotonic time of the clock.
+    /// Monotonic time of the next sync.
     at: Option<Duration>,
-    /// When the log is to be marked idle.
+    /// Monotonic time at which the log is marked idle.
     mark: Option<Duration>,
     now: bool,
     stop: bool,
 }
 
-/// What the thread waits for.
+/// Deadlines on which the thread waits.
 #[derive(Debug, Default)]
 pub(crate) struct Syncer {
     due: Mutex<Due>,
@@ -33,17 +33,17 @@ impl Syncer {
         self.changed.notify_one();
     }
 
-    /// A sync is due at `at`, unless one is due earlier.
+    /// Sets the deadline of the next sync to `at`, unless it is earlier already.
     pub fn due_at(&self, at: Duration) {
         self.change(|due| due.at = Some(due.at.map_or(at, |earlier| earlier.min(at))));
     }
 
-    /// If the log is idle at `at`, it is to be marked so.
+    /// Schedules an idle marker at `at`, if the log is idle then.
     pub fn mark_at(&self, at: Duration) {
         self.change(|due| due.mark = Some(at));
     }
 
-    /// A sync is due as soon as possible.
+    /// Requests a sync as soon as possible.
     pub fn due_now(&self) {
         self.change(|due| due.now = true);
     }
@@ -52,7 +52,7 @@ impl Syncer {
         self.change(|due| due.stop = true);
     }
 
-    /// Sleeps until something is due.
+    /// Sleeps until an action is due.
     fn wait(&self, shared: &Shared) -> Wanted {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -80,7 +80,7 @@ impl Syncer {
         }
     }
 
-    /// The thread's life. A failed sync fails the log and is seen there.
+    /// Body of the thread. A failed sync fails the log, where callers see it.
     pub fn run(&self, shared: &Shared) {
         loop {
             let core = match self.wait(shared) {
@@ -90,12 +90,13 @@ impl Syncer {
                     let mut core = shared.core();
                     let due = core.synced_at + shared.options.idle_mark_after;
                     if due > shared.clock.monotonic() {
-                        // It has not rested: another sync ended meanwhile. No writer needs to ask again.
+                        // The log was not idle: another sync ended in the meantime. No writer needs to
+                        // schedule the marker again.
                         drop(core);
                         self.mark_at(due);
                         continue;
                     }
-                    // If a sync is under way, whoever does it asks again at its end.
+                    // If a sync is in progress, its leader schedules the marker again at its end.
                     core.mark_due = false;
                     if shared.check_writable().is_ok() && shared.mark_idle(core).is_none() {
                         return;
@@ -104,7 +105,8 @@ impl Syncer {
                 }
                 Wanted::Interval => {
                     let core = shared.core();
-                    // A sync has covered what this thread was set for; later `interval` writes have their own time.
+                    // A sync has covered the write that set this deadline; later `interval` writes have their
+                    // own deadline.
                     let Some(since) = core.interval_since else { continue };
                     let due = since + shared.options.sync_interval;
                     if due > shared.clock.monotonic() {
@@ -129,10 +131,10 @@ impl Syncer {
 
 enum Wanted {
     Stop,
-    /// All that is written now.
+    /// All records written so far must be synced.
     Everything,
-    /// `interval` writes that have waited long enough.
+    /// The `interval` writes past their deadline must be synced.
     Interval,
-    /// The log's rest, if it is at rest.
+    /// The log must be marked idle, if it is idle.
     Mark,
 }

@@ -1,17 +1,18 @@
-//! Which truncations the log holds.
+//! Table of the truncations in the log.
 //!
-//! Owns: the table of them, from open to close. Does not own: what follows from one (see the log's user).
+//! Owns: the table, from open to close. Does not own: the effects of a truncation (see the log's user).
 //!
-//! A reader that comes to an entry must know of a truncation that lies behind it, far ahead perhaps. So the table is
-//! there before anything is read. It costs nothing where there are none: the footer of a sealed segment says whether the
-//! segment holds any, recovery goes through the active one anyway, and appends add to the table. Only segments that hold
-//! some are read once more at open.
+//! A reader of an entry must know of later truncations, which can be far ahead. So the table is complete
+//! before any record is read. It costs nothing if there are none: the footer of a sealed segment reports
+//! whether the segment has any, recovery reads the active segment anyway, and appends update the table. Only
+//! segments with truncations are read a second time at open.
 //!
-//! Invariants: rising by LSN; among those of one space, rising by index, because a later truncation at the same index or
-//! below does all that an earlier one does. So there are never more than entries that were kept in between.
+//! Invariants: ordered by LSN; the truncations of one space are also ordered by index, because a later
+//! truncation at the same or a lower index covers an earlier one. So there are never more truncations than
+//! entries that were kept in between.
 //!
-//! All truncations are in it that lie behind a record which can be read in order. Behind other records some may be
-//! missing: those whose segment was freed first.
+//! The table contains all truncations after a record that is readable in order. For other records some
+//! truncations may be missing: those whose segment was freed first.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ impl Truncations {
         self.0.load_full()
     }
 
-    /// Adds those among records that were appended from `first` on. The caller holds the core's lock.
+    /// Adds the truncations among records appended from `first` on. The caller holds the core's lock.
     pub fn add_appended(&self, drafts: &[Draft<'_>], first: Lsn) {
         let mut table = (*self.load()).clone();
         for (draft, number) in drafts.iter().zip(0..) {
@@ -44,7 +45,7 @@ impl Truncations {
         self.0.store(Arc::new(table));
     }
 
-    /// Forgets those of a segment that has been freed. The caller holds the core's lock.
+    /// Removes the truncations of a freed segment. The caller holds the core's lock.
     pub fn forget(&self, from: Lsn, below: Lsn) {
         let table = self.load();
         if table.iter().any(|known| from <= known.lsn && known.lsn < below) {
@@ -53,7 +54,7 @@ impl Truncations {
         }
     }
 
-    /// Reads those segments of a log that hold some.
+    /// Reads the segments that have truncations.
     pub fn read(&self, segments: &Table) -> Result<(), OpenError> {
         let mut table = Vec::new();
         for segment in segments.contiguous().iter().filter(|segment| segment.holds_truncations()) {
@@ -74,13 +75,13 @@ fn add(table: &mut Vec<Truncation>, new: Truncation) {
     table.push(new);
 }
 
-/// Nobody can say which entries are void without it.
+/// Converts a read error. Without the truncations, void entries could not be recognised, so the open fails.
 fn unreadable(error: ReadError) -> OpenError {
     match error {
         ReadError::Corrupt(corruption) => corruption.into(),
         ReadError::Disk(fault) => fault.into(),
         ReadError::Gone { .. } | ReadError::Compacted { .. } | ReadError::PastEnd { .. } => {
-            unreachable!("a segment that is held is read from its begin to what is written")
+            unreachable!("a held segment is read from its start to its written end")
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The writer role: whoever holds the core's lock puts batches into the active segment.
+//! The writer role: the holder of the core's lock writes batches into the active segment.
 //!
-//! Owns: where the next batch goes, the chain, sealing and switching segments.
-//! Does not own: syncing (see `commit`), preparing segments (see `prepare`).
+//! Owns: the position of the next batch, the chain, sealing and switching segments. Does not own: syncing
+//! (see `commit`), preparing segments (see `prepare`).
 //!
-//! Invariants: `durable <= next`; every byte below `offset` of the active segment belongs to a whole batch;
-//! sealed segments that are not wholly synced are in `unsynced`, oldest first.
+//! Invariants: `durable <= next`; every byte below `offset` of the active segment belongs to a complete
+//! batch; sealed segments that are not completely synced are in `unsynced`, oldest first.
 
 use std::{
     cell::RefCell,
@@ -30,16 +30,17 @@ use crate::{
     segment::{Extent, Segment, SegmentKey},
 };
 
-/// Sealed segments that may wait for their sync; a writer that would seal another syncs first.
+/// Maximum number of sealed segments that wait for their sync. A writer that would seal another one syncs
+/// first.
 const MAX_UNSYNCED_SEGMENTS: usize = 4;
-/// How long a writer waits for a prepared segment.
+/// Maximum time that a writer waits for a prepared segment.
 const SPARE_PATIENCE: Duration = Duration::from_secs(10);
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
-/// Counters that are kept under the core's lock anyway.
+/// Counters protected by the core's lock, which every append holds anyway.
 #[derive(Debug, Default)]
 pub(crate) struct WriteCounters {
     pub appends: u64,
@@ -53,11 +54,11 @@ pub(crate) struct WriteCounters {
     pub batches_per_sync: Log2Histogram,
 }
 
-/// How a small batch reaches the kernel.
+/// Path of a small batch to the kernel.
 ///
-/// A copy into the mapped tail costs no system call. But the fsync that follows must take every page so
-/// touched out of the page tables of all processors and the next copy faults it in again: 10 to 25 µs a
-/// sync on our machines. So what is fsynced at once is written with a call.
+/// A copy into the mapped tail needs no system call. But the next fsync must remove every page touched this
+/// way from the page tables of all processors, and the next copy faults it in again: 10 to 25 µs for each
+/// sync on our machines. So a batch that is fsynced immediately is written with a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     Mapping,
@@ -70,7 +71,7 @@ impl Through {
     }
 }
 
-/// What the holder of the writer role works on.
+/// State of the writer role, under its lock.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub active: Arc<Segment>,
@@ -78,21 +79,21 @@ pub(crate) struct Core {
     offset: u32,
     pub next: Lsn,
     chain: u32,
-    /// What the last batch attests.
+    /// Bound that the last batch attests.
     attested: Lsn,
     /// Sealed segments that need a sync, oldest first.
     pub unsynced: Vec<Arc<Segment>>,
     pub role: SyncRole,
-    /// When the oldest `interval` write that no sync covers yet was made.
+    /// Time of the oldest `interval` write that no sync covers yet.
     pub interval_since: Option<Duration>,
-    /// The syncer has been told to mark the log idle.
+    /// True if the syncer was told to mark the log idle.
     pub mark_due: bool,
-    /// When the last sync ended.
+    /// Time at which the last sync ended.
     pub synced_at: Duration,
-    /// Batches of records since the last sync began.
+    /// Number of record batches since the last sync began.
     pub batches: u64,
     pub counters: WriteCounters,
-    /// A write has failed half way: nothing may follow it.
+    /// True after a partly failed write; no batch may follow it.
     pub torn: bool,
 }
 
@@ -121,7 +122,7 @@ impl Core {
         u64::from(self.offset) + u64::from(total) + u64::from(MARKER_ROOM) <= u64::from(self.active.key.limit)
     }
 
-    /// Writes one batch at the end. On error the segment's tail is torn.
+    /// Writes one batch at the end. After an error the segment's tail is torn.
     fn write(
         &mut self,
         batch: &mut Encoded<'_>,
@@ -179,7 +180,7 @@ impl Core {
         Ok((at, first))
     }
 
-    /// Writes the body of a batch at `at`, piece by piece. Without its header it is void.
+    /// Writes the body of a batch at `at`, piece by piece. The batch is void until its header is written.
     fn stream(&mut self, stream: &mut Stream<'_>, sums: &mut [u8], at: u32) -> io::Result<()> {
         let mut to = u64::from(at) + BATCH_HEADER_BYTES as u64;
         let mut done = 4;
@@ -196,7 +197,8 @@ impl Core {
         }
     }
 
-    /// Writes a batch without records that attests `attested`; false if the segment has no room for it.
+    /// Writes a batch without records that attests `attested`. Returns false if the segment has no room for
+    /// it.
     pub fn mark(&mut self, kind: BatchKind, attested: Lsn) -> bool {
         if self.torn || self.offset + BATCH_HEADER_BYTES as u32 > self.active.key.limit {
             return false;
@@ -213,14 +215,15 @@ impl Core {
         self.write(&mut batch, kind, attested, Through::File).is_ok()
     }
 
-    /// The log is idle and durable: attests it, unless the last batch does. The last room is for open and close.
+    /// Writes a marker that attests an idle and durable log, unless the last batch already does. The last
+    /// room is reserved for the markers of open and close.
     pub fn mark_idle(&mut self) {
         if self.attested < self.next && self.offset + MARKER_ROOM / 2 <= self.active.key.limit {
             self.mark(BatchKind::Idle, self.next);
         }
     }
 
-    /// Seals the active segment and goes on in a prepared one.
+    /// Seals the active segment and continues in a prepared one.
     fn switch(&mut self, prepared: Prepared, shared: &Shared) {
         let old = &self.active;
         let extent = old.extent();
@@ -261,8 +264,8 @@ impl Core {
 
 const _: () = assert!(FOOTER_BYTES < HEADER_BLOCK_BYTES as usize);
 
-/// Turns a spare into a live segment. Not synced: if a power loss takes it, it takes no batch that was attested,
-/// because the sync that makes a batch durable makes this durable too.
+/// Turns a spare into a live segment, without a sync. A power loss that destroys the header destroys no
+/// attested batch, because the sync that makes a batch durable makes the header durable too.
 pub(crate) fn write_live_header(mapping: &mut dyn Mapping, header: &SegmentHeader) {
     let bytes = header.encode();
     mapping.write(&bytes, 0);
@@ -308,7 +311,7 @@ impl Shared {
         }
     }
 
-    /// The disk was nearly full when last looked at: looks again.
+    /// Checks the disk again, after the last check found it nearly full.
     #[cold]
     fn admit(&self) -> Result<(), AppendError> {
         match self.spares.look() {
@@ -317,7 +320,7 @@ impl Shared {
         }
     }
 
-    /// Writes a batch, rolling on as needed, and says where it is. It keeps the lock.
+    /// Writes a batch, switching segments as needed, and stores its positions. Keeps the lock.
     #[inline]
     fn place(
         &self,
@@ -350,14 +353,14 @@ impl Shared {
         Ok(core)
     }
 
-    /// Takes the lock, unless the log has failed or is closed.
+    /// Takes the lock. Returns an error if the log has failed or is closed.
     pub fn writable_core(&self) -> Result<MutexGuard<'_, Core>, AppendError> {
         let core = self.core();
         self.check_writable()?;
         Ok(core)
     }
 
-    /// Goes on in the next segment; the lock is released while there is none.
+    /// Continues in the next segment. Releases the lock while it waits for one.
     pub fn roll<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -365,7 +368,8 @@ impl Shared {
     ) -> Result<MutexGuard<'a, Core>, AppendError> {
         if core.unsynced.len() >= MAX_UNSYNCED_SEGMENTS {
             let next = core.next;
-            // The durable bound may be past `next` already while a footer waits: force one.
+            // The durable bound can already be beyond `next` while a footer is not synced, so this forces a
+            // sync.
             self.sync_files(core, next)?;
             return self.writable_core();
         }

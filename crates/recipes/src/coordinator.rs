@@ -1,93 +1,93 @@
-//! What the recipes need of a database.
+//! The interface through which the recipes use a database.
 
 use std::time::Duration;
 
 use thalweg_types::{LeaseId, Revision};
 
-/// A contender's key and when it was written.
+/// Key of a contender and the revision of its write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contender {
-    /// The key.
+    /// Key of the contender.
     pub key: Vec<u8>,
-    /// Its place: the lowest is first.
+    /// Revision of the write, which is the contender's position: the lowest is first.
     pub revision: Revision,
 }
 
-/// What came of entering.
+/// Result of entering the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// The key is there, at this revision.
+    /// The key was written at this revision.
     At(Revision),
-    /// Its lease has ended before.
+    /// The lease ended before the write.
     LeaseEnded,
-    /// There was such a key already.
+    /// The key exists already.
     Taken,
 }
 
-/// What a watch is about.
+/// The key or keys that a watch observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched<'a> {
-    /// A key.
+    /// A single key.
     Key(&'a [u8]),
-    /// All keys that begin with this.
+    /// All keys with this prefix.
     Prefix(&'a [u8]),
 }
 
-/// What a watch has seen.
+/// Result of waiting on a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Noticed {
-    /// The time is up, and nothing has changed.
+    /// The timeout has passed without a change.
     Nothing,
     /// These keys have changed, in this order: written, deleted or expired.
     Keys(Vec<Vec<u8>>),
-    /// More may have changed than the watch can tell: it is at an end, so look, and watch anew.
+    /// The watch has ended and may have missed changes. Read the keys and create another watch.
     Unknown,
 }
 
-/// A watch from the moment on at which it was made.
+/// A watch that reports changes since its creation.
 pub trait Watching {
-    /// Waits for changes, at most so long. May come back with [`Noticed::Nothing`] earlier.
+    /// Waits for changes, at most for `timeout`. Can return [`Noticed::Nothing`] earlier.
     fn wait(&mut self, timeout: Duration) -> Noticed;
 }
 
-/// The few operations of a keyspace that the recipes are made of. Its clones are handles of the same.
+/// The operations of a keyspace that the recipes need. Clones are handles to the same keyspace.
 ///
-/// Whatever it reads must be what is there now, never an older state: who decides by that goes first.
+/// Every read must return the current state, never an older one, because contenders decide by it who holds.
 pub trait Coordinator: Clone {
-    /// Why an operation failed.
+    /// Error of a failed operation.
     type Error: std::error::Error;
-    /// Its watches.
+    /// Type of the watches.
     type Watch: Watching;
 
-    /// Longest wait without a look at what is waited for: a lease that ends hides its keys before anybody removes
-    /// them, and only the removal is told to watches. Each look is one [`get`](Self::get).
+    /// Maximum wait before a waiter reads the awaited key again. The end of a lease hides its keys before
+    /// they are removed, and watches report only the removal. Each check costs one [`get`](Self::get).
     const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-    /// Whether the same may succeed a moment later.
+    /// Returns true if a retry may succeed a moment later.
     fn is_transient(error: &Self::Error) -> bool;
 
-    /// Time that never goes back and runs as fast as that in which leases are measured. A holder counts by it how
-    /// long its lease lives for certain.
+    /// Monotonic time that runs at the same speed as the time of leases. A holder uses it to compute how long
+    /// its lease certainly lives.
     fn now(&self) -> Duration;
 
-    /// Grants a lease.
+    /// Grants a lease that lives for `ttl`.
     fn grant(&self, ttl: Duration) -> Result<LeaseId, Self::Error>;
 
-    /// Lets a lease live for another TTL; `false` if it has ended.
+    /// Extends a lease by another TTL. Returns `false` if it has ended.
     fn keep_alive(&self, lease: LeaseId) -> Result<bool, Self::Error>;
 
-    /// Ends a lease and with it its keys; fine if it has ended.
+    /// Ends a lease and deletes its keys. Succeeds if it has ended already.
     fn revoke(&self, lease: LeaseId) -> Result<(), Self::Error>;
 
-    /// Writes a key that lives as long as the lease, if there is none of that name.
+    /// Writes a key attached to the lease, if the key does not exist.
     fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<Entered, Self::Error>;
 
-    /// A key's revision and value.
+    /// Returns a key's revision and value, or `None` if it does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<(Revision, Vec<u8>)>, Self::Error>;
 
-    /// The keys with a prefix, of one moment, in any order: at most `limit`.
+    /// Lists up to `limit` keys with a prefix, in any order, as of one point in time.
     fn list(&self, prefix: &[u8], limit: usize) -> Result<Vec<Contender>, Self::Error>;
 
-    /// Watches: no change that comes after this call's return is missed.
+    /// Creates a watch. It reports every change made after this call returns.
     fn watch(&self, watched: Watched<'_>) -> Result<Self::Watch, Self::Error>;
 }

@@ -1,4 +1,4 @@
-//! Elections: a lock whose holder has something to say.
+//! Elections: a lock whose holder publishes a value.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::{
     standing::prefix_of,
 };
 
-/// Before an observer watches anew.
+/// Wait before an observer creates another watch.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Who leads.
+/// The leader of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// What it said of itself when it ran.
+    /// Value that the leader published in its campaign.
     pub value: Vec<u8>,
-    /// Its fencing token.
+    /// Fencing token of the leader.
     pub token: FencingToken,
 }
 
-/// An election: one leads at a time, and all can see which.
+/// An election: it has at most one leader at a time, and every client can see which.
 #[derive(Clone, Debug)]
 pub struct Election<C> {
     coordinator: C,
@@ -32,24 +32,25 @@ pub struct Election<C> {
 }
 
 impl<C: Coordinator> Election<C> {
-    /// The election of that name. Others see the same one, if they look in the same keyspace.
+    /// Creates a handle to the election with that name. All clients of the same keyspace that use the name
+    /// share it.
     pub fn new(coordinator: C, name: &str) -> Result<Self, RecipeError<C::Error>> {
         let lock = Lock::new(coordinator.clone(), name)?;
         Ok(Self { coordinator, name: name.to_owned(), lock })
     }
 
-    /// Runs, and waits until it leads. `how.value` is what observers see of it then; it stays the same until it
-    /// resigns, by releasing what this returns.
+    /// Joins the election and waits until this contender leads. Observers then see `how.value`, which stays
+    /// unchanged until the leader resigns by releasing the returned hold.
     pub fn campaign(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
         self.lock.acquire(how)
     }
 
-    /// Who leads now.
+    /// Returns the current leader.
     pub fn leader(&self) -> Result<Option<Leader>, RecipeError<C::Error>> {
         loop {
             let contenders = contenders(&self.coordinator, &self.name)?;
             let Some(first) = contenders.first() else { return Ok(None) };
-            // Gone since it was listed: then another is first.
+            // If the first contender's key has disappeared since the listing, another one is first.
             if let Some((revision, value)) = self.coordinator.get(&first.key).map_err(RecipeError::Store)?
                 && revision == first.revision
             {
@@ -58,26 +59,26 @@ impl<C: Coordinator> Election<C> {
         }
     }
 
-    /// Watches who leads.
+    /// Creates an observer of the leader.
     #[must_use]
     pub fn observe(&self) -> Observer<C> {
         Observer { election: self.clone(), watch: None, told: None }
     }
 }
 
-/// Tells who leads whenever that changes.
+/// Reports the leader whenever it changes.
 #[derive(Debug)]
 pub struct Observer<C: Coordinator> {
     election: Election<C>,
     watch: Option<C::Watch>,
-    /// What was told last; `None` if nothing was yet.
+    /// Token reported last; `None` before the first report.
     told: Option<Option<FencingToken>>,
 }
 
 impl<C: Coordinator> Observer<C> {
-    /// Waits until the leader is another one than was told last, at most so long; the first time it is told at once.
-    /// `Ok(None)`: the time is up. `Ok(Some(None))`: nobody leads. Of leaders that follow each other quickly, some
-    /// may not be told; the last one always is.
+    /// Waits until the leader differs from the one reported last, at most for `timeout`. The first call
+    /// returns the leader immediately. Returns `Ok(None)` at the timeout, and `Ok(Some(None))` if there is no
+    /// leader. If leaders change quickly, some may not be reported, but the last one always is.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Option<Leader>>, RecipeError<C::Error>> {
         let coordinator = self.election.coordinator.clone();
         let until = coordinator.now().checked_add(timeout);

@@ -1,4 +1,4 @@
-//! Why a recipe could not do what it was asked.
+//! Errors of locks, semaphores and elections.
 
 use std::{error::Error, time::Duration};
 
@@ -7,36 +7,36 @@ use thalweg_types::{
     limits::{MAX_CONTENDERS, MAX_RECIPE_NAME_BYTES},
 };
 
-/// Why a recipe could not do what it was asked; `E` is the database's own error.
+/// Error returned by a recipe; `E` is the database's own error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecipeError<E: Error> {
-    /// No name of a lock, a semaphore or an election.
+    /// The name of a lock, a semaphore or an election is empty or too long.
     #[error("a name has between 1 and {MAX_RECIPE_NAME_BYTES} bytes, not {got}")]
     BadName {
-        /// Its length in bytes.
+        /// Length of the name in bytes.
         got: usize,
     },
-    /// A semaphore that nobody could hold.
+    /// A semaphore was created without slots.
     #[error("a semaphore has at least one slot")]
     NoSlots,
-    /// It was not this contender's turn in time. It has left the queue.
+    /// The contender's turn did not come before the timeout. It has left the queue.
     #[error("still {ahead} ahead after waiting {waited:?}: try again, or wait longer")]
     TimedOut {
-        /// How long it waited.
+        /// Time that the contender waited.
         waited: Duration,
-        /// How many were before it, those that hold included.
+        /// Number of contenders before it, including holders.
         ahead: usize,
     },
-    /// The lease has ended: what hung on it is lost, and may be another's by now.
-    #[error("lease {lease} has ended, and what hung on it is lost: stop the work, and begin anew")]
+    /// The lease has ended. The hold is lost and may belong to another contender by now.
+    #[error("lease {lease} has ended, and the hold is lost: stop the work and acquire it again")]
     Lost {
-        /// The lease.
+        /// The lease that ended.
         lease: LeaseId,
     },
-    /// Too many wait. This contender has left the queue.
+    /// There are too many contenders. This one has left the queue.
     #[error("more than {MAX_CONTENDERS} contend already: try again later")]
     TooMany,
-    /// The database failed.
+    /// The database returned an error.
     #[error(transparent)]
     Store(E),
 }
@@ -59,7 +59,7 @@ impl<E: Error + Classified> Classified for RecipeError<E> {
 }
 
 impl<E: Error> RecipeError<E> {
-    /// The code, unless it is the database's error.
+    /// Returns the error code, except for the database's errors.
     #[must_use]
     pub fn own_code(&self) -> Option<&'static str> {
         match self {

@@ -1,4 +1,4 @@
-//! What whoever has the turn holds.
+//! A held lock, slot or leadership.
 
 use std::{fmt, time::Duration};
 
@@ -6,13 +6,13 @@ use thalweg_types::{LeaseId, Revision, command::Expect};
 
 use crate::{coordinator::Coordinator, error::RecipeError, keeper::Kept, place::Place};
 
-/// Says who holds: a later holder's token is higher. A resource that remembers the highest token it has seen, and
-/// refuses lower ones, is safe from a holder that does not know yet that it has lost what it held.
+/// Identifies a holder: a later holder's token is higher. A resource that stores the highest token it has
+/// seen, and rejects lower ones, is safe from a holder that does not know yet that it has lost its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(pub u64);
 
 impl FencingToken {
-    /// The number.
+    /// The token as a number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -25,10 +25,11 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// A lock, a slot of a semaphore, or the leadership, that is held.
+/// A held lock, slot of a semaphore, or leadership.
 ///
-/// It is held as long as its lease lives: [`keep_alive`](Self::keep_alive) it well before
-/// [`remaining`](Self::remaining) is over, or let a thread do that ([`keep`](Self::keep)). Dropping it lets go.
+/// It is held while its lease lives. Call [`keep_alive`](Self::keep_alive) well before
+/// [`remaining`](Self::remaining) is over, or start a thread that does ([`keep`](Self::keep)). Dropping a
+/// hold releases it.
 #[derive(Debug)]
 pub struct Hold<C: Coordinator> {
     place: Place<C>,
@@ -39,50 +40,50 @@ impl<C: Coordinator> Hold<C> {
         Self { place }
     }
 
-    /// What is held.
+    /// Name of the lock, semaphore or election.
     #[must_use]
     pub fn name(&self) -> &str {
         self.place.name()
     }
 
-    /// The fencing token.
+    /// Fencing token of the hold.
     #[must_use]
     pub fn token(&self) -> FencingToken {
         FencingToken(self.place.revision.0)
     }
 
-    /// The key that stands for the hold.
+    /// Key that represents the hold in the keyspace.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.place.key
     }
 
-    /// What holds of [`key`](Self::key) as long as this is held: a condition that makes any commit of the same space
-    /// a fenced one.
+    /// Condition on [`key`](Self::key) that is true while this is held. A commit to the same space with this
+    /// condition is fenced.
     #[must_use]
     pub fn expect(&self) -> Expect<'static> {
         Expect::Revision(Revision(self.place.revision.0))
     }
 
-    /// The lease that it hangs on.
+    /// Lease to which the hold's key is attached.
     #[must_use]
     pub fn lease(&self) -> LeaseId {
         self.place.lease
     }
 
-    /// Where it is kept.
+    /// Database that stores the hold.
     #[must_use]
     pub fn coordinator(&self) -> &C {
         &self.place.coordinator
     }
 
-    /// How long it is held for certain, as far as this side knows; zero once that is over.
+    /// Time for which the hold is certainly still held, by this side's clock; zero afterwards.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.place.keeping.remaining(self.place.coordinator.now())
     }
 
-    /// In how long it is to be kept alive.
+    /// Time until the next keepalive is due.
     #[must_use]
     pub fn keep_alive_in(&self) -> Duration {
         self.place.keeping.due_in(self.place.coordinator.now())
@@ -92,7 +93,8 @@ impl<C: Coordinator> Hold<C> {
         self.place.keeping.until()
     }
 
-    /// Whether it is held for certain. Asks nobody; see [`remaining`](Self::remaining).
+    /// Checks by the local clock that the hold is certainly still held, without a request; see
+    /// [`remaining`](Self::remaining).
     pub fn check(&self) -> Result<(), RecipeError<C::Error>> {
         if self.place.keeping.is_live(self.place.coordinator.now()) {
             Ok(())
@@ -101,20 +103,20 @@ impl<C: Coordinator> Hold<C> {
         }
     }
 
-    /// Holds it for another TTL.
+    /// Extends the hold by another TTL. Returns the remaining time.
     ///
     /// # Errors
-    /// [`RecipeError::Lost`] if it is not held any more, or if that could not be found out in time; any other error
-    /// may be tried again as long as something [remains](Self::remaining).
+    /// [`RecipeError::Lost`] if the hold is lost, or if its state could not be determined in time. After any
+    /// other error, retry while time [remains](Self::remaining).
     pub fn keep_alive(&mut self) -> Result<Duration, RecipeError<C::Error>> {
         self.place.keep_alive()?;
         Ok(self.remaining())
     }
 
-    /// Lets go: the next one holds. Fine if it was lost before.
+    /// Releases the hold; the next contender acquires it. Succeeds if the hold was lost before.
     ///
     /// # Errors
-    /// If it fails, the lease ends by itself when nobody keeps it alive.
+    /// If the release fails, the lease ends on its own because it is no longer kept alive.
     pub fn release(mut self) -> Result<(), RecipeError<C::Error>> {
         self.place.leave()
     }
@@ -125,7 +127,7 @@ where
     C: Coordinator + Send + Sync + 'static,
     C::Error: Send,
 {
-    /// Starts a thread that keeps it alive, and notices when it is lost.
+    /// Starts a thread that keeps the hold alive and detects its loss.
     #[must_use]
     pub fn keep(self) -> Kept<C> {
         Kept::start(self)

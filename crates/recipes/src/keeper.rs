@@ -1,7 +1,7 @@
-//! A thread that keeps a hold alive, and says when it is lost.
+//! A thread that keeps a hold alive, and reports its loss.
 //!
-//! Lost is also what could not be kept alive in time: an attempt that hangs hides nothing, since whoever asks
-//! compares the clock with the end that is known.
+//! A hold that could not be kept alive in time counts as lost too. A hanging attempt cannot hide that,
+//! because every query compares the clock with the known end.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -15,12 +15,13 @@ use crate::{
     hold::{FencingToken, Hold},
 };
 
-/// Longest wait without a look at the clock: it need not be the one by which threads wait.
+/// Maximum wait between two checks of the coordinator's clock, which can differ from the clock of thread
+/// waits.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Shortest wait between two attempts.
+/// Minimum wait between two attempts.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A hold that a thread keeps alive. Dropping it lets go.
+/// A hold that a thread keeps alive. Dropping it releases the hold.
 #[derive(Debug)]
 pub struct Kept<C: Coordinator + Send + Sync + 'static>
 where
@@ -30,7 +31,7 @@ where
     coordinator: C,
     token: FencingToken,
     key: Vec<u8>,
-    /// Gives the hold back when it is told to stop.
+    /// The keepalive thread, which returns the hold when it stops.
     thread: Option<JoinHandle<Hold<C>>>,
 }
 
@@ -43,7 +44,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     stop: bool,
-    /// Until when it is held for certain, by the coordinator's clock.
+    /// End of the time for which it is certainly held, by the coordinator's clock.
     until: Duration,
     lost: bool,
 }
@@ -73,19 +74,19 @@ where
         Self { shared, coordinator, token, key, thread: Some(thread) }
     }
 
-    /// The fencing token.
+    /// Fencing token of the hold.
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.token
     }
 
-    /// The key that stands for the hold.
+    /// Key that represents the hold in the keyspace.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// Whether it is not held for certain any more. Once it is so, it stays so.
+    /// Returns true if the hold is no longer certainly held. Once true, it stays true.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let mut state = self.shared.lock();
@@ -93,7 +94,7 @@ where
         state.lost
     }
 
-    /// Waits until it is lost, at most so long; says whether it is.
+    /// Waits until the hold is lost, at most for `timeout`. Returns true if it is lost.
     #[must_use]
     pub fn wait_lost(&self, timeout: Duration) -> bool {
         let began = self.coordinator.now();
@@ -115,7 +116,7 @@ where
         }
     }
 
-    /// Lets go: the next one holds. Waits for an attempt to keep it alive that is under way.
+    /// Releases the hold; the next contender acquires it. Waits for a keepalive request in progress.
     pub fn release(mut self) -> Result<(), RecipeError<C::Error>> {
         match self.stop() {
             Some(hold) => hold.release(),
@@ -139,7 +140,7 @@ where
     }
 }
 
-/// Keeps it alive until it is lost or nobody wants it any more.
+/// Keeps the hold alive until it is lost or the thread must stop.
 fn keep<C: Coordinator>(mut hold: Hold<C>, shared: &Shared) -> Hold<C> {
     let mut state = shared.lock();
     while !state.stop && !state.lost {
@@ -152,10 +153,10 @@ fn keep<C: Coordinator>(mut hold: Hold<C>, shared: &Shared) -> Hold<C> {
         let kept = hold.keep_alive();
         state = shared.lock();
         match kept {
-            // Others may have been told already that it is lost: then it stays so.
+            // Other threads may have seen the hold as lost already; then it stays lost.
             Ok(_) => state.until = hold.until(),
             Err(RecipeError::Lost { .. }) => state.lost = true,
-            // Put off; tried again as long as something remains.
+            // The attempt failed and is retried while time remains.
             Err(_) => state.lost |= hold.check().is_err(),
         }
         shared.changed.notify_all();

@@ -1,20 +1,21 @@
-//! How long a lease lives for certain, as its holder can know it.
+//! Certain lifetime of a lease, from its holder's point of view.
 //!
-//! Pure: time is an argument. The database counts a lease's TTL from when it orders the command, which is not before
-//! the command was sent: so until its sending plus the TTL the lease lives, if both clocks run alike and nobody else
-//! revokes it. Past that, the holder cannot know, and must take it as lost until the database says otherwise.
+//! Pure: time is an argument. The database counts a lease's TTL from when it orders the command, which is not
+//! before the command was sent. So the lease lives at least until the sending time plus the TTL, if both
+//! clocks run at the same speed and no other client revokes it. Afterwards the holder cannot know, and must
+//! treat the lease as lost until the database reports otherwise.
 
 use std::time::Duration;
 
-/// A lease is kept alive when this part of its TTL has passed: so two attempts may fail.
+/// A keepalive is due after this fraction of the TTL (1/3), so that two attempts can fail.
 const KEEP_AFTER: u32 = 3;
-/// And tried again after this part, if that failed.
+/// After a failure, the next attempt is due after this fraction of the TTL (1/10).
 const AGAIN_AFTER: u32 = 10;
 
-/// When a lease that is held ends, and when it is to be kept alive.
+/// End of a held lease, and time of its next keepalive.
 ///
-/// `next <= until` unless a failed attempt has put it off past the end, and both lie within a TTL of the last command
-/// that the database has confirmed.
+/// `next <= until` unless a failed attempt has moved `next` beyond the end. Both are within a TTL of the last
+/// command that the database has confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keeping {
     ttl: Duration,
@@ -23,12 +24,12 @@ pub(crate) struct Keeping {
 }
 
 impl Keeping {
-    /// Granted by a command that was sent then.
+    /// Creates the state of a lease granted by a command sent at `sent`.
     pub(crate) fn granted(sent: Duration, ttl: Duration) -> Self {
         Self { ttl, until: sent + ttl, next: sent + ttl / KEEP_AFTER }
     }
 
-    /// Kept alive by a command that was sent then.
+    /// Records a successful keepalive by a command sent at `sent`.
     pub(crate) fn kept(&mut self, sent: Duration) {
         let next = Self::granted(sent, self.ttl);
         if next.until > self.until {
@@ -36,12 +37,12 @@ impl Keeping {
         }
     }
 
-    /// An attempt to keep it alive has failed, and may be made again.
+    /// Schedules the next attempt after a failed keepalive.
     pub(crate) fn put_off(&mut self, now: Duration) {
         self.next = now + self.ttl / AGAIN_AFTER;
     }
 
-    /// It is known to have ended.
+    /// Records that the lease has ended.
     pub(crate) fn end(&mut self) {
         (self.until, self.next) = (Duration::ZERO, Duration::MAX);
     }
@@ -58,7 +59,7 @@ impl Keeping {
         self.until.saturating_sub(now)
     }
 
-    /// How long until it is to be kept alive; zero: now.
+    /// Time until the next keepalive is due; zero if it is due now.
     pub(crate) fn due_in(&self, now: Duration) -> Duration {
         self.next.saturating_sub(now)
     }
@@ -78,11 +79,11 @@ mod tests {
         assert_eq!((keeping.due_in(s(100)), keeping.due_in(s(110))), (s(10), s(0)));
         assert!(keeping.is_live(s(129)) && !keeping.is_live(s(130)));
         keeping.put_off(s(110));
-        assert_eq!((keeping.due_in(s(110)), keeping.remaining(s(110))), (s(3), s(20)), "a failure buys no time");
+        assert_eq!((keeping.due_in(s(110)), keeping.remaining(s(110))), (s(3), s(20)), "a failure extends no lease");
         keeping.kept(s(113));
         assert_eq!((keeping.remaining(s(113)), keeping.due_in(s(113))), (s(30), s(10)));
         keeping.kept(s(105));
-        assert_eq!(keeping.until(), s(143), "an older answer that comes later shortens nothing");
+        assert_eq!(keeping.until(), s(143), "a late answer to an older request must not shorten the lease");
         keeping.end();
         assert!(!keeping.is_live(s(0)) && keeping.remaining(s(0)).is_zero() && keeping.due_in(s(1000)) > s(1000));
     }

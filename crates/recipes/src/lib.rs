@@ -1,30 +1,31 @@
-//! Locks, semaphores and elections, over keys that hang on leases. Every one gives its holder a fencing token.
+//! Locks, semaphores and elections over keys attached to leases. Each gives its holder a fencing token.
 //!
-//! Owns: who holds, who waits for whom, and when a holder must take it that it has lost what it held. Does not
-//! own: where the keys are. What it needs of a database is the trait [`Coordinator`]: the engine implements it, and
-//! so can a client over any protocol.
+//! Owns: the order of contenders, and the rule when a holder must assume that its hold is lost. Does not own:
+//! the storage of the keys. The trait [`Coordinator`] is the interface to a database: the engine implements
+//! it, and a client over any protocol can do so too.
 //!
 //! ```text
-//!   NAME/LEASE, attached to that lease, at a revision          one key a contender
+//!   NAME/LEASE, attached to that lease, at a revision          one key for each contender
 //!
 //!   revision   12        15        19        23
-//!            [holds] ◄─ [waits] ◄─ [waits] ◄─ [waits]          a lock: each watches the one before
-//!            [holds]   [holds] ◄───[waits]────[waits]          a semaphore of 2: each counts who leaves
+//!            [holds] ◄─ [waits] ◄─ [waits] ◄─ [waits]          a lock: each watches the previous contender
+//!            [holds]   [holds] ◄───[waits]────[waits]          a semaphore of 2: each counts departures
 //! ```
-//! A contender's key is written once, so its revision is its place in the queue. The lowest holds (of a semaphore the
-//! lowest N), and that revision is the *fencing token*: a later holder's is higher.
+//! A contender's key is written once, so its revision is its position in the queue. The contender with the
+//! lowest revision holds (for a semaphore, those with the N lowest). That revision is the *fencing token*: a
+//! later holder's token is higher.
 //!
-//! A holder may be paused for longer than its lease lives, and not know it. So whatever it does under a lock should
-//! be fenced: a write to the same space with the condition [`Hold::expect`] on [`Hold::key`] happens only as long as
-//! it really holds; any other resource gets the token, and refuses one that is lower than what it has seen. That is
-//! why there is no lock without a token here.
+//! A holder can be paused for longer than its lease lives, without knowing it. So everything it does under a
+//! lock should be fenced. A write to the same space with the condition [`Hold::expect`] on [`Hold::key`]
+//! succeeds only while the lock is really held. Any other resource should receive the token and reject a
+//! token lower than the highest it has seen. Therefore this crate has no lock without a token.
 //!
-//! All of it blocks: waiting for a lock is waiting. From async code it belongs on a thread that may block (such as one of
-//! a runtime's pool for that); [`Hold::keep`] keeps what is held alive on a thread of its own, and then
-//! [`Kept::is_lost`] is a look at a clock, which may be asked anywhere.
+//! All calls block. Async code should call them on a thread that may block, for example of the runtime's
+//! blocking pool. [`Hold::keep`] keeps a hold alive on a separate thread; then [`Kept::is_lost`] only reads a
+//! clock and can be called anywhere.
 //!
-//! Invariants: a contender never rewrites its key; who holds goes on holding until its key is gone; a key is gone,
-//! for all conditions and reads, from the moment at which its lease ends, whoever has noticed it.
+//! Invariants: a contender never rewrites its key; a holder holds until its key is gone; for all conditions
+//! and reads, a key is gone from the moment its lease ends, even before it is removed.
 
 mod coordinator;
 mod election;

@@ -1,4 +1,4 @@
-//! Locks and semaphores.
+//! Locks and semaphores, acquired in order of arrival.
 
 use std::{fmt, time::Duration};
 
@@ -6,14 +6,14 @@ use thalweg_types::limits::MAX_RECIPE_NAME_BYTES;
 
 use crate::{coordinator::Coordinator, error::RecipeError, hold::Hold, place::Place};
 
-/// How to acquire.
+/// Options of acquiring a lock, a slot or the leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquire<'a> {
-    /// How long it is held without being kept alive: so long others wait for one that has died.
+    /// Lifetime of the hold without a keepalive. Other contenders wait this long for a holder that has died.
     pub ttl: Duration,
-    /// How long to wait at most; zero: not at all, `None`: as long as it takes.
+    /// Maximum time to wait. Zero: do not wait. `None`: wait without limit.
     pub wait: Option<Duration>,
-    /// Who it is, for whoever looks: the value of the contender's key.
+    /// Value of the contender's key, which identifies the contender to observers.
     pub value: &'a [u8],
 }
 
@@ -24,7 +24,7 @@ impl Default for Acquire<'_> {
 }
 
 impl Acquire<'_> {
-    /// Only if it is free.
+    /// Acquires only if it is free now.
     #[must_use]
     pub fn now_or_never() -> Self {
         Self { wait: Some(Duration::ZERO), ..Self::default() }
@@ -38,7 +38,7 @@ pub(crate) fn check_name<E: std::error::Error>(name: &str) -> Result<(), RecipeE
     Ok(())
 }
 
-/// A lock: one holds it at a time, in the order in which they came.
+/// A lock: one contender holds it at a time, in order of arrival.
 #[derive(Clone, Debug)]
 pub struct Lock<C> {
     coordinator: C,
@@ -46,13 +46,14 @@ pub struct Lock<C> {
 }
 
 impl<C: Coordinator> Lock<C> {
-    /// The lock of that name. Others see the same one, if they look in the same keyspace.
+    /// Creates a handle to the lock with that name. All clients of the same keyspace that use the name share
+    /// it.
     pub fn new(coordinator: C, name: &str) -> Result<Self, RecipeError<C::Error>> {
         check_name(name)?;
         Ok(Self { coordinator, name: name.to_owned() })
     }
 
-    /// Waits for the lock.
+    /// Waits for the lock and acquires it.
     pub fn acquire(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
         let mut place = Place::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
         place.wait_turn(1, how.wait)?;
@@ -60,7 +61,7 @@ impl<C: Coordinator> Lock<C> {
     }
 }
 
-/// A semaphore: so many hold it at a time, in the order in which they came.
+/// A semaphore: up to `slots` contenders hold it at a time, in order of arrival.
 #[derive(Clone)]
 pub struct Semaphore<C> {
     coordinator: C,
@@ -69,7 +70,8 @@ pub struct Semaphore<C> {
 }
 
 impl<C: Coordinator> Semaphore<C> {
-    /// The semaphore of that name. All who use it must name the same number of slots: each goes by its own.
+    /// Creates a handle to the semaphore with that name. All its users must pass the same number of slots,
+    /// because each of them checks only its own number.
     pub fn new(coordinator: C, name: &str, slots: usize) -> Result<Self, RecipeError<C::Error>> {
         check_name(name)?;
         if slots == 0 {
@@ -78,7 +80,7 @@ impl<C: Coordinator> Semaphore<C> {
         Ok(Self { coordinator, name: name.to_owned(), slots })
     }
 
-    /// Waits for a slot.
+    /// Waits for a slot and acquires it.
     pub fn acquire(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
         let mut place = Place::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
         place.wait_turn(self.slots, how.wait)?;

@@ -1,8 +1,8 @@
-//! A contender's place in the queue: entering it, waiting for the turn, leaving it.
+//! A contender's position in the queue: entering, waiting for its turn, leaving.
 //!
-//! Whoever waits keeps its own lease alive by and by, so that nothing else has to. A waiter of a lock watches only
-//! the one before it, so whoever leaves wakes one. A waiter of a semaphore watches all and counts who of those
-//! before it leaves: each is told of it, and none of them reads anything.
+//! A waiter keeps its own lease alive while it waits. A waiter of a lock watches only the previous contender,
+//! so each departure wakes one waiter. A waiter of a semaphore watches all contenders and counts the
+//! departures before it: each waiter is notified of every departure, but none has to read.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::{
     standing::{ahead_of, in_order, key_of, prefix_of},
 };
 
-/// Between two attempts at what failed and may succeed a moment later.
+/// Wait before a retry after a transient error.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// All contenders for a name, in order of their places.
+/// Lists all contenders for a name, in queue order.
 pub(crate) fn contenders<C: Coordinator>(coordinator: &C, name: &str) -> Result<Vec<Contender>, RecipeError<C::Error>> {
     let prefix = prefix_of(name);
     let listed = coordinator.list(&prefix, MAX_CONTENDERS + 1).map_err(RecipeError::Store)?;
@@ -28,7 +28,7 @@ pub(crate) fn contenders<C: Coordinator>(coordinator: &C, name: &str) -> Result<
     Ok(in_order(&prefix, listed))
 }
 
-/// A key in the queue. Dropping it gives it up.
+/// A contender's key in the queue. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct Place<C: Coordinator> {
     pub(crate) coordinator: C,
@@ -37,14 +37,14 @@ pub(crate) struct Place<C: Coordinator> {
     pub(crate) revision: Revision,
     pub(crate) lease: LeaseId,
     pub(crate) keeping: Keeping,
-    /// The time at which the contender began to enter: its longest wait counts from there.
+    /// Time at which the contender began to enter; its maximum wait counts from there.
     began: Duration,
-    /// Whether there is something left to give up.
+    /// True while there is a key to remove.
     entered: bool,
 }
 
 impl<C: Coordinator> Place<C> {
-    /// Grants a lease and goes to the end of the queue with it.
+    /// Grants a lease and enters the end of the queue with it.
     pub(crate) fn enter(
         coordinator: &C,
         name: &str,
@@ -63,7 +63,8 @@ impl<C: Coordinator> Place<C> {
             began: sent,
             entered: true,
         };
-        // The lease is this contender's own, so is its key: what is there comes of an attempt whose answer was lost.
+        // The key contains this contender's own lease. So an existing key is from an earlier attempt whose
+        // answer was lost.
         place.revision = match coordinator.enter(&place.key, value, lease).map_err(RecipeError::Store)? {
             Entered::At(revision) => revision,
             Entered::Taken => match coordinator.get(&place.key).map_err(RecipeError::Store)? {
@@ -85,7 +86,7 @@ impl<C: Coordinator> Place<C> {
         RecipeError::Lost { lease: self.lease }
     }
 
-    /// Lets the lease live on.
+    /// Extends the lease by another TTL.
     pub(crate) fn keep_alive(&mut self) -> Result<(), RecipeError<C::Error>> {
         let sent = self.coordinator.now();
         match self.coordinator.keep_alive(self.lease) {
@@ -106,7 +107,7 @@ impl<C: Coordinator> Place<C> {
         }
     }
 
-    /// Gives the place up.
+    /// Leaves the queue by revoking the lease.
     pub(crate) fn leave(&mut self) -> Result<(), RecipeError<C::Error>> {
         if !self.entered {
             return Ok(());
@@ -117,8 +118,8 @@ impl<C: Coordinator> Place<C> {
         Ok(())
     }
 
-    /// Waits until fewer than `slots` contenders are before this one. Gives up once `wait` has passed since the contender
-    /// began to enter.
+    /// Waits until fewer than `slots` contenders are before this one. Returns an error when `wait` has passed
+    /// since the contender began to enter.
     pub(crate) fn wait_turn(&mut self, slots: usize, wait: Option<Duration>) -> Result<(), RecipeError<C::Error>> {
         let began = self.began;
         let mut wait = Wait { began, until: wait.and_then(|wait| began.checked_add(wait)), ahead: 0 };
@@ -139,14 +140,14 @@ impl<C: Coordinator> Place<C> {
         ahead_of(contenders, &self.key, self.revision).ok_or_else(|| self.lost())
     }
 
-    /// Of a lock: until nobody is before this one.
+    /// Waits for a lock: until no contender is before this one.
     fn wait_behind(&mut self, wait: &mut Wait) -> Result<(), RecipeError<C::Error>> {
         loop {
             let ahead = self.ahead()?;
             wait.ahead = ahead.len();
             let Some(before) = ahead.last() else { return self.confirm() };
             let mut watch = self.coordinator.watch(Watched::Key(&before.key)).map_err(RecipeError::Store)?;
-            // Looked at after the watch began, so that nothing falls in between.
+            // The read comes after the start of the watch, so that no change is missed in between.
             while let Some((revision, _)) = self.coordinator.get(&before.key).map_err(RecipeError::Store)?
                 && revision == before.revision
             {
@@ -157,7 +158,7 @@ impl<C: Coordinator> Place<C> {
         }
     }
 
-    /// Of a semaphore: until fewer than `slots` are before this one.
+    /// Waits for a semaphore: until fewer than `slots` contenders are before this one.
     fn wait_among(&mut self, slots: usize, wait: &mut Wait) -> Result<(), RecipeError<C::Error>> {
         loop {
             let prefix = prefix_of(&self.name);
@@ -171,9 +172,11 @@ impl<C: Coordinator> Place<C> {
                     return self.confirm();
                 }
                 match self.pause(&mut watch, wait)? {
-                    // Whoever is there wrote its key before: what happens to it now is that it goes.
+                    // These contenders wrote their keys before the listing, so a change of a key means its
+                    // removal.
                     Noticed::Keys(keys) => keys.iter().for_each(|key| _ = ahead.remove(key)),
-                    // A lease may have ended whose keys nobody removes; looking costs more here than a get.
+                    // A lease may have ended without the removal of its keys. A check lists all keys here, so
+                    // it is rarer than for a lock.
                     Noticed::Nothing if self.coordinator.now().saturating_sub(looked) < C::LOOK_EVERY * 10 => {}
                     Noticed::Nothing | Noticed::Unknown => break,
                 }
@@ -181,7 +184,7 @@ impl<C: Coordinator> Place<C> {
         }
     }
 
-    /// Having the turn is worth something only if the own key is still there.
+    /// Confirms that the contender's own key still exists; otherwise its turn is void.
     fn confirm(&mut self) -> Result<(), RecipeError<C::Error>> {
         let found = self.coordinator.get(&self.key).map_err(RecipeError::Store)?;
         if found.is_some_and(|(revision, _)| revision == self.revision) {
@@ -197,7 +200,7 @@ impl<C: Coordinator> Place<C> {
         Ok(watch.wait(left.min(self.keeping.due_in(now)).min(C::LOOK_EVERY)))
     }
 
-    /// Keeps the lease alive if it is time to; an error if waiting has come to an end.
+    /// Keeps the lease alive if that is due. Returns an error if the wait has timed out.
     fn look_after(&mut self, wait: &Wait) -> Result<(), RecipeError<C::Error>> {
         if self.keeping.due_in(self.coordinator.now()).is_zero() {
             match self.keep_alive() {
@@ -218,19 +221,19 @@ impl<C: Coordinator> Place<C> {
     }
 }
 
-/// How long somebody waits.
+/// Limit and progress of a wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
     began: Duration,
-    /// `None`: as long as it takes.
+    /// End of the wait; `None` without a limit.
     until: Option<Duration>,
-    /// How many were before it when it last looked.
+    /// Number of contenders before this one at the last check.
     ahead: usize,
 }
 
 impl<C: Coordinator> Drop for Place<C> {
     fn drop(&mut self) {
-        // Should it fail, the lease ends by itself.
+        // If this fails, the lease ends on its own.
         let _ = self.leave();
     }
 }

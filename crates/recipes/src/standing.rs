@@ -1,36 +1,36 @@
-//! Who holds and who waits, from a list of contenders. Pure.
+//! Order of holders and waiters, computed from a list of contenders. Pure.
 
 use thalweg_types::{LeaseId, Revision};
 
 use crate::coordinator::Contender;
 
-/// Digits of a lease in a contender's key.
+/// Hexadecimal digits of a lease in a contender's key.
 const LEASE_DIGITS: usize = 16;
 
-/// What the keys of all contenders for a name begin with.
+/// Common key prefix of all contenders for a name.
 pub(crate) fn prefix_of(name: &str) -> Vec<u8> {
     format!("{name}/").into_bytes()
 }
 
-/// The key of a contender.
+/// Key of a contender.
 pub(crate) fn key_of(name: &str, lease: LeaseId) -> Vec<u8> {
     format!("{name}/{:0LEASE_DIGITS$x}", lease.0).into_bytes()
 }
 
-/// Whether a key with the prefix is a contender's, and not one for a longer name.
+/// Returns true if a key with the prefix is a contender's, and not a key of a longer name.
 fn is_contender(prefix: &[u8], key: &[u8]) -> bool {
     let lease = key.strip_prefix(prefix).unwrap_or_default();
     lease.len() == LEASE_DIGITS && lease.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Drops what is no contender, and sorts by place.
+/// Removes keys that are not contenders', and sorts by position.
 pub(crate) fn in_order(prefix: &[u8], mut listed: Vec<Contender>) -> Vec<Contender> {
     listed.retain(|contender| is_contender(prefix, &contender.key));
     listed.sort_unstable_by_key(|contender| contender.revision);
     listed
 }
 
-/// Those before a contender; `None` if it is not there itself.
+/// Contenders before this one; `None` if its own key is missing.
 pub(crate) fn ahead_of(mut in_order: Vec<Contender>, key: &[u8], revision: Revision) -> Option<Vec<Contender>> {
     let at = in_order.iter().position(|contender| contender.key == key && contender.revision == revision)?;
     in_order.truncate(at);

@@ -1,4 +1,4 @@
-//! What a command costs besides the store: finding it, checking it, doing it, writing the reply; in CPU time.
+//! CPU time of a command without the store: lookup, checks, execution, and encoding of the reply.
 //!
 //! `cargo run --release -p thalweg-redis --example execute_cost`
 
@@ -16,7 +16,8 @@ use thalweg_redis::{
 
 const ROUNDS: usize = 2_000_000;
 
-/// Every key that begins with `h` is a hash, every other a string; what is put is dropped.
+/// A store with fixed values: every key that begins with `h` is a hash, every other key a string. Writes are
+/// discarded.
 struct Fixed {
     string: Bytes,
     meta: Bytes,
@@ -117,7 +118,7 @@ fn measure(name: &str, rounds: usize, mut act: impl FnMut()) {
 
 fn main() {
     let mut store = Fixed { string: Bytes::from(b"12345".to_vec()), meta: Bytes::from(9_u64.to_le_bytes().to_vec()) };
-    // Twice shared, as a cached value is: the first clone of one that is not costs an allocation.
+    // Shares the buffers like cached values, because the first clone of an unshared buffer allocates.
     let _shared = (store.string.clone(), store.meta.clone());
     let value = [b'v'; 64];
     println!("{ROUNDS} rounds, values of 5 to 64 bytes, CPU time of one thread");

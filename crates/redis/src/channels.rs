@@ -1,18 +1,20 @@
-//! Channels of Redis as subjects of the node, and globs as patterns of subjects.
+//! Mapping of Redis channels to the node's subjects, and of globs to patterns of subjects.
 //!
-//! Owns: the two names of one thing, and which subjects a glob may be about. Does not own subscriptions.
+//! Owns: the conversion between a channel's name and its subject, and the subjects that a glob may match.
+//! Does not own subscriptions.
 //!
 //! ```text
 //!   channel                       subject
 //!   orders.eu, user:1             the same: it is a valid subject
-//!   a..b, *, (empty), $redis.x    $redis.⟨one token⟩, in which . and % are %2E and %25, a lone * or > is %2A or %3E,
-//!                                 and nothing at all is a lone %
+//!   a..b, *, (empty), $redis.x    $redis.⟨one token⟩, in which . and % are %2E and %25, a single * or > is %2A or %3E,
+//!                                 and the empty name is a single %
 //! ```
-//! Invariants: no two channels have one subject, and what was escaped is found again. A channel whose name begins with the
-//! mark is escaped, too, so an escaped subject is nobody's plain name. What a native publisher sends to a subject that begins with the mark
-//! and is no escape of anything is a channel by that very name, which only patterns receive.
+//! Invariants: two channels never share a subject, and every escaped name can be unescaped. A channel whose
+//! name begins with the mark is escaped too, so an escaped subject is never the plain name of another
+//! channel. A native client can publish to a subject that begins with the mark but is not a valid escape.
+//! Such a subject is a channel with that exact name, which only pattern subscriptions receive.
 //!
-//! Bound: names of which the subject would be above [`MAX_SUBJECT_BYTES`] are refused.
+//! Limit: a name whose subject would exceed [`MAX_SUBJECT_BYTES`] is rejected.
 
 use std::borrow::Cow;
 
@@ -23,12 +25,12 @@ use crate::{
     flags::Flags,
 };
 
-/// What escaped names begin with: a token of its own.
+/// Prefix of all escaped names, a separate token.
 const MARK: &[u8] = b"$redis.";
 
-/// The name has no subject.
+/// Error returned for a channel name whose subject would be too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("ERR a channel's name is at most {MAX_SUBJECT_BYTES} bytes long, with what must be escaped in it")]
+#[error("ERR a channel's name is at most {MAX_SUBJECT_BYTES} bytes long after escaping")]
 pub struct ChannelTooLong;
 
 const fn pub_sub(name: &'static str, arity: i16, flags: Flags, keys: Keys) -> Command {
@@ -39,7 +41,7 @@ const ASKING: Flags = Flags::PUBSUB.and(Flags::LOADING).and(Flags::STALE);
 const SUBSCRIBING: Flags = ASKING.and(Flags::NO_SCRIPT);
 const PUBLISHING: Flags = ASKING.and(Flags::FAST);
 
-/// The table of commands on channels. What they do is the server's.
+/// Table of the commands on channels. The server implements them.
 pub const COMMANDS: &[Command] = &[
     pub_sub("psubscribe", -2, SUBSCRIBING, Keys::NONE),
     pub_sub("publish", 3, PUBLISHING, Keys::NONE),
@@ -59,7 +61,7 @@ pub const COMMANDS: &[Command] = &[
     pub_sub("unsubscribe", -1, SUBSCRIBING, Keys::NONE),
 ];
 
-/// The subject of a channel.
+/// Returns the subject of a channel.
 pub fn subject_of(channel: &[u8]) -> Result<Cow<'_, [u8]>, ChannelTooLong> {
     if is_plain(channel) {
         return Ok(Cow::Borrowed(channel));
@@ -85,11 +87,11 @@ pub fn subject_of(channel: &[u8]) -> Result<Cow<'_, [u8]>, ChannelTooLong> {
     Ok(Cow::Owned(subject))
 }
 
-/// The channel of a subject.
+/// Returns the channel of a subject.
 #[must_use]
 pub fn channel_of(subject: &[u8]) -> Cow<'_, [u8]> {
     match subject.strip_prefix(MARK).and_then(unescape) {
-        // Only what is escaped, and as it is escaped here: else two subjects would be one channel.
+        // Accepts only the canonical escape; otherwise two subjects would map to one channel.
         Some(channel) if !is_plain(&channel) && subject_of(&channel).is_ok_and(|again| *again == *subject) => {
             Cow::Owned(channel)
         }
@@ -120,7 +122,7 @@ fn add<'a>(channel: &mut Vec<u8>, byte: u8, rest: &'a [u8]) -> &'a [u8] {
     rest
 }
 
-/// Whether a channel is its own subject: valid as one, and without the mark.
+/// Returns true if a channel's name is its own subject: a valid subject without the mark.
 fn is_plain(channel: &[u8]) -> bool {
     let tokens = || channel.split(|byte| *byte == b'.');
     channel.len() <= MAX_SUBJECT_BYTES
@@ -129,13 +131,14 @@ fn is_plain(channel: &[u8]) -> bool {
         && tokens().count() <= MAX_SUBJECT_TOKENS
 }
 
-/// The glob is above [`MAX_REDIS_PATTERN_BYTES`].
+/// Error returned for a glob longer than [`MAX_REDIS_PATTERN_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("ERR patterns are at most {MAX_REDIS_PATTERN_BYTES} bytes long")]
 pub struct GlobTooLong;
 
-/// The patterns of subjects that together have all channels which a glob may match, and no subject twice. They have others,
-/// too: who gets something asks [`glob::matches`](crate::glob::matches) about its channel.
+/// Returns patterns of subjects that together match every channel that the glob may match. They match no
+/// subject twice, but also match other channels. So the receiver of a delivery must check its channel with
+/// [`glob::matches`](crate::glob::matches).
 pub fn patterns_of(glob: &[u8]) -> Result<Vec<Vec<u8>>, GlobTooLong> {
     if glob.len() > MAX_REDIS_PATTERN_BYTES {
         return Err(GlobTooLong);
@@ -146,7 +149,7 @@ pub fn patterns_of(glob: &[u8]) -> Result<Vec<Vec<u8>>, GlobTooLong> {
     }
     let escaped = [MARK, b"*"].concat();
     let mut narrow = Vec::new();
-    // Whole tokens that are known, as long as something can stand behind them.
+    // The known complete tokens, if further tokens can follow them.
     if let Some(end) = literal.iter().rposition(|byte| *byte == b'.') {
         narrow.extend_from_slice(&literal[..=end]);
     }
@@ -157,16 +160,16 @@ pub fn patterns_of(glob: &[u8]) -> Result<Vec<Vec<u8>>, GlobTooLong> {
         && known.len() < MAX_SUBJECT_TOKENS
         && narrow.len() <= MAX_SUBJECT_BYTES;
     Ok(match () {
-        // Has those that are escaped, too.
+        // This pattern also matches escaped names.
         () if narrow == b">" => vec![narrow],
-        // Behind the mark, names that begin with it are escaped; those that are no escape are channels by their own name.
+        // After the mark: matches the escaped names, and the channels whose exact name begins with the mark.
         () if narrow.starts_with(MARK) => vec![[MARK, b">"].concat()],
         () if is_possible => vec![narrow, escaped],
         () => vec![escaped],
     })
 }
 
-/// What a glob's matches begin with, and whether that is all of them.
+/// Returns the literal prefix of a glob's matches, and true if the glob has no further part.
 fn literal_prefix(glob: &[u8]) -> (Vec<u8>, bool) {
     let (mut literal, mut rest) = (Vec::new(), glob);
     loop {
@@ -188,7 +191,7 @@ mod tests {
         subject_of(channel).unwrap().into_owned()
     }
 
-    /// As the broker matches.
+    /// Matches like the broker does.
     fn has(pattern: &[u8], subject: &[u8]) -> bool {
         let (mut wanted, mut given) = (pattern.split(|byte| *byte == b'.'), subject.split(|byte| *byte == b'.'));
         loop {
@@ -201,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Names of up to so many of the bytes that matter.
+    /// All names of up to `longest` of the relevant bytes.
     fn names(longest: usize) -> Vec<Vec<u8>> {
         let mut all = vec![Vec::new()];
         let mut last = all.clone();
@@ -322,8 +325,8 @@ mod tests {
                 let subject = subject(channel);
                 let times = patterns.iter().filter(|pattern| has(pattern, &subject)).count();
                 let shown = (glob.escape_ascii().to_string(), channel.escape_ascii().to_string());
-                assert!(times <= 1, "{shown:?} comes {times} times");
-                assert!(times == 1 || !matches(glob, channel), "{shown:?} is missed");
+                assert!(times <= 1, "{shown:?} matches {times} times");
+                assert!(times == 1 || !matches(glob, channel), "{shown:?} is not matched");
             }
         }
     }

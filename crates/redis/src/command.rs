@@ -1,6 +1,6 @@
-//! The table of commands: names, how many arguments, which are keys, and the function that does it.
+//! Table of the commands: name, arity, keys, and function.
 //!
-//! Each family of commands has a module with a table of its own; [`find`] looks through all of them.
+//! Each family of commands has a module with its own table; [`find`] searches all of them.
 
 use std::{borrow::Cow, sync::LazyLock};
 
@@ -11,17 +11,17 @@ use crate::{
     store::{Read, Store, StoreError},
 };
 
-/// Why a command ends early.
+/// Reason why a command ends early.
 #[derive(Debug)]
 pub enum Stop {
-    /// The client did something wrong: this is its reply.
+    /// The client made a mistake; contains the error reply.
     Refused(Reply),
-    /// The store failed.
+    /// The store failed, so the command has no reply.
     Failed(StoreError),
 }
 
 impl Stop {
-    /// An error reply.
+    /// Creates a `Refused` with an error reply.
     pub fn error(text: impl Into<Cow<'static, str>>) -> Self {
         Self::Refused(Reply::error(text))
     }
@@ -42,51 +42,52 @@ impl From<Reply> for Stop {
     }
 }
 
-/// What the function of a command gives.
+/// Result of a command's function.
 pub type Answer = Result<Reply, Stop>;
 
-/// Who does a command. Functions get all arguments, the name first, after their number was checked.
+/// Implementation of a command. Functions receive all arguments, including the name, after the arity check.
 #[derive(Clone, Copy, Debug)]
 pub enum Run {
-    /// Reads only.
+    /// A function that only reads.
     Read(fn(&dyn Read, &[&[u8]]) -> Answer),
-    /// Writes, or may.
+    /// A function that may write.
     Write(for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer),
-    /// The connection: transactions, subscriptions, settings.
+    /// The session implements it: transactions, subscriptions, settings.
     Session,
 }
 
-/// Which arguments are keys, as `COMMAND` says it: from `first` to `last` (negative: counted from the end) by `step`.
+/// Positions of the keys among the arguments, as `COMMAND` reports them: from `first` to `last` (negative:
+/// from the end) by `step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// The first, from 1; 0: none, or they are found in another way.
+    /// Position of the first key, from 1; 0 if there are no keys or `behind` applies.
     pub first: i16,
-    /// The last.
+    /// Position of the last key.
     pub last: i16,
-    /// One of how many.
+    /// Distance from one key to the next, in arguments.
     pub step: i16,
-    /// The word behind which they are, and as many other arguments behind them.
+    /// Word that precedes the keys, if there is one. The keys are the first half of the arguments after it.
     pub behind: Option<&'static str>,
 }
 
 impl Keys {
-    /// No keys.
+    /// No argument is a key.
     pub const NONE: Self = Self { first: 0, last: 0, step: 0, behind: None };
-    /// The first argument.
+    /// The first argument is the key.
     pub const ONE: Self = Self { first: 1, last: 1, step: 1, behind: None };
-    /// All arguments.
+    /// All arguments are keys.
     pub const ALL: Self = Self { first: 1, last: -1, step: 1, behind: None };
-    /// Every other argument.
+    /// Every second argument is a key, from the first on.
     pub const PAIRS: Self = Self { first: 1, last: -1, step: 2, behind: None };
-    /// The first two arguments.
+    /// The first two arguments are keys.
     pub const TWO: Self = Self { first: 1, last: 2, step: 1, behind: None };
     /// The first argument of a subcommand.
     pub const SECOND: Self = Self { first: 2, last: 2, step: 1, behind: None };
 
-    /// Those behind `STREAMS`.
+    /// The first half of the arguments after `STREAMS` are keys.
     pub const BEHIND_STREAMS: Self = Self { behind: Some("streams"), ..Self::NONE };
 
-    /// Those among arguments that they are in.
+    /// Returns the keys among the arguments.
     fn among<'a, 'k>(self, args: &'a [&'k [u8]]) -> impl Iterator<Item = &'k [u8]> + use<'a, 'k> {
         let first = usize::try_from(self.first).unwrap_or_default();
         let end = match usize::try_from(self.last) {
@@ -102,38 +103,38 @@ impl Keys {
     }
 }
 
-/// Half of the arguments behind the first of that name.
+/// Returns the first half of the arguments after the first occurrence of `word`.
 fn behind<'a, 'k>(word: &str, args: &'a [&'k [u8]]) -> &'a [&'k [u8]] {
     let at = args.iter().position(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
     let rest = at.map_or(&[][..], |at| &args[at + 1..]);
     &rest[..rest.len() / 2]
 }
 
-/// A command of a container: of one whose first argument says what it does.
+/// A subcommand of a container command, selected by the container's first argument.
 #[derive(Clone, Copy, Debug)]
 pub struct Subcommand {
-    /// With the container's, in lower case: `xgroup|create`.
+    /// Name with the container's name, in lower case: `xgroup|create`.
     pub name: &'static str,
-    /// How many arguments with both names; negative: at least so many.
+    /// Number of arguments including both names; negative for a minimum.
     pub arity: i16,
-    /// What `COMMAND` says of it.
+    /// Flags that `COMMAND` reports.
     pub flags: Flags,
-    /// Which arguments are keys.
+    /// Positions of the keys among the arguments.
     pub keys: Keys,
 }
 
 impl Subcommand {
-    /// One without keys.
+    /// Creates a subcommand without keys.
     pub(crate) const fn new(name: &'static str, arity: i16, flags: Flags) -> Self {
         Self { name, arity, flags, keys: Keys::NONE }
     }
 
-    /// One of which the first argument is a key.
+    /// Creates a subcommand whose first argument is a key.
     pub(crate) const fn of_key(name: &'static str, arity: i16, flags: Flags) -> Self {
         Self { name, arity, flags, keys: Keys::SECOND }
     }
 
-    /// Its own name, without the container's.
+    /// Name without the container's name.
     #[must_use]
     pub fn own_name(&self) -> &'static str {
         self.name.split_once('|').map_or(self.name, |(_, own)| own)
@@ -145,25 +146,25 @@ fn fits(arity: i16, arguments: usize) -> bool {
     if arity >= 0 { arguments == wanted } else { arguments >= wanted }
 }
 
-/// A command.
+/// A command of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// In lower case.
+    /// Name of the command in lower case.
     pub name: &'static str,
-    /// How many arguments with the name; negative: at least so many.
+    /// Number of arguments including the name; negative for a minimum.
     pub arity: i16,
-    /// What `COMMAND` says of it.
+    /// Flags that `COMMAND` reports.
     pub flags: Flags,
-    /// Which arguments are keys.
+    /// Positions of the keys among the arguments.
     pub keys: Keys,
-    /// Who does it.
+    /// Implementation of the command.
     pub run: Run,
-    /// What its first argument may be, if it is a container of others.
+    /// Subcommands of a container; empty for other commands.
     pub subcommands: &'static [Subcommand],
 }
 
 impl Command {
-    /// One that only reads.
+    /// Creates a command that only reads.
     pub(crate) const fn read(
         name: &'static str,
         arity: i16,
@@ -174,7 +175,7 @@ impl Command {
         Self { name, arity, flags, keys, run: Run::Read(run), subcommands: &[] }
     }
 
-    /// One that writes, or may.
+    /// Creates a command that may write.
     pub(crate) const fn write(
         name: &'static str,
         arity: i16,
@@ -185,7 +186,7 @@ impl Command {
         Self { name, arity, flags, keys, run: Run::Write(run), subcommands: &[] }
     }
 
-    /// One of the connection.
+    /// Creates a command that the session implements.
     pub(crate) const fn session(
         name: &'static str,
         arity: i16,
@@ -196,21 +197,23 @@ impl Command {
         Self { name, arity, flags, keys, run: Run::Session, subcommands }
     }
 
-    /// The same as a container.
+    /// Turns the command into a container with these subcommands.
     pub(crate) const fn with(self, subcommands: &'static [Subcommand]) -> Self {
         Self { subcommands, ..self }
     }
 
-    /// Whether it may be given so many arguments, the name included.
+    /// Returns true if the command accepts that number of arguments, including the name.
     #[must_use]
     pub fn takes(&self, arguments: usize) -> bool {
         fits(self.arity, arguments)
     }
 
-    /// The subcommand that arguments mean: none, if it is no container or there is no first argument.
+    /// Returns the subcommand that the arguments select. `None` if this is not a container, or there is no
+    /// first argument.
     ///
     /// # Errors
-    /// There is none of that name, or it takes another number of arguments: the reply.
+    /// Returns the error reply if there is no such subcommand, or if it does not accept the number of
+    /// arguments.
     pub fn subcommand(&self, args: &[&[u8]]) -> Result<Option<&'static Subcommand>, Reply> {
         let (false, Some(given)) = (self.subcommands.is_empty(), args.get(1)) else { return Ok(None) };
         let named = |known: &&Subcommand| given.eq_ignore_ascii_case(known.own_name().as_bytes());
@@ -220,7 +223,7 @@ impl Command {
         if fits(found.arity, args.len()) { Ok(Some(found)) } else { Err(wrong_arity(found.name)) }
     }
 
-    /// The keys among arguments that it may be given.
+    /// Returns the keys among checked arguments.
     pub fn keys_of<'a, 'k>(&self, args: &'a [&'k [u8]]) -> impl Iterator<Item = &'k [u8]> + use<'a, 'k> {
         let keys = match self.subcommand(args) {
             Ok(Some(subcommand)) => subcommand.keys,
@@ -229,26 +232,26 @@ impl Command {
         keys.among(args)
     }
 
-    /// The flags of what arguments mean that it may be given.
+    /// Returns the flags of the command, or of the subcommand that checked arguments select.
     #[must_use]
     pub fn flags_of(&self, args: &[&[u8]]) -> Flags {
         self.subcommand(args).ok().flatten().map_or(self.flags, |subcommand| subcommand.flags)
     }
 }
 
-/// Lines of help.
+/// Creates a help reply from its lines.
 #[must_use]
 pub fn help(lines: &[&'static str]) -> Reply {
     Reply::Array(lines.iter().map(|line| Reply::Simple(line)).collect())
 }
 
-/// The own name of the subcommand that arguments mean, which were checked; empty if there is none.
+/// Returns the own name of the subcommand that checked arguments select; empty if there is none.
 pub(crate) fn chosen(subcommands: &'static [Subcommand], args: &[&[u8]]) -> &'static str {
     let mut names = subcommands.iter().map(Subcommand::own_name);
     names.find(|name| args.get(1).is_some_and(|arg| arg.eq_ignore_ascii_case(name.as_bytes()))).unwrap_or("")
 }
 
-/// The tables of all families.
+/// Command tables of all families.
 #[rustfmt::skip]
 const TABLES: &[&[Command]] = &[
     crate::channels::COMMANDS,
@@ -259,15 +262,15 @@ const TABLES: &[&[Command]] = &[
     crate::strings::COMMANDS,
 ];
 
-/// All commands, family by family.
+/// Iterates over all commands, family by family.
 pub fn all() -> impl Iterator<Item = &'static Command> {
     TABLES.iter().flat_map(|table| table.iter())
 }
 
-/// Places for commands by the hash of their name; a power of two, several times as many as there are commands.
+/// Number of slots in the hash table of commands; a power of two, several times the number of commands.
 const PLACES: usize = 1024;
 
-/// Commands by name: each is in the first free place from its hash on.
+/// Commands by name. Each is in the first free slot at or after its hash.
 static BY_NAME: LazyLock<Box<[Option<&'static Command>; PLACES]>> = LazyLock::new(|| {
     let mut places = Box::new([None; PLACES]);
     for command in all() {
@@ -280,13 +283,14 @@ static BY_NAME: LazyLock<Box<[Option<&'static Command>; PLACES]>> = LazyLock::ne
     places
 });
 
-/// Letters of both cases fall together; so do a few other characters, which only costs a comparison.
+/// Hashes a name, ignoring case. A few other characters collide too, which costs only a comparison.
 fn place_of(name: &[u8]) -> usize {
     let hash = name.iter().fold(name.len(), |hash, byte| hash.wrapping_mul(31) + usize::from(byte | 0x20));
     (hash ^ hash >> 10) % PLACES
 }
 
-/// A command as `COMMAND INFO` names it, and the subcommand if it is one (`xgroup|create`).
+/// Finds a command by the name in `COMMAND INFO`, and its subcommand if the name contains one
+/// (`xgroup|create`).
 #[must_use]
 pub fn find_full(name: &[u8]) -> Option<(&'static Command, Option<&'static Subcommand>)> {
     let Some(bar) = name.iter().position(|byte| *byte == b'|') else { return Some((find(name)?, None)) };
@@ -295,10 +299,10 @@ pub fn find_full(name: &[u8]) -> Option<(&'static Command, Option<&'static Subco
     Some((command, Some(subcommand)))
 }
 
-/// The command of that name, in whatever case.
+/// Finds a command by its name in any case.
 #[must_use]
 pub fn find(name: &[u8]) -> Option<&'static Command> {
-    // Longer than any: not worth hashing.
+    // Longer than every command's name, so it need not be hashed.
     if name.len() > 24 {
         return None;
     }

@@ -1,5 +1,4 @@
-//! Commands that are about the connection, not about keys: their names and how many arguments they take. What they do is
-//! the server's.
+//! Commands on the connection instead of keys: their names and arity. The server implements them.
 
 use crate::{
     command::{Command, Keys, Subcommand},
@@ -11,7 +10,7 @@ const OWN: Flags = ANY_TIME.and(Flags::NO_SCRIPT);
 const ADMIN: Flags = OWN.and(Flags::ADMIN);
 const TRANSACTION: Flags = OWN.and(Flags::FAST).and(Flags::ALLOW_BUSY).and(Flags::TRANSACTION);
 
-/// Of the connection.
+/// Flags of commands on the connection.
 const ASKING: Flags = ANY_TIME.and(Flags::CONNECTION);
 const OF_CLIENT: Flags = OWN.and(Flags::CONNECTION);
 const OF_CLIENTS: Flags = ADMIN.and(Flags::CONNECTION);
@@ -21,7 +20,7 @@ const fn session(name: &'static str, arity: i16, flags: Flags) -> Command {
     Command::session(name, arity, flags, Keys::NONE, &[])
 }
 
-/// The table.
+/// Table of the commands on the connection.
 pub const COMMANDS: &[Command] = &[
     session("auth", -2, SETTLING),
     session("client", -2, Flags::NONE).with(&[

@@ -1,6 +1,7 @@
-//! Error replies, byte for byte as Redis 7.0 words them, and the few that are ours.
+//! Error replies: exactly those of Redis 7.0, and a few of Thalweg's own.
 //!
-//! Ours are those for bounds that Redis does not have or has elsewhere; `docs/redis.md` lists them.
+//! Thalweg's own errors report limits that Redis does not have, or has in another place; `docs/redis.md`
+//! lists them.
 
 use std::borrow::Cow;
 
@@ -10,51 +11,52 @@ use crate::{Reply, command::Stop};
 
 /// A key holds another kind of value than the command is for.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-/// Options that are unknown, incomplete, or exclude each other.
+/// Options are unknown, incomplete, or exclude each other.
 pub const SYNTAX: &str = "ERR syntax error";
 /// An argument or a value is not an integer.
 pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 /// An argument or a value is not a number.
 pub const NOT_A_FLOAT: &str = "ERR value is not a valid float";
-/// What an increment would come to does not fit.
+/// The result of an increment exceeds the range of a 64-bit integer.
 pub const OVERFLOW: &str = "ERR increment or decrement would overflow";
-/// What an increment would come to is no number.
+/// The result of an increment is not a finite number.
 pub const NOT_FINITE: &str = "ERR increment would produce NaN or Infinity";
 /// A value is above [`MAX_VALUE_BYTES`](thalweg_types::limits::MAX_VALUE_BYTES).
 pub const TOO_LARGE: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
-/// No key of that name, where one is needed.
+/// The key must exist, but does not.
 pub const NO_SUCH_KEY: &str = "ERR no such key";
-/// A hash or a stream in a cache. Ours.
-pub const STRINGS_ONLY: &str = "ERR this database is a cache, which holds strings only: use one that is a keyspace";
-/// A reply above [`MAX_REDIS_REPLY_BYTES`](thalweg_types::limits::MAX_REDIS_REPLY_BYTES). Ours.
+/// A command on a hash or stream was sent to a cache. Thalweg's own error.
+pub const STRINGS_ONLY: &str = "ERR this database is a cache, which holds strings only: use a keyspace instead";
+/// The reply would exceed [`MAX_REDIS_REPLY_BYTES`](thalweg_types::limits::MAX_REDIS_REPLY_BYTES). Thalweg's
+/// own error.
 pub const REPLY_TOO_LARGE: &str =
-    "ERR the reply would be too large: ask for less at a time, as with SCAN, HSCAN or ranges";
+    "ERR the reply would be too large: request fewer items at a time, for example with SCAN, HSCAN or ranges";
 
-/// The error, as the end of a command.
+/// Returns a [`Stop`] that ends the command with this error reply.
 pub(crate) fn refused(text: &'static str) -> Stop {
     Stop::Refused(Reply::Error(Cow::Borrowed(text)))
 }
 
-/// A key or a field above [`MAX_KEY_BYTES`]. Ours.
+/// A key or field exceeds [`MAX_KEY_BYTES`]. Thalweg's own error.
 pub(crate) fn key_too_long() -> Reply {
     Reply::error(format!("ERR keys and fields are at most {MAX_KEY_BYTES} bytes long"))
 }
 
-/// A wrong number of arguments.
+/// The number of arguments is wrong.
 #[must_use]
 pub fn wrong_arity(command: &str) -> Reply {
     Reply::error(format!("ERR wrong number of arguments for '{command}' command"))
 }
 
-/// A time to live that is not positive, or ends after the end of time.
+/// A time to live is not positive, or its deadline is too late to represent.
 pub(crate) fn bad_expire_time(command: &str) -> Stop {
     Stop::error(format!("ERR invalid expire time in '{command}' command"))
 }
 
-/// Most bytes of a name that an error repeats, and of all arguments together that "unknown command" does.
+/// Maximum bytes of a name that an error repeats, and maximum bytes of all arguments in "unknown command".
 const MAX_REPEATED_BYTES: usize = 128;
 
-/// There is no such command.
+/// The command does not exist.
 #[must_use]
 pub fn unknown_command(args: &[&[u8]]) -> Reply {
     let name = args.first().copied().unwrap_or_default();
@@ -74,7 +76,7 @@ pub fn unknown_command(args: &[&[u8]]) -> Reply {
     Reply::error(format!("ERR {}", printable(&text)))
 }
 
-/// There is no such subcommand.
+/// The subcommand does not exist.
 #[must_use]
 pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     let mut text = b"unknown subcommand '".to_vec();
@@ -83,26 +85,26 @@ pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     Reply::error(format!("ERR {}", printable(&text)))
 }
 
-/// A subcommand with options that are not its own.
+/// A subcommand has options that it does not support.
 #[must_use]
 pub fn wrong_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     let subcommand = printable(c_string(cut(subcommand, MAX_REPEATED_BYTES)));
     Reply::error(format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try {command} HELP."))
 }
 
-/// An option of `HELLO` that is unknown or incomplete. Redis repeats it at any length.
+/// An option of `HELLO` is unknown or incomplete. Redis repeats an option of any length.
 #[must_use]
 pub fn hello_option(option: &[u8]) -> Reply {
     let option = printable(c_string(cut(option, MAX_REPEATED_BYTES)));
     Reply::error(format!("ERR Syntax error in HELLO option '{option}'"))
 }
 
-/// Bytes of a client within an error: without line breaks, which would end it, and as text.
+/// Converts a client's bytes for use in an error: to text, without line breaks, which would end the error.
 pub(crate) fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(['\r', '\n'], " ")
 }
 
-/// Up to the first zero byte.
+/// Returns the bytes up to the first zero byte.
 pub(crate) fn c_string(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }

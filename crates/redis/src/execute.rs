@@ -1,7 +1,8 @@
-//! Running a command: finding it, checking what can be checked before it looks at a store, and calling its function.
+//! Execution of a command: lookup, checks that need no store, and the call of its function.
 //!
-//! Owns the order of those checks, which is Redis's: the name, then the number of arguments, of a container's
-//! subcommand too. Ours comes last: the length of keys. Does not own transactions, databases and connections.
+//! Owns the order of those checks, which is Redis's: first the name, then the number of arguments, also of a
+//! container's subcommand. Thalweg's own check of the key length comes last. Does not own transactions,
+//! databases and connections.
 
 use thalweg_types::limits::MAX_KEY_BYTES;
 
@@ -12,7 +13,7 @@ use crate::{
     store::{Read, Store, StoreError},
 };
 
-/// The command that is meant, if it may be tried with these arguments, the name first; otherwise the error reply.
+/// Returns the command for these arguments, name first, if it may be executed; otherwise the error reply.
 pub fn admit(args: &[&[u8]]) -> Result<&'static Command, Reply> {
     let Some(command) = args.first().and_then(|name| find(name)) else {
         return Err(unknown_command(args));
@@ -27,7 +28,8 @@ pub fn admit(args: &[&[u8]]) -> Result<&'static Command, Reply> {
     }
 }
 
-/// Does a command that [`admit`] gave for these arguments. One of a connection is refused: it has no meaning here.
+/// Executes a command that [`admit`] returned for these arguments. Rejects commands of the connection, which
+/// need a session.
 pub fn run<'a>(store: &mut dyn Store<'a>, command: &Command, args: &[&'a [u8]]) -> Result<Reply, StoreError> {
     reply_of(match command.run {
         Run::Read(read) => read(&*store, args),
@@ -36,7 +38,7 @@ pub fn run<'a>(store: &mut dyn Store<'a>, command: &Command, args: &[&'a [u8]]) 
     })
 }
 
-/// Does a command that only reads, and that [`admit`] gave for these arguments. Others are refused.
+/// Executes a reading command that [`admit`] returned for these arguments. Rejects other commands.
 pub fn run_read(read: &dyn Read, command: &Command, args: &[&[u8]]) -> Result<Reply, StoreError> {
     reply_of(match command.run {
         Run::Read(run) => run(read, args),
@@ -44,7 +46,7 @@ pub fn run_read(read: &dyn Read, command: &Command, args: &[&[u8]]) -> Result<Re
     })
 }
 
-/// [`admit`] and [`run`].
+/// Checks a command with [`admit`], then executes it with [`run`].
 pub fn execute<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Result<Reply, StoreError> {
     match admit(args) {
         Ok(command) => run(store, command, args),
@@ -53,7 +55,7 @@ pub fn execute<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Result<Reply
 }
 
 fn not_here(command: &Command) -> Stop {
-    Stop::error(format!("ERR '{}' can't be done here", command.name))
+    Stop::error(format!("ERR '{}' is not available here", command.name))
 }
 
 fn reply_of(answer: Answer) -> Result<Reply, StoreError> {

@@ -1,22 +1,22 @@
-//! Times to live and deadlines as commands of several families read them.
+//! Parsing of times to live and deadlines, for several families of commands.
 
 use crate::{command::Stop, errors::bad_expire_time, number::integer, store::MAX_DEADLINE_MILLIS};
 
-/// The unit of an argument.
+/// Unit of a time argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Seconds,
     Milliseconds,
 }
 
-/// From when an argument counts.
+/// Origin of a time argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Since {
     Now,
     Epoch,
 }
 
-/// When a key ends that is written with such an option: a positive number is asked for.
+/// Returns the deadline of a key written with such an option. The argument must be a positive number.
 pub(crate) fn deadline(
     argument: &[u8],
     unit: Unit,
@@ -36,12 +36,12 @@ pub(crate) fn deadline(
     }
 }
 
-/// The deadline, or the last one there is.
+/// Limits a deadline to the last representable one.
 pub(crate) fn bounded(deadline: u64) -> u64 {
     deadline.min(MAX_DEADLINE_MILLIS)
 }
 
-/// Whether an argument is that option, in any case. To Redis it ends at a zero byte.
+/// Returns true if an argument is that option, in any case. As in Redis, the argument ends at a zero byte.
 pub(crate) fn is(argument: &[u8], option: &str) -> bool {
     match argument.split_at_checked(option.len()) {
         Some((begin, rest)) => matches!(rest, [] | [0, ..]) && begin.eq_ignore_ascii_case(option.as_bytes()),

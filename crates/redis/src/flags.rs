@@ -1,86 +1,87 @@
-//! What `COMMAND` says of a command beside its arguments: Redis's flags, and the categories of its access control.
+//! Redis's command flags and access control categories, as `COMMAND` reports them.
 //!
-//! Owns: both as one set of bits, the names, and which categories follow from flags. What follows from nothing else (of
-//! which kind of keys a command is, what is dangerous) is a bit of its own. Does not own access control: there is none.
+//! Owns: flags and categories in one set of bits, their names, and the categories that follow from flags.
+//! Categories that do not follow from flags (the kind of keys, dangerous commands) are separate bits. Does
+//! not own access control: there is none.
 
 /// A set of flags and categories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags(u32);
 
 impl Flags {
-    /// Nothing, as of a container.
+    /// The empty set, used for containers.
     pub const NONE: Self = Self(0);
 
     // ----- flags
 
-    /// It writes, or may.
+    /// The command may write.
     pub const WRITE: Self = Self(1);
-    /// It only reads.
+    /// The command only reads.
     pub const READ_ONLY: Self = Self(1 << 1);
-    /// It brings data: refused while there is no room.
+    /// The command adds data, and is rejected while there is no room.
     pub const DENY_OOM: Self = Self(1 << 2);
-    /// It is for who runs the server.
+    /// The command is for administrators.
     pub const ADMIN: Self = Self(1 << 3);
-    /// It is about channels.
+    /// The command concerns channels.
     pub const PUBSUB: Self = Self(1 << 4);
-    /// Not from scripts.
+    /// The command must not be called from scripts.
     pub const NO_SCRIPT: Self = Self(1 << 5);
-    /// It may wait.
+    /// The command may block.
     pub const BLOCKING: Self = Self(1 << 6);
-    /// Also while data is loaded.
+    /// The command is permitted while data is being loaded.
     pub const LOADING: Self = Self(1 << 7);
-    /// Also on a replica that is behind.
+    /// The command is permitted on a replica that lags behind.
     pub const STALE: Self = Self(1 << 8);
-    /// Not in the log of slow commands.
+    /// The command is not recorded in the slow log.
     pub const SKIP_SLOWLOG: Self = Self(1 << 9);
-    /// It costs no more where there is more.
+    /// The command's cost does not grow with the amount of data.
     pub const FAST: Self = Self(1 << 10);
-    /// Also before `AUTH`.
+    /// The command is permitted before `AUTH`.
     pub const NO_AUTH: Self = Self(1 << 11);
-    /// Also while a script runs.
+    /// The command is permitted while a script runs.
     pub const ALLOW_BUSY: Self = Self(1 << 12);
-    /// Where its keys are depends on other arguments.
+    /// The positions of the command's keys depend on other arguments.
     pub const MOVABLE_KEYS: Self = Self(1 << 13);
 
     // ----- categories
 
-    /// About keys of any kind.
+    /// Category of commands on keys of any kind.
     pub const KEYSPACE: Self = Self(1 << 16);
-    /// About strings.
+    /// Category of commands on strings.
     pub const STRING: Self = Self(1 << 17);
-    /// About hashes.
+    /// Category of commands on hashes.
     pub const HASH: Self = Self(1 << 18);
-    /// About streams.
+    /// Category of commands on streams.
     pub const STREAM: Self = Self(1 << 19);
-    /// About the connection.
+    /// Category of commands on the connection.
     pub const CONNECTION: Self = Self(1 << 20);
-    /// About transactions.
+    /// Category of commands of transactions.
     pub const TRANSACTION: Self = Self(1 << 21);
-    /// Not for everybody.
+    /// Category of commands that should not be open to every user.
     pub const DANGEROUS: Self = Self(1 << 22);
-    /// For who runs the server, though [`Self::ADMIN`] is not set.
+    /// Category of commands for administrators on which [`Self::ADMIN`] is not set.
     pub const FOR_ADMINS: Self = Self(1 << 23);
-    /// In no table: what is not [`Self::FAST`].
+    /// Commands without [`Self::FAST`]. No table sets this flag.
     const SLOW: Self = Self(1 << 24);
 
-    /// These and others.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 | others.0)
     }
 
-    /// Whether all of those are among these.
+    /// Returns true if this set contains all of `those`.
     #[must_use]
     pub const fn contains(self, those: Self) -> bool {
         self.0 & those.0 == those.0
     }
 
-    /// The names of flags, in Redis's order.
+    /// Names of the flags, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         FLAGS.iter().filter(move |(_, flag)| self.contains(*flag)).map(|(name, _)| *name)
     }
 
-    /// The names of categories, in Redis's order.
+    /// Names of the categories, in Redis's order.
     pub fn categories(self) -> impl Iterator<Item = &'static str> {
         let speed = if self.contains(Self::FAST) { Self::NONE } else { Self::SLOW };
         let set = self.and(speed);
@@ -105,7 +106,7 @@ const FLAGS: [(&str, Flags); 14] = [
     ("movablekeys", Flags::MOVABLE_KEYS),
 ];
 
-/// A category, and what puts a command into it.
+/// Each category with the flags of which any puts a command into it.
 const CATEGORIES: [(&str, Flags); 14] = [
     ("@keyspace", Flags::KEYSPACE),
     ("@read", Flags::READ_ONLY),

@@ -1,14 +1,15 @@
-//! Patterns of KEYS, SCAN and PSUBSCRIBE: `*`, `?`, `[a-z]`, `[^a]`, `\x`; matched against bytes.
+//! Glob patterns of KEYS, SCAN and PSUBSCRIBE: `*`, `?`, `[a-z]`, `[^a]`, `\x`; matched against bytes.
 //!
-//! Owns matching as Redis does it, its corners included: an empty text matches only the empty pattern, a class without an
-//! end ends with the pattern, and ranges compare bytes as signed. Each part of a pattern but `*` takes one byte, so going
-//! back to the last `*` is enough: a match costs at most pattern × text steps, whatever the pattern.
+//! Owns matching as in Redis, including corner cases: an empty text matches only the empty pattern, an
+//! unclosed class ends with the pattern, and ranges compare bytes as signed. Each part of a pattern except
+//! `*` consumes one byte, so backtracking to the last `*` is sufficient. A match costs at most pattern × text
+//! steps, for any pattern.
 
 use thalweg_types::limits::MAX_REDIS_PATTERN_BYTES;
 
 use crate::command::Stop;
 
-/// Refuses a pattern whose matching might take too long.
+/// Rejects a pattern whose matching could take too long.
 pub(crate) fn check(pattern: &[u8]) -> Result<(), Stop> {
     if pattern.len() > MAX_REDIS_PATTERN_BYTES {
         return Err(Stop::error(format!("ERR patterns are at most {MAX_REDIS_PATTERN_BYTES} bytes long")));
@@ -16,14 +17,14 @@ pub(crate) fn check(pattern: &[u8]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Whether the text matches.
+/// Returns true if the text matches the pattern.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     if text.is_empty() || pattern.is_empty() {
         return text.is_empty() && pattern.is_empty();
     }
     let (mut rest, mut at) = (pattern, 0);
-    // Behind the last star, and where in the text it was tried last.
+    // The pattern after the last star, and the position in the text at which it was tried last.
     let mut star: Option<(&[u8], usize)> = None;
     loop {
         if let [b'*', after @ ..] = rest {
@@ -39,7 +40,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
             (Some(_), Some(after)) => (rest, at) = (after, at + 1),
             _ => {
                 let Some((after, tried)) = star else { return false };
-                // What is left of the text gets shorter from here on, so no other star needs to be tried again.
+                // The remaining text becomes shorter from here on, so earlier stars need not be tried again.
                 if tried + 1 >= text.len() {
                     return false;
                 }
@@ -50,7 +51,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// What is left of the pattern behind its first part, which is no star, if that matches the byte.
+/// Returns the pattern after its first part, which is not a star, if that part matches the byte.
 fn one(pattern: &[u8], byte: Option<u8>) -> Option<&[u8]> {
     let byte = byte?;
     match pattern {
@@ -65,7 +66,7 @@ fn one(pattern: &[u8], byte: Option<u8>) -> Option<&[u8]> {
     }
 }
 
-/// Whether the byte is in the class, and the pattern behind it.
+/// Returns true if the byte is in the class, and the pattern after the class.
 fn in_class(class: &[u8], byte: u8) -> (bool, &[u8]) {
     let (negated, mut rest) = match class {
         [b'^', rest @ ..] => (true, rest),
@@ -97,7 +98,7 @@ fn in_class(class: &[u8], byte: u8) -> (bool, &[u8]) {
 mod tests {
     use super::*;
 
-    /// By definition: each star tries every length.
+    /// Matches by definition: each star tries every length.
     fn reference(pattern: &[u8], text: &[u8]) -> bool {
         match pattern {
             [] => text.is_empty(),

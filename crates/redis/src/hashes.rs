@@ -1,14 +1,14 @@
-//! Hashes: a part for each field, its value as it is; the key's meta counts them.
+//! Hashes: one part for each field, with its value unchanged; the key's meta contains the number of fields.
 //!
 //! ```text
 //! key -> (hash, id, meta = fields u64 little-endian)      part (id, field) -> value
 //! ```
 //!
-//! [`counters`] has fields that are numbers, [`lists`] what gives many fields.
+//! [`counters`] has the commands on numeric fields, [`lists`] those that return many fields.
 //!
 //! Invariants:
-//! * `meta` says how many parts there are; it is never 0: a hash without fields is no key.
-//! * What changes a field puts the key, so that its version changes.
+//! * `meta` contains the number of parts. It is never 0: a hash without fields does not exist.
+//! * A command that changes a field also puts the key, so that its version changes.
 
 use bytes::Bytes;
 use thalweg_types::limits::MAX_KEY_BYTES;
@@ -30,7 +30,7 @@ const READ: Flags = READ_SLOW.and(Flags::FAST);
 const WRITE_LESS: Flags = Flags::HASH.and(Flags::WRITE).and(Flags::FAST);
 const WRITE: Flags = WRITE_LESS.and(Flags::DENY_OOM);
 
-/// The commands of hashes.
+/// Table of the commands on hashes.
 pub(crate) const COMMANDS: &[Command] = &[
     Command::write("hset", -4, WRITE, Keys::ONE, hset),
     Command::write("hmset", -4, WRITE, Keys::ONE, hmset),
@@ -50,7 +50,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::read("hscan", -3, READ_SLOW, Keys::ONE, lists::hscan),
 ];
 
-/// A hash that is there, or is about to be.
+/// A hash that exists, or that a command is about to create.
 #[derive(Debug)]
 struct Hash {
     id: CollectionId,
@@ -58,12 +58,12 @@ struct Hash {
     deadline: Option<u64>,
 }
 
-/// A hash whose meta is not a count.
+/// Error returned if a hash's meta is not a counter.
 #[derive(Debug, thiserror::Error)]
 #[error("a hash's meta has {0} bytes instead of 8: the store is damaged")]
 struct BadMeta(usize);
 
-/// How many fields a hash has.
+/// Number of fields of a hash.
 pub(crate) fn fields_of(hash: &Collection) -> Result<u64, StoreError> {
     let Ok(count) = <[u8; 8]>::try_from(&hash.meta[..]) else {
         return Err(StoreError::Failed(Box::new(BadMeta(hash.meta.len()))));
@@ -72,7 +72,7 @@ pub(crate) fn fields_of(hash: &Collection) -> Result<u64, StoreError> {
 }
 
 impl Hash {
-    /// The hash of a key, if there is one; a key of another kind is refused.
+    /// Finds the hash of a key. Rejects a key of another kind.
     fn find(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Self>, Stop> {
         let Some(found) = read.get(key)? else { return Ok(None) };
         match found.value {
@@ -83,7 +83,7 @@ impl Hash {
         }
     }
 
-    /// The hash of a key, or a new one, which is not there before it is put.
+    /// Finds the hash of a key, or creates one, which exists only after a put.
     fn find_or_new<'a>(store: &mut dyn Store<'a>, key: &[u8]) -> Result<Self, Stop> {
         if let Some(hash) = Self::find(store, key)? {
             return Ok(hash);
@@ -98,7 +98,7 @@ impl Hash {
         Ok(read.part(self.id, field)?)
     }
 
-    /// Sets a field, and says whether it is new. The key is to be put afterwards.
+    /// Sets a field. Returns true if it is new. The caller must put the key afterwards.
     fn set<'a>(&mut self, store: &mut dyn Store<'a>, field: &[u8], value: &[u8]) -> Result<bool, Stop> {
         let is_new = self.fields == 0 || store.part(self.id, field)?.is_none();
         self.fields += u64::from(is_new);
@@ -106,7 +106,7 @@ impl Hash {
         Ok(is_new)
     }
 
-    /// Puts the key as it is now.
+    /// Puts the key in its current state.
     fn put<'a>(self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), Stop> {
         let meta = Bytes::copy_from_slice(&self.fields.to_le_bytes());
         let collection = Collection { id: self.id, kind: Kind::Hash, meta };
@@ -114,18 +114,18 @@ impl Hash {
     }
 }
 
-/// Refuses a field that is longer than a part's name may be.
+/// Rejects a field longer than the name of a part may be.
 fn check_field(field: &[u8]) -> Result<(), Stop> {
     if field.len() > MAX_KEY_BYTES { Err(key_too_long().into()) } else { Ok(()) }
 }
 
-/// A field that is read, of a hash that may not be there.
+/// Reads a field of a hash that may not exist.
 fn read_field(read: &dyn Read, args: &[&[u8]]) -> Result<Option<Bytes>, Stop> {
     check_field(args[2])?;
     Hash::find(read, args[1])?.map_or(Ok(None), |hash| hash.get(read, args[2]))
 }
 
-/// Sets all fields, and says how many are new.
+/// Sets all fields. Returns the number of new ones.
 fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], command: &str) -> Result<i64, Stop> {
     let pairs = args[2..].chunks_exact(2);
     if !pairs.remainder().is_empty() {

@@ -1,6 +1,5 @@
-//! Keys of any kind: whether they are there, and taking them away. [`expire`] has their deadlines, [`moves`] gives them
-//! other names, [`scan`] lists them, [`object`] and
-//! [`memory`] tell how they are kept.
+//! Commands on keys of any kind: existence and deletion. [`expire`] changes deadlines, [`moves`] renames and
+//! copies keys, [`scan`] lists them, [`object`] and [`memory`] report how they are stored.
 
 use crate::{
     Reply,
@@ -22,7 +21,7 @@ const READ: Flags = READ_SLOW.and(Flags::FAST);
 const WRITE_SLOW: Flags = Flags::KEYSPACE.and(Flags::WRITE);
 const WRITE: Flags = WRITE_SLOW.and(Flags::FAST);
 
-/// The commands of keys.
+/// Table of the commands on keys.
 pub(crate) const COMMANDS: &[Command] = &[
     Command::write("del", -2, WRITE_SLOW, Keys::ALL, del),
     Command::write("unlink", -2, WRITE, Keys::ALL, del),
@@ -75,7 +74,8 @@ fn dbsize(read: &dyn Read, _: &[&[u8]]) -> Answer {
     Ok(Reply::Integer(i64::try_from(read.len()?).unwrap_or(i64::MAX)))
 }
 
-/// Of one database, FLUSHALL too: others are other keyspaces and caches, which no commit covers.
+/// Clears one database, also for FLUSHALL: the others are separate keyspaces and caches, which no single
+/// commit covers.
 fn flush<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     match args[1..] {
         [] => {}

@@ -1,14 +1,17 @@
-//! Redis's commands, without sockets and without a place to store: who has both serves Redis clients.
+//! Redis's commands, independent of sockets and storage. A server that has both serves Redis clients with
+//! this crate.
 //!
-//! Owns: RESP2 and RESP3 as bytes, the table of commands, and what each command does, written once over the traits
-//! [`Read`] and [`Store`]. Does not own where keys are (the state machine, a read view, a cache, or in tests a map), nor
-//! connections, transactions and subscriptions: those are the server's.
+//! Owns: the encoding of RESP2 and RESP3, the table of commands, and the implementation of each command,
+//! written once over the traits [`Read`] and [`Store`]. Does not own: the storage of keys (the state machine,
+//! a read view, a cache, or in tests a map), connections, transactions and subscriptions, which belong to the
+//! server.
 //!
 //! Invariants:
-//! * A command is a function of its arguments and the store: no clock, no randomness, no iteration order of its own. So
-//!   an entry of the log that holds commands means the same on every node.
-//! * What a client did wrong is a [`Reply::Error`] and changes nothing; only a failing store is an `Err`.
-//! * Bytes of a client never panic, and announce no memory that they have not sent.
+//! * A command is a function of its arguments and the store: no clock, no randomness, no iteration order of
+//!   its own. So a log entry with commands has the same effect on every node.
+//! * A client's mistake is a [`Reply::Error`] and changes nothing; only a failing store is an `Err`.
+//! * A client's bytes never cause a panic. A client cannot make the server allocate memory for announced but
+//!   unsent bytes.
 
 pub mod channels;
 pub mod command;

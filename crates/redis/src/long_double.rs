@@ -1,9 +1,9 @@
-//! Numbers as INCRBYFLOAT and HINCRBYFLOAT count with them: x86's 80-bit floating point, as C's `strtold` reads it and
-//! `%.17Lf` writes it.
+//! Numbers of INCRBYFLOAT and HINCRBYFLOAT: x86's 80-bit floating point, parsed like C's `strtold` and
+//! formatted like `%.17Lf`.
 //!
-//! Owns text to number and back. The arithmetic is `rustc_apfloat`'s, in software: the same on every machine, so an entry
-//! of the log means the same everywhere. A number is rounded to 64 bits when it is read and when it is added to, to even
-//! on a tie.
+//! Owns the conversion from and to text. `rustc_apfloat` does the arithmetic in software, identically on
+//! every machine, so a log entry has the same effect everywhere. Parsing and addition round to a mantissa of
+//! 64 bits, ties to even.
 
 use std::str::FromStr;
 
@@ -14,18 +14,19 @@ use crate::{
     errors::{NOT_A_FLOAT, refused},
 };
 
-/// Longest text that is read as a number, Redis's bound.
+/// Maximum bytes of a text that is parsed as a number, as in Redis.
 const MAX_TEXT_BYTES: usize = 5 * 1024 - 1;
-/// Exponents are cut to this: with the digits that a text can have, what is beyond is infinite or zero anyway.
+/// Limit to which exponents are clamped. With the digits that a text can have, larger exponents give infinity or
+/// zero anyway.
 const MAX_EXPONENT: i64 = 100_000;
-/// Digits behind the point that are written.
+/// Maximum number of digits written after the decimal point.
 const DECIMALS: usize = 17;
 
-/// A number, or one of the infinities. Never NaN when it comes from text.
+/// A finite number or an infinity. Never NaN when parsed from text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LongDouble(X87DoubleExtended);
 
-/// An argument or a value that must be a number.
+/// Parses an argument or a value that must be a number.
 pub(crate) fn float(text: &[u8]) -> Result<LongDouble, Stop> {
     LongDouble::parse(text).ok_or_else(|| refused(NOT_A_FLOAT))
 }
@@ -34,8 +35,8 @@ impl LongDouble {
     /// Zero.
     pub const ZERO: Self = Self(X87DoubleExtended::ZERO);
 
-    /// Decimal or hexadecimal digits with point and exponent, or an infinity. Not what is too large, what is not zero
-    /// but too small to be anything else, and not-a-number.
+    /// Parses decimal or hexadecimal digits with decimal point and exponent, or an infinity. Returns `None`
+    /// for NaN, for overflow, and for a nonzero number that would become zero.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         if text.len() > MAX_TEXT_BYTES {
@@ -54,22 +55,23 @@ impl LongDouble {
         Some(Self(if negative { -magnitude } else { magnitude }))
     }
 
-    /// The sum.
+    /// Returns the sum.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.add_r(other.0, Round::NearestTiesToEven).value)
     }
 
-    /// Whether it is neither infinite nor NaN.
+    /// Returns true if the number is neither infinite nor NaN.
     #[must_use]
     pub fn is_finite(self) -> bool {
         self.0.is_finite()
     }
 
-    /// With up to 17 digits behind the point, without zeros at the end, and never "-0". Of finite numbers only.
+    /// Formats a finite number with up to 17 digits after the decimal point, without trailing zeros, and
+    /// never as "-0".
     #[must_use]
     pub fn to_text(self) -> Vec<u8> {
-        // One bit of sign, 15 of exponent, 64 of mantissa, the first of which is written out.
+        // One bit of sign, 15 bits of exponent, 64 bits of mantissa with an explicit leading bit.
         let bits = self.0.to_bits();
         let (mantissa, biased) = (bits as u64, ((bits >> 64) & 0x7fff) as i32);
         let exponent = biased.max(1) - 16383 - 63;
@@ -85,7 +87,7 @@ impl LongDouble {
     }
 }
 
-/// A number without sign.
+/// Parses a number without a sign.
 fn finite(text: &[u8]) -> Option<X87DoubleExtended> {
     let (hexadecimal, text) = match text {
         [b'0', b'x' | b'X', text @ ..] => (true, text),
@@ -116,7 +118,7 @@ fn finite(text: &[u8]) -> Option<X87DoubleExtended> {
     (number.is_finite() && number.is_non_zero()).then_some(number)
 }
 
-/// The number behind `e` or `p`.
+/// Parses the number after `e` or `p`.
 fn exponent(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -131,9 +133,9 @@ fn exponent(text: &[u8]) -> Option<i64> {
     Some(if negative { -magnitude } else { magnitude })
 }
 
-/// `mantissa / 2^shift`, rounded to even at the last digit.
+/// Formats `mantissa / 2^shift`, with the last digit rounded to even.
 fn fraction_text(mantissa: u64, shift: u32) -> Vec<u8> {
-    // Below 2^64 * 10^17 < 2^121.
+    // The product is below 2^64 * 10^17 < 2^121.
     let scaled = u128::from(mantissa) * 10_u128.pow(DECIMALS as u32);
     let rounded = if shift >= 128 {
         0
@@ -152,12 +154,12 @@ fn fraction_text(mantissa: u64, shift: u32) -> Vec<u8> {
     text
 }
 
-/// `mantissa * 2^shift`, all of up to 4933 digits.
+/// Formats `mantissa * 2^shift` exactly, with up to 4933 digits.
 fn integer_text(mantissa: u64, shift: u32) -> Vec<u8> {
     const LIMB: u64 = 1_000_000_000;
     let (zeros, offset) = ((shift / 32) as usize, shift % 32);
     let top = u128::from(mantissa) << offset;
-    // Least significant first.
+    // Limbs, least significant first.
     let mut limbs = vec![0_u32; zeros];
     limbs.extend([top as u32, (top >> 32) as u32, (top >> 64) as u32]);
     let mut groups = Vec::new();
@@ -187,7 +189,7 @@ mod tests {
         String::from_utf8(left.plus(right).to_text()).unwrap()
     }
 
-    // What redis-server 7.0 on x86-64 answers; the differential test asks for many more.
+    // Results of redis-server 7.0 on x86-64; the differential test compares many more.
     #[test]
     fn sums_are_those_of_80_bits() {
         assert_eq!(sum("0.1", "0.2"), "0.3");

@@ -1,6 +1,6 @@
-//! A store in memory: the model that tests hold other stores against, and that commands are tried on.
+//! An in-memory store: the model with which tests compare other stores, and on which they run commands.
 //!
-//! Simple on purpose: maps that are cloned to be kept, a clock that the test sets.
+//! Deliberately simple: cloneable maps, and a clock that the test sets.
 
 use std::{
     borrow::Cow,
@@ -14,10 +14,10 @@ use crate::store::{
     Collection, CollectionId, Found, Kind, Look, NewValue, Read, Store, StoreError, Value, Visit, VisitKeys,
 };
 
-/// The store.
+/// A store in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    /// What [`Read::now`] says.
+    /// Time that [`Read::now`] returns.
     pub now: u64,
     /// Keys by name.
     keys: BTreeMap<Vec<u8>, Found>,
@@ -27,7 +27,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// An empty store at a time.
+    /// Creates an empty store with the given time.
     #[must_use]
     pub fn at(now: u64) -> Self {
         Self { now, ..Self::default() }

@@ -1,17 +1,17 @@
-//! Integers as Redis reads and writes them: in one way only, so that a value that is read as a number can be written back
-//! as the same bytes.
+//! Parsing and formatting of integers as in Redis. Each number has exactly one form, so a value parsed as a
+//! number is written back as the same bytes.
 //!
-//! Does not own: floating point, which is [`crate::long_double`]'s.
+//! Does not own floating point; see [`crate::long_double`].
 
 use crate::{
     command::Stop,
     errors::{NOT_AN_INTEGER, refused},
 };
 
-/// Longest decimal form of an `i64`: its sign and nineteen digits.
+/// Length of the longest decimal `i64`: a sign and nineteen digits.
 pub(crate) const MAX_DIGITS: usize = 20;
 
-/// An integer without spaces, plus sign, leading zeros or minus zero, which fits into an `i64`.
+/// Parses an integer without spaces, plus sign, leading zeros or minus zero, within the range of `i64`.
 #[must_use]
 pub fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -33,12 +33,12 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// An argument that must be an integer.
+/// Parses an argument that must be an integer.
 pub(crate) fn integer(argument: &[u8]) -> Result<i64, Stop> {
     parse_integer(argument).ok_or_else(|| refused(NOT_AN_INTEGER))
 }
 
-/// An argument that must be an integer between two bounds, both included.
+/// Parses an argument that must be an integer between two inclusive bounds.
 pub(crate) fn integer_between(argument: &[u8], min: i64, max: i64) -> Result<i64, Stop> {
     let value = integer(argument)?;
     if (min..=max).contains(&value) {
@@ -48,7 +48,8 @@ pub(crate) fn integer_between(argument: &[u8], min: i64, max: i64) -> Result<i64
     }
 }
 
-/// Puts a number's digits at the end of a place with room for [`MAX_DIGITS`], and says where they begin.
+/// Writes a number's digits at the end of `place`, which must have room for [`MAX_DIGITS`]. Returns the
+/// position of the first digit.
 #[inline]
 pub(crate) fn put_digits(place: &mut [u8], mut number: u64) -> usize {
     let mut begin = place.len();
@@ -62,7 +63,7 @@ pub(crate) fn put_digits(place: &mut [u8], mut number: u64) -> usize {
     }
 }
 
-/// An integer's decimal form.
+/// Formats an integer in decimal.
 pub(crate) fn format_integer(value: i64) -> Vec<u8> {
     let mut digits = [0; MAX_DIGITS];
     let mut begin = put_digits(&mut digits, value.unsigned_abs());

@@ -1,7 +1,8 @@
-//! Pages of SCAN and HSCAN: their options, and where the next one begins.
+//! Pages of SCAN and HSCAN: their options, and the position of the next page.
 //!
-//! A cursor here is a *position*: the last name that was looked at, empty for the beginning and for the end. Who serves
-//! Redis clients gives them decimal cursors for it. An empty name ends no page, because its position would be the end.
+//! A cursor in this crate is a *position*: the last name visited, or empty for the beginning and the end. The
+//! server maps positions to the decimal cursors of Redis clients. An empty name never ends a page, because
+//! its position would mean the end.
 
 use std::ops::ControlFlow;
 
@@ -17,22 +18,22 @@ use crate::{
     value::ReplyBudget,
 };
 
-/// How many names a page looks at, if nothing else is asked for.
+/// Default number of names that a page visits.
 const DEFAULT_COUNT: usize = 10;
 
-/// Whether TYPE is an option.
+/// Command of a page. Only `Keys` has the option TYPE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
     Keys,
     Fields,
 }
 
-/// What is asked for.
+/// Parsed options of a page.
 #[derive(Debug)]
 pub(crate) struct Page<'a> {
     count: usize,
     pattern: Option<&'a [u8]>,
-    /// The kind of keys that is wanted.
+    /// Requested kind of keys; `None` for all kinds.
     pub(crate) kind: Option<&'a [u8]>,
 }
 
@@ -92,12 +93,13 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Looks at the next name; if it is `wanted` and matches, it is in the page, with its value if there is one.
+    /// Visits the next name. Adds it to the page, with its value if there is one, if it is `wanted` and
+    /// matches.
     pub(crate) fn look(&mut self, name: &[u8], value: Option<&[u8]>, wanted: bool) -> ControlFlow<()> {
         let full = self.looked >= self.page.count && !self.last.is_empty();
         let matched = !full && wanted && self.page.matches(name);
         let fits = !matched || self.budget.fits(name.len() + value.map_or(0, <[u8]>::len));
-        // One that does not fit beside others fits alone.
+        // An item that does not fit beside others fits alone on a page.
         if full || (!fits && !self.last.is_empty()) {
             self.ended_early = true;
             return ControlFlow::Break(());
@@ -112,14 +114,14 @@ impl<'a> Filling<'a> {
         ControlFlow::Continue(())
     }
 
-    /// The position behind the page, and the page.
+    /// Returns the position after the page, and the page.
     pub(crate) fn finish(self) -> Reply {
         let position = if self.ended_early { Reply::bulk(&self.last) } else { Reply::bulk(b"") };
         Reply::Array(vec![position, Reply::Array(self.replies)])
     }
 }
 
-/// Where a page begins: behind the position.
+/// Returns the name after which a page begins, or `None` for the first page.
 pub(crate) fn after(position: &[u8]) -> Option<&[u8]> {
     (!position.is_empty()).then_some(position)
 }

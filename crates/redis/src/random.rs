@@ -1,6 +1,6 @@
-//! Choosing, from a seed that the store gives.
+//! Random choices from a seed that the store provides.
 
-/// SplitMix64: enough to choose by.
+/// SplitMix64, sufficient for random choices.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -11,7 +11,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below a bound that is not 0.
+    /// Returns a number below a bound that is not 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }

@@ -1,19 +1,21 @@
-//! What commands need of the place where keys are.
+//! The storage interface of the commands.
 //!
-//! Owns: the traits, and what is true of every implementation. A key holds a string, or a *collection*: a small value of
-//! its own (`meta`, encoded by the commands of that kind: how many fields, the last id, ...) and *parts*, rows in order
-//! by name, found by the collection's id. So a hash is a key with a count, and a part for each field; renaming moves the
-//! key and leaves the parts where they are; deleting forgets the id, and its parts are removed later.
+//! Owns: the traits, and the rules for every implementation. A key holds a string or a *collection*. A
+//! collection has a small value of its own (`meta`, encoded by the commands of its kind: the number of
+//! fields, the last id, ...) and *parts*, which are rows ordered by name under the collection's id. For
+//! example, a hash is a key with a counter and one part for each field. Renaming moves the key and leaves the
+//! parts unchanged. Deleting drops the id, and the parts are removed later.
 //!
 //! Invariants:
-//! * A key past its deadline is not there, for reads and for writes.
-//! * Ids of collections are never used again. Parts whose collection no key holds any more are removed by the store, some
-//!   time: whoever overwrites, deletes, or lets end the key that held it does nothing else.
-//! * The version of a key changes with every write that changes it, or its deadline, or is made through [`Store::put`].
-//!   Commands that change a part of a collection put the key's meta, too, even if it says the same as before. What is no
-//!   change for `WATCH`, as that of a stream's groups, is put through [`Store::put_meta`], which leaves the version.
-//! * A command that is refused changes nothing: commands check, and only then write. The state machine takes back what
-//!   such a command has done; other stores can't.
+//! * A key past its deadline does not exist, for reads and for writes.
+//! * Ids of collections are never reused. The store removes the parts of collections without a key at some
+//!   later time; a command that overwrites, deletes or expires the key does nothing else.
+//! * The version of a key changes with every write that changes the key or its deadline, and with every
+//!   [`Store::put`]. Commands that change a part of a collection also put the key's meta, even if it is
+//!   unchanged. Changes that `WATCH` ignores, such as those of a stream's groups, use [`Store::put_meta`],
+//!   which keeps the version.
+//! * A rejected command changes nothing: commands check first and write afterwards. The state machine also
+//!   rolls back the changes of a rejected command; other stores cannot.
 
 use std::{
     borrow::Cow,
@@ -24,39 +26,39 @@ use std::{
 use bytes::Bytes;
 use thalweg_types::reply::Reply;
 
-/// The last deadline there is, in milliseconds since the Unix epoch: as microseconds it is still an `i64`. In the year
-/// 294,247. Commands put this one for what would be later.
+/// Last representable deadline, in milliseconds since the Unix epoch: in microseconds it still fits an `i64`.
+/// It is in the year 294,247. Commands use it instead of a later one.
 pub const MAX_DEADLINE_MILLIS: u64 = i64::MAX as u64 / 1000;
 
-/// Why a store did not do what it was asked.
+/// Error returned by a store operation.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It can't take or give this: a bound, or something that this store has not. The reply says so, and the command
-    /// ends with it.
+    /// The store rejects the operation because of a limit or a missing feature. The command ends with this
+    /// reply.
     #[error("refused: {0:?}")]
     Refused(Reply),
-    /// It failed: nothing of the command may be believed to have happened.
+    /// The store failed. No effect of the command may be assumed.
     #[error(transparent)]
     Failed(Box<dyn Error + Send + Sync>),
 }
 
-/// Of a collection; from 1, never used again.
+/// Number of a collection, from 1; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CollectionId(pub u64);
 
-/// What a key holds.
+/// Kind of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Bytes.
+    /// A string of bytes.
     String,
-    /// Fields.
+    /// A hash of fields.
     Hash,
-    /// Entries by id, consumer groups.
+    /// A stream of entries, with consumer groups.
     Stream,
 }
 
 impl Kind {
-    /// As `TYPE` says it.
+    /// Name that `TYPE` returns.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -67,31 +69,31 @@ impl Kind {
     }
 }
 
-/// A key without its value.
+/// A key's properties without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// What it holds.
+    /// Kind of the value.
     pub kind: Kind,
-    /// When it ends, in milliseconds since the Unix epoch.
+    /// Deadline in milliseconds since the Unix epoch; `None` without one.
     pub deadline: Option<u64>,
-    /// Another one after each change.
+    /// Version of the key, which differs after each change.
     pub version: u64,
     /// Bytes of the string, or of the collection's meta.
     pub len: usize,
 }
 
-/// A collection as its key holds it.
+/// The value of a key that holds a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
-    /// Where its parts are.
+    /// Number under which its parts are stored.
     pub id: CollectionId,
-    /// Never [`Kind::String`].
+    /// Kind of the collection; never [`Kind::String`].
     pub kind: Kind,
-    /// What its commands keep with the key.
+    /// Data that the collection's commands store with the key.
     pub meta: Bytes,
 }
 
-/// A value as it was found.
+/// A value read from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A string.
@@ -100,59 +102,59 @@ pub enum Value {
     Collection(Collection),
 }
 
-/// A key that is there.
+/// An existing key with its value and deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its value.
+    /// Value of the key.
     pub value: Value,
-    /// When it ends, in milliseconds since the Unix epoch.
+    /// Deadline in milliseconds since the Unix epoch; `None` without one.
     pub deadline: Option<u64>,
-    /// Another one after each change.
+    /// Version of the key, which differs after each change.
     pub version: u64,
 }
 
-/// A value to be put.
+/// A value to write.
 #[derive(Clone, Debug)]
 pub enum NewValue<'a> {
-    /// A string. Borrowed bytes are those of an argument, which a store may keep by where they are.
+    /// A string. Borrowed bytes are from an argument, and a store may keep them by reference.
     String(Cow<'a, [u8]>),
-    /// A hash or a stream: the meta, and which parts are its.
+    /// A hash or a stream: its meta, and the id of its parts.
     Collection(Collection),
 }
 
-/// Called for each row; `Break` ends the visit.
+/// Visitor of rows (name, value); `Break` ends the visit.
 pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
-/// Called for each key; `Break` ends the visit.
+/// Visitor of keys; `Break` ends the visit.
 pub type VisitKeys<'v> = dyn FnMut(&[u8], &Look) -> ControlFlow<()> + 'v;
 
-/// What reading commands need. Object-safe.
+/// Operations that reading commands need. Object-safe.
 pub trait Read {
-    /// The time by which deadlines are judged, in milliseconds since the Unix epoch.
+    /// Current time for deadlines, in milliseconds since the Unix epoch.
     fn now(&self) -> u64;
-    /// A number to choose by (`RANDOMKEY`, `HRANDFIELD`), another one on each call where that can be. In a command of
-    /// the log it comes from a counter of the space, so that every node chooses alike.
+    /// Seed for random choices (`RANDOMKEY`, `HRANDFIELD`), different on each call where possible. For a
+    /// command in the log it comes from a counter of the space, so that every node chooses the same.
     fn seed(&self) -> u64 {
         self.now()
     }
-    /// Whether keys can hold collections here. A cache's can't.
+    /// Returns true if keys of this store can hold collections. Keys of a cache cannot.
     fn has_collections(&self) -> bool {
         true
     }
-    /// A key without its value.
+    /// Returns a key's properties without its value; `None` if it does not exist.
     fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError>;
-    /// A key with its value.
+    /// Returns a key with its value; `None` if it does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError>;
-    /// How many keys are stored, those included that have ended and are not removed yet.
+    /// Number of stored keys, including expired ones that are not removed yet.
     fn len(&self) -> Result<u64, StoreError>;
-    /// Whether there are none.
+    /// Returns true if no keys are stored.
     fn is_empty(&self) -> Result<bool, StoreError> {
         Ok(self.len()? == 0)
     }
-    /// Visits keys in the store's order, from behind `after`. The order is the same for every call.
+    /// Visits keys in the store's order, starting after `after`. The order is the same for every call.
     fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError>;
-    /// A part of a collection.
+    /// Returns a part of a collection.
     fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError>;
-    /// Visits parts, names ascending as bytes, or descending.
+    /// Visits parts in ascending or descending byte order of their names.
     fn parts(
         &self,
         id: CollectionId,
@@ -163,26 +165,27 @@ pub trait Read {
     ) -> Result<(), StoreError>;
 }
 
-/// What writing commands need. What is written is seen by reads that come after it. `'a` is for how long the arguments
-/// of commands live.
+/// Operations that writing commands need. Later reads see earlier writes. `'a` is the lifetime of the
+/// commands' arguments.
 pub trait Store<'a>: Read {
-    /// Gives a key a value and a deadline, or none. One that has passed deletes it.
+    /// Writes a key's value and deadline. A deadline in the past deletes the key.
     fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError>;
-    /// Gives a key that holds this collection another meta, and leaves its version: what was changed is none of what
-    /// `WATCH` looks after.
+    /// Replaces the meta of a key that holds this collection, and keeps its version: `WATCH` ignores this
+    /// change.
     fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError>;
-    /// Gives a key that is there another deadline, or none, and leaves its value. One that has passed deletes it.
+    /// Changes or removes the deadline of an existing key, and keeps its value. A deadline in the past
+    /// deletes the key.
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError>;
-    /// Removes a key, and says whether it was there.
+    /// Deletes a key. Returns true if it existed.
     fn delete(&mut self, key: &'a [u8]) -> Result<bool, StoreError>;
-    /// Gives the value and the deadline of a key that is there to another key, and removes it; a collection goes along.
+    /// Moves an existing key's value and deadline to another key; a collection keeps its parts.
     fn rename(&mut self, from: &'a [u8], to: &'a [u8]) -> Result<(), StoreError>;
-    /// An id for a collection, which has no parts yet.
+    /// Returns an id for a new collection without parts.
     fn new_collection(&mut self) -> Result<CollectionId, StoreError>;
-    /// Sets a part.
+    /// Writes a part of a collection.
     fn put_part(&mut self, id: CollectionId, name: &[u8], value: &[u8]) -> Result<(), StoreError>;
-    /// Removes a part.
+    /// Deletes a part of a collection.
     fn delete_part(&mut self, id: CollectionId, name: &[u8]) -> Result<(), StoreError>;
-    /// Removes all keys.
+    /// Deletes all keys.
     fn clear(&mut self) -> Result<(), StoreError>;
 }

@@ -1,12 +1,13 @@
-//! Streams: entries by id, consumer groups, and what is pending with whom.
+//! Streams: entries ordered by id, consumer groups, and pending entries of consumers.
 //!
-//! Owns: all `X` commands, exact to Redis 7.0, over collections whose parts are the rows of [`layout`]. Does not own
-//! waiting: commands answer as if nobody had asked for `BLOCK`, and [`block`] tells a session what to wait for.
+//! Owns: all `X` commands, exactly as in Redis 7.0, over collections whose parts are the rows of [`layout`].
+//! Does not own waiting: commands answer as if without `BLOCK`, and [`block`] tells a session on which keys
+//! to wait.
 //!
 //! Invariants:
-//! * `XADD` costs one meta and one part. What else a command costs is bounded by what it answers or removes, and that by
-//!   `types::limits`.
-//! * Bytes of the store that no version wrote are a [`StoreError`], never a panic.
+//! * `XADD` writes one meta and one part. The cost of other commands is bounded by the number of rows they
+//!   return or remove, which `types::limits` bounds.
+//! * Malformed bytes in the store cause a [`StoreError`], never a panic.
 
 mod arguments;
 pub mod block;
@@ -40,7 +41,7 @@ const WRITE: Flags = WRITE_SLOW.and(Flags::FAST);
 const WAITING: Flags = Flags::BLOCKING.and(Flags::MOVABLE_KEYS);
 const HELP: Flags = Flags::STREAM.and(Flags::LOADING).and(Flags::STALE);
 
-/// The commands of this family.
+/// Table of the commands on streams.
 pub const COMMANDS: &[Command] = &[
     Command::write("xadd", -5, WRITE.and(Flags::DENY_OOM), Keys::ONE, entries::xadd),
     Command::read("xlen", 2, READ.and(Flags::FAST), Keys::ONE, entries::xlen),
@@ -59,7 +60,7 @@ pub const COMMANDS: &[Command] = &[
     Command::read("xinfo", -2, Flags::NONE, Keys::NONE, info::xinfo).with(info::SUBCOMMANDS),
 ];
 
-/// How many entries a stream has, and the name of the first one's part.
+/// Number of entries of a stream, and the part name of its first entry.
 pub(crate) fn entries_of(stream: &Collection) -> Result<(u64, Vec<u8>), StoreError> {
     let meta = layout::Meta::decode(&stream.meta)?;
     Ok((meta.len, layout::entry(meta.first_id).to_vec()))

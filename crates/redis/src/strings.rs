@@ -1,9 +1,9 @@
-//! Strings: reading, setting, and changing them in part. Options of SET and GETEX are in [`options`], numbers in
-//! [`counters`].
+//! Commands on strings: reading, setting, and partial changes. [`options`] parses SET and GETEX, [`counters`]
+//! has the commands on numbers.
 //!
 //! Invariants:
-//! * What is longer than a value may be is refused before anything is written.
-//! * Commands that replace a value end its deadline; commands that change a value keep it.
+//! * A result longer than the maximum value size is rejected before any write.
+//! * Commands that replace a value remove its deadline; commands that modify a value keep it.
 
 use bytes::Bytes;
 use thalweg_types::limits::MAX_VALUE_BYTES;
@@ -27,7 +27,7 @@ const WRITE_LESS: Flags = Flags::STRING.and(Flags::WRITE).and(Flags::FAST);
 const WRITE: Flags = WRITE_LESS.and(Flags::DENY_OOM);
 const WRITE_SLOW: Flags = Flags::STRING.and(Flags::WRITE).and(Flags::DENY_OOM);
 
-/// The commands of strings.
+/// Table of the commands on strings.
 pub(crate) const COMMANDS: &[Command] = &[
     Command::write("set", -3, WRITE_SLOW, Keys::ONE, options::set),
     Command::read("get", 2, READ, Keys::ONE, get),
@@ -52,7 +52,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::write("incrbyfloat", 3, WRITE, Keys::ONE, counters::incrbyfloat),
 ];
 
-/// A string as a reply.
+/// Returns a string as a reply.
 fn bulk_or_null(found: Option<(Bytes, Option<u64>)>) -> Reply {
     found.map_or(Reply::Null, |(bytes, _)| Reply::Bulk(bytes))
 }
@@ -90,7 +90,7 @@ fn mget(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(replies))
 }
 
-/// The keys and values of MSET, all of which may be put.
+/// Returns the keys and values of MSET, after checking all of them.
 fn pairs<'s, 'a>(command: &str, args: &'s [&'a [u8]]) -> Result<std::slice::ChunksExact<'s, &'a [u8]>, Stop> {
     let pairs = args[1..].chunks_exact(2);
     if !pairs.remainder().is_empty() {
@@ -157,7 +157,7 @@ fn getrange(read: &dyn Read, args: &[&[u8]]) -> Answer {
     }))
 }
 
-/// The half-open range that two indices mean, both included, negative ones counted from the end.
+/// Converts two inclusive indices into a half-open range; negative indices count from the end.
 fn range(first: i64, last: i64, len: usize) -> Option<(usize, usize)> {
     if first < 0 && last < 0 && first > last {
         return None;
@@ -192,7 +192,7 @@ fn setrange<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     Ok(length(len))
 }
 
-/// A length as a reply.
+/// Returns a length as a reply.
 fn length(bytes: usize) -> Reply {
     Reply::Integer(bytes as i64)
 }

@@ -1,4 +1,4 @@
-//! What commands of several families ask of a store: strings by key, and values that may be put.
+//! Helpers for several families of commands: strings by key, size checks, and the reply budget.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::{
     store::{Kind, Look, NewValue, Read, Store, Value},
 };
 
-/// A string with its deadline, or nothing; a key of another kind is refused.
+/// Reads a string with its deadline. Returns `None` for a missing key; rejects a key of another kind.
 pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(Bytes, Option<u64>)>, Stop> {
     match read.get(key)? {
         None => Ok(None),
@@ -22,7 +22,8 @@ pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(
     }
 }
 
-/// A string without its bytes, or nothing; a key of another kind is refused.
+/// Reads a string's properties without its bytes. Returns `None` for a missing key; rejects a key of another
+/// kind.
 pub(crate) fn look_string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Look>, Stop> {
     match read.look(key)? {
         Some(look) if look.kind != Kind::String => Err(refused(WRONG_TYPE)),
@@ -30,12 +31,12 @@ pub(crate) fn look_string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Opt
     }
 }
 
-/// Refuses what is longer than a value may be.
+/// Rejects a value longer than the maximum.
 pub(crate) fn check_value(bytes: usize) -> Result<(), Stop> {
     if bytes > MAX_VALUE_BYTES { Err(refused(TOO_LARGE)) } else { Ok(()) }
 }
 
-/// Puts an argument as a string.
+/// Writes an argument as a string.
 pub(crate) fn put_argument<'a>(
     store: &mut dyn Store<'a>,
     key: &'a [u8],
@@ -46,7 +47,7 @@ pub(crate) fn put_argument<'a>(
     Ok(store.put(key, NewValue::String(Cow::Borrowed(value)), deadline)?)
 }
 
-/// Puts bytes that were made as a string.
+/// Writes computed bytes as a string.
 pub(crate) fn put_made<'a>(
     store: &mut dyn Store<'a>,
     key: &'a [u8],
@@ -57,20 +58,20 @@ pub(crate) fn put_made<'a>(
     Ok(store.put(key, NewValue::String(Cow::Owned(value)), deadline)?)
 }
 
-/// How much of [`MAX_REDIS_REPLY_BYTES`] a reply has taken.
+/// Bytes of [`MAX_REDIS_REPLY_BYTES`] that a reply has used.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyBudget {
     taken_bytes: usize,
 }
 
 impl ReplyBudget {
-    /// Whether a value of so many bytes still fits.
+    /// Counts a value of `bytes` bytes. Returns true if it still fits.
     pub(crate) fn fits(&mut self, bytes: usize) -> bool {
         self.taken_bytes = self.taken_bytes.saturating_add(bytes + REDIS_REPLY_ITEM_BYTES);
         self.taken_bytes <= MAX_REDIS_REPLY_BYTES
     }
 
-    /// Refuses a value that does not fit any more.
+    /// Counts a value, and returns an error if it no longer fits.
     pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Stop> {
         if self.fits(bytes) { Ok(()) } else { Err(refused(REPLY_TOO_LARGE)) }
     }

@@ -1,11 +1,12 @@
-//! A log that a repair has cut below what the state has applied: how it goes on all the same.
+//! Bridges a log that a repair has cut below the state's applied position, so that the node can continue.
 //!
-//! Owns: [`bridge`]. Does not own: the cut, which is the log's repair, or whether one was asked for.
+//! Owns: [`bridge`]. Does not own: the cut, which is the log's repair, or the decision to repair.
 //!
-//! The state is whole and on disk; only the log's record of how it came about is lost. So the log is brought to
-//! where the state is: records of a space that nobody has take up the missing LSNs, and one `Purged` record
-//! says that the space's log before it is gone, as after a snapshot. Nothing that the state holds is given up.
-//! What it only points at, and what of that lay in the part that was cut, stays lost: reading it is an error.
+//! The state is complete and on disk; only a part of the log that led to it is lost. So `bridge` extends the
+//! log to the state's position. Filler records of an unused space take the missing LSNs. One `Purged` record
+//! declares that the space's earlier log is gone, as after a snapshot. No content of the state is discarded.
+//! But the state also has pointers into the log, and bytes in the cut part stay lost: reading them is an
+//! error.
 
 use thalweg_log::{Draft, Log, Purpose, RecordKind};
 use thalweg_store::Applied;
@@ -13,15 +14,16 @@ use thalweg_types::{Durability, Index, SpaceId, Term};
 
 use crate::error::OpenError;
 
-/// The space of records that only take up LSNs. Spaces are numbered from 0 as they are created.
+/// The space of filler records, which only take up LSNs. Real spaces are numbered from 0 in order of
+/// creation.
 const NOBODY: SpaceId = SpaceId(u32::MAX);
-/// Records per batch: about 60 KB.
+/// Filler records in a batch of about 60 KB.
 const BATCH_RECORDS: u64 = 1000;
-/// A longer gap is not bridged: it would take hundreds of megabytes of log.
+/// Maximum gap in records. Bridging a longer gap would take hundreds of megabytes of log.
 pub const MAX_BRIDGED_RECORDS: u64 = 5_000_000;
 
-/// Brings a log that ends below `applied` to where the state is. Says how many records were missing; 0 if none
-/// were. After a crash in between it goes on where it was.
+/// Extends a log that ends below `applied` to the state's position. Returns the number of missing records, 0
+/// if there are none. After a crash in between, the next call continues.
 pub fn bridge(log: &Log, space: SpaceId, applied: Applied) -> Result<u64, OpenError> {
     let end = log.end();
     let missing = applied.lsn.0.saturating_sub(end.0);
@@ -44,7 +46,8 @@ pub fn bridge(log: &Log, space: SpaceId, applied: Applied) -> Result<u64, OpenEr
         log.append(&vec![filler; BATCH_RECORDS as usize], Durability::Os, Purpose::Reclaim)?;
         left -= BATCH_RECORDS;
     }
-    // The last ones in one batch with what says so: a log that reaches the state says what is gone.
+    // The last fillers share a batch with the `Purged` record, so a log that reaches the state always has
+    // that record.
     let mut last = vec![filler; left as usize];
     last.push(Draft { space, kind: RecordKind::Purged, term: applied.term, index: applied.index, ..filler });
     log.append(&last, Durability::Disk, Purpose::Reclaim)?;

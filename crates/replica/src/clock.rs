@@ -1,22 +1,25 @@
-//! Space time: anchored to the wall clock once, then carried by the monotonic clock, never going back.
+//! Space time: anchored to the wall clock once, then advanced by the monotonic clock, never decreasing.
 //!
-//! Owns: the time that entries are stamped with and the time that reads hide deadlines by, and that the two
-//! agree on one order. Does not own what a deadline is.
+//! Owns: the timestamps of entries and the time by which reads hide expired keys, and the consistency between
+//! both. Does not own: the meaning of a deadline.
 //!
 //! ```text
-//! word := time << 1 | frozen        time: the newest that an entry was stamped with or that a read was told
+//! word := time << 1 | frozen        time: the latest timestamp of an entry or time of a read
 //! ```
-//! An entry is stamped before it is written, and seen once it is applied. A read in between must not be told
-//! a later time than the stamp: it could hide a key that the entry, by its own time, still finds. So the time
-//! stands still for reads while a stamped entry is on its way, for as long as its level takes (an fsync).
+//! An entry gets its timestamp before it is written, and becomes visible when it is applied. In between, a
+//! read must not use a later time than that timestamp: it could hide a key that the entry, by its own time,
+//! still finds. So for reads the time stands still while an entry with a timestamp is in progress, for as
+//! long as its durability level takes (an fsync).
 //!
-//! What reads were told is not written down, entries are. Past a deadline that it has hidden a key by, a space puts an
-//! entry within a round of maintenance and when it is closed, so only a kill in between lets the time go back behind
-//! the deadline, and only if the wall clock was set back as well. (To write a bound ahead of reads would close that
-//! gap, and let time jump ahead to the bound after each kill: leases would end early, which is worse.)
+//! Entries are logged with their time; the times of reads are not logged. If reads have hidden a key past its
+//! deadline, the space appends an entry within a round of maintenance, and when it is closed. So only a kill
+//! in between can let the time go back behind the deadline, and only if the wall clock was set back as well.
+//! (A bound written ahead of reads would close that gap, but time would jump to the bound after each kill.
+//! Leases would then end early, which is worse.)
 //!
-//! Invariants: the time never goes back while the space is open; an entry's stamp is at least the time of every read that did not see
-//! the entry; a read's time is at least the stamp of every entry that it sees.
+//! Invariants: the time never decreases while the space is open; an entry's timestamp is at least the time of
+//! every read that did not see the entry; a read's time is at least the timestamp of every entry that it
+//! sees.
 
 use std::{
     sync::{
@@ -41,7 +44,7 @@ pub struct SpaceClock {
 }
 
 impl SpaceClock {
-    /// Anchors at the wall clock, or at `last` (the time of the newest entry) if that is later.
+    /// Anchors the time at the wall clock, or at `last` (the time of the newest entry) if that is later.
     #[must_use]
     pub fn anchor(clock: Arc<dyn Clock>, last: SpaceTime) -> Self {
         let anchor = clock.wall().max(last);
@@ -49,14 +52,14 @@ impl SpaceClock {
         Self { clock, anchor, anchored_at, word: AtomicU64::new(pack(last)) }
     }
 
-    /// The space's time now. A caller who acts on it must not have told anybody what has passed by then:
-    /// for that there is [`read`](Self::read).
+    /// Current time of the space. Do not use it to decide what has expired; use [`read`](Self::read) for
+    /// that.
     #[must_use]
     pub fn now(&self) -> SpaceTime {
         self.ticked().max(unpack(self.word.load(Ordering::Relaxed)))
     }
 
-    /// The time that a read hides deadlines by. Every entry stamped from now on gets at least it.
+    /// Time by which a read hides expired keys. Every later entry gets at least this timestamp.
     #[must_use]
     pub fn read(&self) -> SpaceTime {
         let ticked = self.ticked();
@@ -73,16 +76,16 @@ impl SpaceClock {
         }
     }
 
-    /// The time for the next entry, of a space in which no read has asked for the time yet. Called by the
-    /// holder of the writer role only.
+    /// Timestamp for the next entry, for a space in which no read has used the time yet. Only the holder of
+    /// the writer role calls this.
     pub(crate) fn stamp(&self) -> SpaceTime {
         let now = self.now();
         self.word.store(pack(now), Ordering::Relaxed);
         now
     }
 
-    /// The time for the next entry; reads stay at it until the guard is dropped, which is when the entry is
-    /// applied or given up. Called by the holder of the writer role only.
+    /// Timestamp for the next entry. Reads stay at it until the guard is dropped, which happens when the
+    /// entry is applied or abandoned. Only the holder of the writer role calls this.
     pub(crate) fn stamp_frozen(&self) -> (SpaceTime, Frozen<'_>) {
         let ticked = self.ticked();
         let freeze = |word| Some(pack(ticked.max(unpack(word))) | FROZEN);
@@ -91,7 +94,7 @@ impl SpaceClock {
         (ticked.max(unpack(before)), Frozen(self))
     }
 
-    /// The anchor and the time since.
+    /// The anchor plus the time since then.
     fn ticked(&self) -> SpaceTime {
         let since = self.clock.monotonic().saturating_sub(self.anchored_at);
         self.anchor.plus(since).min(MAX)
@@ -108,7 +111,7 @@ impl ReadTime for SpaceClock {
     }
 }
 
-/// Holds reads at an entry's stamp; see [`SpaceClock::stamp_frozen`].
+/// Keeps reads at an entry's timestamp; see [`SpaceClock::stamp_frozen`].
 #[derive(Debug)]
 pub(crate) struct Frozen<'a>(&'a SpaceClock);
 
@@ -118,7 +121,8 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// The latest time that fits beside the flag: in 290,000 years. A foreign entry may claim more.
+/// Latest time that fits beside the flag, 290,000 years from now. An entry from elsewhere may claim a later
+/// one.
 const MAX: SpaceTime = SpaceTime(u64::MAX >> 1);
 
 fn pack(time: SpaceTime) -> u64 {
@@ -159,7 +163,8 @@ mod tests {
         assert_eq!((space.now(), space.read()), (SpaceTime(500), SpaceTime(500)));
     }
 
-    /// A monotonic clock that goes back: no clock does, but two processors' may disagree by a little.
+    /// A monotonic clock that can go back. No single clock does, but those of two processors may disagree
+    /// slightly.
     #[derive(Debug, Default)]
     struct Jitter(AtomicU64);
 
@@ -203,8 +208,8 @@ mod tests {
         assert_eq!(space.stamp_frozen().0, MAX);
     }
 
-    /// Readers and one writer on real threads: whoever reads after an entry was applied is told at least its
-    /// stamp, and no entry is stamped below what a read was told before.
+    /// Readers and one writer on real threads. A read after an entry was applied must get at least its
+    /// timestamp, and no entry may get a timestamp below the time of an earlier read.
     #[test]
     fn reads_and_stamps_agree_on_one_order() {
         let clock = Arc::new(thalweg_types::SystemClock::default());
@@ -229,7 +234,7 @@ mod tests {
                 let (stamp, frozen) = space.stamp_frozen();
                 assert!(stamp.0 >= before);
                 std::hint::spin_loop();
-                assert!(told.load(Ordering::SeqCst) <= stamp.0, "a read was told more than the entry on its way");
+                assert!(told.load(Ordering::SeqCst) <= stamp.0, "a read got a later time than the entry in progress");
                 applied.store(stamp.0, Ordering::SeqCst);
                 drop(frozen);
             }

@@ -1,23 +1,23 @@
-//! What can go wrong when opening a space and when proposing to it.
+//! Errors of opening a space and of proposing to it.
 
 use thalweg_log::{AppendError, ReadError};
 use thalweg_state::machine::MachineError;
 use thalweg_types::{Action, Classified, Index, Lsn, NodeId, Term};
 
-/// A space could not be brought up from its log and state.
+/// Error returned when a space cannot be opened from its log and state.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The state holds entries that the log has lost. Serving it would show writes that never happened.
+    /// The state has entries that the log has lost. Serving it would show writes that are not in the log.
     #[error(
         "the state is ahead of the log: it has applied up to LSN {applied}, the log ends at {end}; restore the log, or keep the state with `thalweg serve --repair`"
     )]
     StateAhead {
-        /// Exclusive bound of what the state applied.
+        /// Exclusive bound of the entries that the state has applied.
         applied: Lsn,
         /// Exclusive bound of the log.
         end: Lsn,
     },
-    /// The log no longer holds what the state still needs.
+    /// The log no longer contains records that the state still needs.
     #[error(
         "the log starts at LSN {start} but the state needs it from {needed} on: the state directory is older than the log; restore both from one backup"
     )]
@@ -30,63 +30,63 @@ pub enum OpenError {
     /// Entries of the space are not consecutive.
     #[error("entry {found} follows entry {last} in the log: an entry is missing; run `thalweg log verify`")]
     Gap {
-        /// The last index before it.
+        /// Index of the last entry before the gap.
         last: Index,
-        /// The index found.
+        /// Index of the entry found after the gap.
         found: Index,
     },
-    /// Terms of entries never go back.
+    /// The term of an entry is lower than that of the entry before it.
     #[error(
-        "an entry of term {found} follows one of term {last}: the log is not of one space; run `thalweg log verify`"
+        "an entry of term {found} follows one of term {last}: the log mixes several spaces; run `thalweg log verify`"
     )]
     TermWentBack {
-        /// The term of the entry before.
+        /// Term of the previous entry.
         last: Term,
-        /// The term found.
+        /// Term of the entry found.
         found: Term,
     },
-    /// The log can't be read.
+    /// Reading the log failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The log can't be written.
+    /// Writing the log failed.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The state can't be applied to.
+    /// The state machine failed.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// A record of the group's own (membership, vote) does not decode.
+    /// A record of the group itself (membership, vote) does not decode.
     #[error("record at LSN {lsn} does not decode: {what}")]
     Malformed {
-        /// Where.
+        /// LSN of the malformed record.
         lsn: Lsn,
-        /// What it should be.
+        /// Expected content of the record.
         what: &'static str,
     },
-    /// The state has applied entries but does not hold the group's membership or vote.
+    /// The state has applied entries but contains no membership or vote of the group.
     #[error("the state does not hold the group's {what}: remove the state directory to rebuild it from the log")]
     NoGroup {
-        /// Which of them.
+        /// The missing item: membership or vote.
         what: &'static str,
     },
-    /// Others vote in the space, or voted: what the log holds need not have been agreed on.
+    /// Other nodes vote in the space, or voted. The quorum may not have agreed on the entries of this log.
     #[error(
-        "nodes {voters:?} vote in this space: a node alone must not decide for them; start it as a member of its group"
+        "nodes {voters:?} vote in this space: a single node must not decide for them; start it as a member of its group"
     )]
     NotAlone {
-        /// Everybody who votes.
+        /// All nodes that vote in the space.
         voters: Vec<NodeId>,
     },
-    /// A truncation takes back an entry that the state has applied. What is applied was agreed on, so log and state
-    /// are not of one node.
+    /// A truncation voids an entry that the state has applied. Applied entries were agreed on, so log and
+    /// state belong to different nodes.
     #[error(
-        "the record at LSN {lsn} takes back entries from {index} on, but the state has applied them up to {applied}: the log is not the state's; restore both from one backup"
+        "the record at LSN {lsn} voids entries from {index} on, but the state has applied them up to {applied}: log and state do not belong together; restore both from one backup"
     )]
     Truncated {
-        /// Where.
+        /// LSN of the truncation.
         lsn: Lsn,
-        /// The first index that it takes back.
+        /// First index that the truncation voids.
         index: Index,
-        /// The last index that the state has applied.
+        /// Index of the last entry that the state has applied.
         applied: Index,
     },
 }
@@ -113,23 +113,23 @@ impl Classified for OpenError {
     }
 }
 
-/// A proposal was not committed, or its outcome can't be known.
+/// Error returned when a proposal was not committed, or its outcome is unknown.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ProposeError {
-    /// The queue is full. Only async callers see this; blocking ones wait.
-    #[error("{queued_bytes} bytes wait for the log: retry later")]
+    /// The queue is full. Only async callers get this error; blocking callers wait.
+    #[error("the queue is full with {queued_bytes} bytes: retry later")]
     Overloaded {
-        /// Bytes in the queue.
+        /// Total bytes of queued commands.
         queued_bytes: usize,
     },
-    /// The log refused or failed; see there whether anything was written.
+    /// The log rejected the append or failed. Its error tells whether bytes were written.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The state failed; the entry may be in the log. The space takes no more proposals.
+    /// The state failed; the entry may be in the log. The space accepts no further proposals.
     #[error("the state failed: {0}")]
     State(String),
-    /// The space is closed.
-    #[error("closed")]
+    /// The space is closed and accepts no proposals.
+    #[error("the space is closed")]
     Closed,
 }
 

@@ -1,4 +1,4 @@
-//! What a Raft group keeps besides its entries, byte for byte: memberships and votes.
+//! Encoding of a Raft group's memberships and votes, byte by byte.
 //!
 //! ```text
 //! membership := configs u8 | config* | members u32 | member*
@@ -6,24 +6,24 @@
 //! member     := node u64 | address_len u16 | address      ascending by node; UTF-8
 //! vote       := term u64 | node u64 | committed u8
 //! ```
-//! Little-endian; nothing follows. More than one config is a joint one, in which every config must agree.
-//! Every voter is a member; members that vote in no config are learners. An empty address is one that is
-//! not known yet: a node alone has nobody to tell it to.
+//! Little-endian, without trailing bytes. A membership with more than one config is a joint one, in which
+//! every config must agree. Every voter is a member; a member that votes in no config is a learner. An empty
+//! address is not known yet: a single node has no peers that need it.
 //!
-//! As records of a space:
+//! The records of a space:
 //!
 //! | kind | term, index | payload |
 //! |---|---|---|
 //! | `Membership` | of the entry | a membership |
 //! | `Vote` | the vote's term, 0 | a vote |
 //! | `Blank` | of the entry | nothing: a leader's first entry of its term |
-//! | `Truncate` | 0, the first void index | nothing: earlier records of entries from there on are void (`valid.rs`) |
-//! | `Purged` | of the last entry that need not be there | nothing |
+//! | `Truncate` | 0, the first void index | nothing: earlier entries from that index on are void (`valid.rs`) |
+//! | `Purged` | of the last entry that may be missing | nothing |
 //!
-//! Memberships and blanks carry the space time of the entry before them, so that all nodes agree on it.
+//! Memberships and blanks carry the space time of the previous entry, so that it is the same on all nodes.
 //!
-//! A directory begins with the membership at index 0 of term 0, which is what a group writes when it is
-//! initialised, and the vote that made its one voter leader of term 1.
+//! A directory begins with two records. The first is the membership at index 0 of term 0, which a group
+//! writes when it is initialised. The second is the vote that made its one voter leader of term 1.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,34 +32,34 @@ use thalweg_types::{
     record::{Malformed, Reader},
 };
 
-/// Longest address of a member, in bytes.
+/// Maximum length of a member's address in bytes.
 pub const MAX_ADDRESS_BYTES: usize = 1024;
-/// Most members of a group, learners included.
+/// Maximum members of a group, including learners.
 pub const MAX_MEMBERS: usize = 1024;
-/// Most configs of a membership. A change goes through two.
+/// Maximum configs of a membership. A change of the group uses two.
 pub const MAX_CONFIGS: usize = 16;
 
-/// A membership that no group can have.
+/// Error returned for an invalid membership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembershipError {
-    /// No config, or too many.
+    /// There is no config, or more than [`MAX_CONFIGS`].
     #[error("a membership has 1 to {MAX_CONFIGS} configs")]
     Configs,
-    /// A config without voters.
+    /// A config has no voters.
     #[error("a config has at least one voter")]
     NoVoters,
-    /// A voter that is not a member.
+    /// A voter is not a member.
     #[error("voter {0} is not a member")]
     NotAMember(NodeId),
-    /// More than [`MAX_MEMBERS`].
+    /// There are more than [`MAX_MEMBERS`] members.
     #[error("a group has at most {MAX_MEMBERS} members")]
     TooManyMembers,
-    /// Longer than [`MAX_ADDRESS_BYTES`].
+    /// An address is longer than [`MAX_ADDRESS_BYTES`].
     #[error("the address of node {0} is longer than {MAX_ADDRESS_BYTES} bytes")]
     AddressTooLong(NodeId),
 }
 
-/// Who votes in a space, and who else gets its entries.
+/// The voters of a space, and the learners that receive its entries without voting.
 ///
 /// Invariants: 1 to [`MAX_CONFIGS`] configs, each with a voter; every voter is a member; at most
 /// [`MAX_MEMBERS`] members with addresses of at most [`MAX_ADDRESS_BYTES`].
@@ -70,7 +70,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// A membership of these configs, with the members' addresses.
+    /// Creates a membership from its configs and the members' addresses.
     pub fn new(configs: Vec<BTreeSet<NodeId>>, members: BTreeMap<NodeId, String>) -> Result<Self, MembershipError> {
         if configs.is_empty() || configs.len() > MAX_CONFIGS {
             return Err(MembershipError::Configs);
@@ -90,41 +90,41 @@ impl Membership {
         Ok(Self { configs, members })
     }
 
-    /// A group of one.
+    /// Creates the membership of a group with one voter.
     #[must_use]
     pub fn of_one(node: NodeId) -> Self {
         Self { configs: vec![BTreeSet::from([node])], members: BTreeMap::from([(node, String::new())]) }
     }
 
-    /// The sets of voters: one, or two while the group changes.
+    /// Sets of voters: one, or two while the group changes.
     #[must_use]
     pub fn configs(&self) -> &[BTreeSet<NodeId>] {
         &self.configs
     }
 
-    /// All members and their addresses, learners included.
+    /// All members with their addresses, including learners.
     #[must_use]
     pub fn members(&self) -> &BTreeMap<NodeId, String> {
         &self.members
     }
 
-    /// Everybody who votes in some config.
+    /// All nodes that vote in at least one config.
     #[must_use]
     pub fn voters(&self) -> BTreeSet<NodeId> {
         self.configs.iter().flatten().copied().collect()
     }
 
-    /// The voter, if there is only one: it decides alone, whoever learns from it.
+    /// The voter, if there is only one. It decides alone, even if the group has learners.
     #[must_use]
     pub fn sole_voter(&self) -> Option<NodeId> {
         let voters = self.voters();
         if voters.len() == 1 { voters.first().copied() } else { None }
     }
 
-    /// The payload of its record.
+    /// Encodes the payload of the membership's record.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        // The casts hold by the type's invariants.
+        // The casts cannot overflow because of the type's invariants.
         let mut out = vec![self.configs.len() as u8];
         for config in &self.configs {
             out.extend_from_slice(&(config.len() as u32).to_le_bytes());
@@ -139,7 +139,7 @@ impl Membership {
         out
     }
 
-    /// Reads the payload of its record.
+    /// Decodes the payload of a membership's record. `None` if it is malformed.
     #[must_use]
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader::at(payload, 0);
@@ -159,7 +159,7 @@ impl Membership {
     }
 }
 
-/// Reads `count` pairs whose nodes ascend. Allocates only what the bytes hold.
+/// Reads `count` pairs with ascending nodes. Allocates only for pairs that the bytes contain.
 fn ascending<T>(count: u32, mut next: impl FnMut() -> Result<(NodeId, T), Malformed>) -> Option<BTreeMap<NodeId, T>> {
     let mut pairs = BTreeMap::new();
     for _ in 0..count {
@@ -184,16 +184,16 @@ fn decode_member(reader: &mut Reader<'_>) -> Result<(NodeId, String), Malformed>
 /// The vote of a node in a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vote {
-    /// The term voted in.
+    /// Term of the vote.
     pub term: Term,
-    /// For whom.
+    /// Node that receives the vote.
     pub node: NodeId,
-    /// Whether a quorum granted it: that node leads.
+    /// True if a quorum granted the vote: the node leads.
     pub committed: bool,
 }
 
 impl Vote {
-    /// The payload of its record.
+    /// Encodes the payload of the vote's record.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(17);
@@ -203,7 +203,7 @@ impl Vote {
         out
     }
 
-    /// Reads the payload of its record.
+    /// Decodes the payload of a vote's record. `None` if it is malformed.
     #[must_use]
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader::at(payload, 0);

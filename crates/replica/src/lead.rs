@@ -1,12 +1,13 @@
-//! How a node alone comes to lead its space, in the way of a one-voter group.
+//! Leadership of a single node over its space, in the form of a one-voter group.
 //!
-//! A new space is founded: the membership at index 0, and the vote that makes its one voter leader of
-//! term 1. In an old one the node goes on in the term in which it led, or votes itself into the next.
+//! For a new space the node writes the membership at index 0, and the vote that makes its one voter leader of
+//! term 1. In an existing space the node continues in the term in which it led, or votes itself into the next
+//! term.
 //!
-//! Invariants: terms never go back; two different entries never have the same term and index where
-//! another node can have seen one of them. That is why a node that others learn from begins a new term:
-//! an entry may have reached a learner and not have survived here. So does one in whose log entries were taken back:
-//! others may hold those, under the indexes that are given again.
+//! Invariants: terms never decrease; two different entries never have the same term and index if another node
+//! can have seen one of them. So a node with learners begins a new term: a learner may have received an entry
+//! that did not survive here. A node with truncated entries in its log also begins a new term: other nodes
+//! may have those entries, under indexes that are used again.
 
 use std::io::IoSlice;
 
@@ -21,10 +22,10 @@ use crate::{
     valid::Valid,
 };
 
-/// The term of the first leader of a space.
+/// Term of the first leader of a space.
 const FIRST_TERM: Term = Term(1);
 
-/// Makes this node leader; returns its term. The state must be up to the log.
+/// Makes this node the leader and returns its term. The state must have applied the whole log.
 pub(crate) fn take_lead(
     log: &Log,
     machine: &Machine,

@@ -1,15 +1,15 @@
 //! Proposing, ordering and applying the entries of a space.
 //!
-//! Owns: the space's queue of proposals, the writer role that turns them into entries, replay of the
-//! log into the state at open, which entries a truncation has made void, space time, and the records that make a directory written by one node
-//! alone what a one-voter Raft group would have written.
-//! Does not own: how records are framed and synced (`log`), what commands mean (`state`).
+//! Owns: the space's queue of proposals, the writer role that turns them into entries, replay of the log into
+//! the state at open, the validity of entries after truncations, and space time. It also owns the records
+//! that make a directory of a single node identical to that of a one-voter Raft group.
+//! Does not own: framing and syncing of records (`log`), the meaning of commands (`state`).
 //!
 //! Invariants:
-//! - an entry is applied only after it and everything before it in the log reached the level it was
-//!   written at: `applied.lsn <= log.end`, and `<= log.durable` whenever a waiter asked for `disk`;
-//! - entries of a space that count have indexes without gaps from 1 on, in terms that never go back;
-//! - space time never goes back.
+//! - an entry is applied only after it, and everything before it in the log, has reached the level at which
+//!   it was written: `applied.lsn <= log.end`, and `<= log.durable` whenever a caller waits for `disk`;
+//! - valid entries of a space have indexes without gaps from 1 on, in terms that never decrease;
+//! - space time never decreases.
 
 mod bridge;
 mod clock;

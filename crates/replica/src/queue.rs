@@ -1,7 +1,7 @@
-//! Proposals that wait for the writer role.
+//! Queue of proposals that wait for the writer role.
 //!
-//! Bound: `max_bytes` of commands. Beyond it a blocking proposer waits and an async one is told
-//! `Overloaded`. A proposal larger than the bound is let in when the queue is empty.
+//! Limit: `max_bytes` of commands. At the limit a blocking proposer waits, and an async proposer gets
+//! `Overloaded`. An empty queue also accepts a proposal larger than the limit.
 
 use std::{
     collections::VecDeque,
@@ -29,9 +29,9 @@ pub(crate) struct Pending {
     pub(crate) command: Framed,
     pub(crate) level: Durability,
     pub(crate) purpose: Purpose,
-    /// Nobody waits at level `none`.
+    /// Waiter of the proposal; `None` at level `none`.
     pub(crate) slot: Option<Arc<Slot>>,
-    /// See [`max_redis_bytes`]; once it has been asked for.
+    /// Cached result of [`max_redis_bytes`]; `None` before the first use.
     redis_bytes: Option<usize>,
 }
 
@@ -40,12 +40,13 @@ impl Pending {
         Self { command, level, purpose, slot, redis_bytes: None }
     }
 
-    /// The bound on bytes that the command reads and writes, if it is of Redis. Parsed at the first call.
+    /// Limit of the bytes that a Redis command reads and writes; 0 for other commands. Parsed at the first
+    /// call.
     fn redis_bytes(&mut self) -> usize {
         *self.redis_bytes.get_or_insert_with(|| max_redis_bytes(self.command.bytes().get(4..).unwrap_or_default()))
     }
 
-    /// Tells whoever waits, if anybody does.
+    /// Sends the answer to the waiter, if there is one.
     pub(crate) fn answer(&mut self, answer: Answer) {
         if let Some(slot) = self.slot.take() {
             slot.complete(answer);
@@ -53,13 +54,13 @@ impl Pending {
     }
 }
 
-/// Nobody waits for ever: a proposal that is dropped unanswered, because its committer panicked or the space
-/// was dropped without a close, tells its waiter.
+/// Ensures that no waiter waits forever. A proposal can be dropped unanswered if its committer panicked, or
+/// if the space was dropped without a close; then its waiter gets an error.
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.slot.is_some() {
             let panicking = std::thread::panicking();
-            let panicked = || ProposeError::State("the thread that committed it panicked".to_owned());
+            let panicked = || ProposeError::State("the committing thread panicked".to_owned());
             self.answer(Err(if panicking { panicked() } else { ProposeError::Closed }));
         }
     }
@@ -69,7 +70,7 @@ impl Drop for Pending {
 struct Inner {
     pending: VecDeque<Pending>,
     bytes: usize,
-    /// Proposers that wait for room.
+    /// Number of proposers that wait for room.
     waiting: usize,
     closed: bool,
 }
@@ -79,11 +80,12 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     room: Condvar,
     max_bytes: usize,
-    /// Mirrors `inner.pending.len()`, so that the role's holder sees an empty queue without the lock.
+    /// Mirrors `inner.pending.len()`, so that the holder of the writer role can detect an empty queue without
+    /// the lock.
     len: AtomicUsize,
 }
 
-/// What to do when there is no room.
+/// Behaviour of a push to a full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenFull {
     Wait,
@@ -96,7 +98,8 @@ impl Queue {
     }
 
     pub(crate) fn push(&self, mut pending: Pending, when_full: WhenFull) -> Result<(), ProposeError> {
-        // A command that will be alone in its entry need not be looked at; all others are looked at before the lock.
+        // A command that becomes an entry alone need not be parsed. All other commands are parsed here,
+        // before taking the lock.
         if !self.is_empty() {
             pending.redis_bytes();
         }
@@ -121,7 +124,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Moves the commands for one entry into `into`: all that wait, up to an entry's limits.
+    /// Moves the commands of one entry into `into`: all pending ones, up to the limits of an entry.
     pub(crate) fn take_entry(&self, into: &mut Vec<Pending>) {
         let mut inner = self.lock();
         let (mut bytes, mut redis_bytes) = (0, 0);
@@ -150,13 +153,13 @@ impl Queue {
         self.len.load(Ordering::SeqCst) == 0
     }
 
-    /// Refuses new proposals; those inside stay.
+    /// Rejects new proposals; queued ones stay.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.room.notify_all();
     }
 
-    /// Wakes the thread of the oldest proposal if a thread waits for it.
+    /// Wakes the thread that waits for the oldest proposal. Returns false if no thread waits for it.
     pub(crate) fn nudge_front(&self) -> bool {
         self.lock().pending.front().and_then(|pending| pending.slot.as_ref()).is_some_and(|slot| slot.nudge_thread())
     }
@@ -187,7 +190,7 @@ mod tests {
         Pending::new(command, Durability::Os, Purpose::Data, None)
     }
 
-    /// How many commands each entry of these has.
+    /// Number of commands in each entry, for commands of these sizes.
     fn entries(commands: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let queue = Queue::new(usize::MAX);
         commands.into_iter().for_each(|bytes| queue.push(pending(bytes), WhenFull::Refuse).unwrap());
@@ -205,9 +208,9 @@ mod tests {
     fn an_entry_takes_so_many_commands_and_bytes() {
         assert_eq!(entries(vec![0; MAX_ENTRY_COMMANDS + 1]), [MAX_ENTRY_COMMANDS, 1]);
         let head = pending(0).command.bytes().len();
-        assert_eq!(entries([MAX_ENTRY_BYTES / 2 - head; 3]), [2, 1], "just as many bytes as it takes");
+        assert_eq!(entries([MAX_ENTRY_BYTES / 2 - head; 3]), [2, 1], "exactly the maximum bytes");
         assert_eq!(entries([MAX_ENTRY_BYTES / 2 - head, MAX_ENTRY_BYTES / 2 - head + 1]), [1, 1]);
-        assert_eq!(entries([0, MAX_ENTRY_BYTES * 2, 0]), [1, 1, 1], "a larger command goes alone");
+        assert_eq!(entries([0, MAX_ENTRY_BYTES * 2, 0]), [1, 1, 1], "a larger command is alone");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Bringing the state up to the log at open.
+//! Replays the log into the state at open.
 
 use thalweg_log::{Log, LogRecord, RecordKind};
 use thalweg_state::{
@@ -13,23 +13,23 @@ use crate::{
     valid::Valid,
 };
 
-/// What replay did.
+/// Result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Records of the space that were applied.
+    /// Number of records of the space that were applied.
     pub records: u64,
-    /// Bytes of their payloads.
+    /// Total payload bytes of those records.
     pub bytes: u64,
 }
 
-/// Applies everything in the log past what the state has applied. Memory is bounded by the log's
-/// reading buffer and the largest record.
+/// Applies all records of the log beyond the state's applied position. Memory is bounded by the log's read
+/// buffer and the largest record.
 ///
-/// Everything in the log of a sole voter is agreed on. Where others vote it need not be, so replay stops
-/// with an error before it applies anything that they had a say in.
+/// In the log of a sole voter all entries are agreed on. If other nodes vote, they need not be, so replay
+/// returns an error before it applies anything that depends on other voters.
 ///
-/// Entries that a truncation has taken back are passed over. The log knows its truncations before it is read
-/// ([`Log::truncations`]), so nothing is read twice or held back.
+/// Entries that a truncation voids are skipped. The log knows its truncations before it is read
+/// ([`Log::truncations`]), so no record is read twice or delayed.
 pub fn replay(
     log: &Log,
     machine: &Machine,
@@ -56,7 +56,7 @@ pub fn replay(
     }
     for record in log.records_from(from)? {
         let record = record?;
-        // What is void is not passed for the state: that comes with the truncation behind it.
+        // A void record does not advance the state's applied position; the later truncation does.
         if record.space != space || valid.is_void(&record) {
             continue;
         }
@@ -112,7 +112,7 @@ fn apply_record(machine: &Machine, record: &LogRecord, outcomes: &mut Vec<Outcom
     Ok(())
 }
 
-/// Checks that an entry is the one after the last, other than the membership at index 0.
+/// Checks that an entry directly follows the last one. Not for the membership at index 0.
 fn follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let applied = machine.applied();
     if record.index != applied.index.next() {
@@ -124,10 +124,10 @@ fn follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Checks that a truncation takes back only what the state has not applied.
+/// Checks that a truncation voids only entries that the state has not applied.
 fn takes_back_nothing_applied(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let (applied, index) = (machine.applied().index, record.index);
-    // Index 0 is that of the first membership, if there is one.
+    // Index 0 belongs to the first membership, if there is one.
     let has_entries = applied > Index::ZERO || machine.membership()?.is_some();
     if has_entries && index <= applied {
         return Err(OpenError::Truncated { lsn: record.lsn, index, applied });

@@ -1,4 +1,4 @@
-//! Where a waiter finds the result of its proposal: a thread that parks or a task that is polled.
+//! The result slot of a proposal, for a thread that parks or a task that polls.
 
 use std::{
     future::Future,
@@ -14,17 +14,17 @@ pub(crate) type Answer = Result<Committed, ProposeError>;
 
 #[derive(Debug)]
 enum State {
-    /// A thread waits: unpark it.
+    /// A thread waits, to be unparked.
     Thread(Thread),
-    /// A task will poll; it has or has not yet.
+    /// A task will poll; contains its waker after the first poll.
     Task(Option<Waker>),
-    /// The answer is there.
+    /// The answer has arrived.
     Done(Answer),
-    /// The answer has been taken.
+    /// The waiter has taken the answer.
     Taken,
 }
 
-/// A single-use rendezvous between the holder of the writer role and one waiter.
+/// A single-use handover of the answer from the holder of the writer role to one waiter.
 #[derive(Debug)]
 pub(crate) struct Slot(Mutex<State>);
 
@@ -37,7 +37,7 @@ impl Slot {
         Arc::new(Self(Mutex::new(State::Task(None))))
     }
 
-    /// Leaves the answer and wakes the waiter.
+    /// Stores the answer and wakes the waiter.
     pub(crate) fn complete(&self, answer: Answer) {
         let before = std::mem::replace(&mut *self.lock(), State::Done(answer));
         match before {
@@ -47,7 +47,8 @@ impl Slot {
         }
     }
 
-    /// Wakes a waiting thread without an answer, so that it takes the writer role. False if a task waits.
+    /// Wakes a waiting thread without an answer, so that it takes the writer role. Returns false if a task
+    /// waits.
     pub(crate) fn nudge_thread(&self) -> bool {
         match &*self.lock() {
             State::Thread(thread) => {
@@ -58,7 +59,7 @@ impl Slot {
         }
     }
 
-    /// The answer, if it is there.
+    /// Takes the answer, if it has arrived.
     pub(crate) fn take(&self) -> Option<Answer> {
         let mut state = self.lock();
         match std::mem::replace(&mut *state, State::Taken) {
@@ -86,7 +87,7 @@ impl Slot {
     }
 }
 
-/// A proposal under way. Dropping it does not take the proposal back.
+/// A proposal in progress. Dropping it does not cancel the proposal.
 #[derive(Debug)]
 #[must_use = "the proposal's outcome is known only when this resolves"]
 pub struct Proposal(pub(crate) Arc<Slot>);

@@ -1,10 +1,10 @@
-//! A space with one voter: this node. What Raft would agree on, without the machinery.
+//! A space with one voter, this node. It gives the guarantees of a Raft group without its machinery.
 //!
-//! One writer *role*, not one writer thread. A blocking proposer that finds the role free encodes,
-//! writes, syncs and applies by itself. Whoever comes meanwhile queues; the next holder of the role
-//! takes all that is queued as one entry. Async proposers take the role only where no fsync is wanted: else
-//! a committer thread does it for them, because they must not block their executor; unless they say that it has nothing
-//! else to do ([`Solo::commit_queued_here`]).
+//! There is one writer *role*, but no writer thread. A blocking proposer that finds the role free encodes,
+//! writes, syncs and applies its own command. Proposers that arrive in the meantime queue their commands; the
+//! next holder of the role turns all queued commands into one entry. Async proposers take the role only if no
+//! fsync is needed, because they must not block their executor. Otherwise a committer thread takes it for
+//! them, unless the executor has no other work ([`Solo::commit_queued_here`]).
 //!
 //! ```text
 //! propose ─┬─ role free, queue empty ──► commit own command ─► hand over
@@ -12,8 +12,8 @@
 //! propose_async ─┬─ no fsync wanted, role free, queue empty ─► commit own command ─► hand over
 //!                └─ else queue ─► committer thread leads
 //! ```
-//! Invariant: whenever the role is free and the queue is not empty, somebody has been woken to lead, or will be by
-//! the one who has just queued ([`Wake::Later`]).
+//! Invariant: whenever the role is free and the queue is not empty, a thread has been woken to lead, or the
+//! proposer that has just queued its command will wake one ([`Wake::Later`]).
 
 use std::{
     fmt,
@@ -45,58 +45,59 @@ use crate::{
     slot::{Answer, Proposal, Slot},
 };
 
-/// What a proposal came to.
+/// Result of a committed proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The level that was reached: at least the one asked for, more if the entry carried stronger ones.
+    /// Level that was reached: at least the requested one, or a stronger one if other commands of the entry
+    /// required it.
     pub durability: Durability,
-    /// The command's outcome; `None` at level `none`, whose ack comes before it.
+    /// Outcome of the command; `None` at level `none`, which is acknowledged before the outcome is known.
     pub outcome: Option<Outcome>,
 }
 
-/// When a queued command's committer is woken.
+/// Time at which the committer of a queued command is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// At once.
+    /// The committer is woken immediately.
     Now,
-    /// With [`Solo::commit_queued`], which whoever proposes must call before it waits: so that what it proposes in one go
-    /// becomes one entry. Somebody else may commit it before.
+    /// The proposer wakes it with [`Solo::commit_queued`], which it must call before it waits. So commands
+    /// proposed together become one entry. Another thread may commit them earlier.
     Later,
 }
 
-/// Told about every applied entry, on the thread that holds the writer role: be quick.
+/// Receives every applied entry, on the thread that holds the writer role. Implementations must be fast.
 pub trait Observer: Send + Sync + fmt::Debug {
-    /// These outcomes have become visible.
+    /// Reports outcomes that have become visible.
     fn applied(&self, outcomes: &[Outcome]);
 }
 
-/// How to run a space.
+/// Options of a space on a single node.
 #[derive(Clone, Debug)]
 pub struct SoloOptions {
-    /// The space.
+    /// Number of the space.
     pub space: SpaceId,
-    /// This node, the space's one voter.
+    /// This node, the space's only voter.
     pub node: NodeId,
-    /// Bytes of commands that may wait; see the queue.
+    /// Maximum bytes of queued commands. At the limit, blocking proposers wait and async ones get an error.
     pub max_queue_bytes: usize,
 }
 
-/// Figures since open.
+/// Figures of a space since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoloStats {
-    /// Commands committed.
+    /// Number of committed commands.
     pub commands: u64,
-    /// Entries that carried them.
+    /// Number of log entries that carried those commands.
     pub entries: u64,
-    /// Commands per entry: how large groups get.
+    /// Histogram of the commands in each entry.
     pub entry_commands: Log2Histogram,
-    /// Bytes waiting now.
+    /// Bytes currently queued.
     pub queue_bytes: u64,
-    /// Commands waiting now.
+    /// Commands currently queued.
     pub queue_commands: u64,
 }
 
-/// A space on this node alone; cheap to clone.
+/// A space on a single node; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Solo {
     shared: Arc<Shared>,
@@ -108,20 +109,20 @@ struct Shared {
     machine: Arc<Machine>,
     clock: Arc<SpaceClock>,
     space: SpaceId,
-    /// In which this node leads.
+    /// Term in which this node leads.
     term: Term,
     role: Mutex<Role>,
     queue: Queue,
     observer: OnceLock<Arc<dyn Observer>>,
     committer: OnceLock<Committer>,
-    /// Set with `closed`; the committer ends when it sees it and the queue is empty.
+    /// Set after the queue is closed; the committer thread ends when it sees it and the queue is empty.
     stopping: AtomicBool,
-    /// Whether the committer sleeps and must be unparked.
+    /// True while the committer thread sleeps and must be unparked.
     idle: AtomicBool,
     failure: OnceLock<String>,
     commands: AtomicU64,
     entries: AtomicU64,
-    /// How many entries carried how many commands, by [`Log2Histogram::bucket_of`].
+    /// Number of entries by their number of commands, with buckets of [`Log2Histogram::bucket_of`].
     entry_sizes: [AtomicU64; LOG2_BUCKETS],
 }
 
@@ -131,25 +132,26 @@ struct Committer {
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What only the holder of the writer role touches.
+/// State that only the holder of the writer role accesses.
 #[derive(Debug)]
 struct Role {
-    /// `next == machine.applied().index + 1` whenever the role is free.
+    /// Index of the next entry. `next == machine.applied().index + 1` whenever the role is free.
     next: Index,
     taken: Vec<Pending>,
-    /// An entry of several commands is put together here.
+    /// Buffer in which an entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
 }
 
-/// Longer commands of async callers go to the committer: copying them takes an executor's time.
+/// Maximum bytes of an async caller's command that is committed inline. Longer ones go to the committer
+/// thread, because copying them takes time from an executor.
 const MAX_INLINE_COMMAND_BYTES: usize = 64 * 1024;
 
-/// A longer entry gives its buffer back.
+/// Maximum bytes of the entry buffer kept between entries.
 const MAX_KEPT_ENTRY_BYTES: usize = 1024 * 1024;
 
 impl Solo {
-    /// Takes the lead of a space whose state has been [replayed](crate::replay). In a new directory it
+    /// Takes the leadership of a space whose state has been [replayed](crate::replay). In a new directory it
     /// first writes the group's membership and vote.
     pub fn open(
         log: Log,
@@ -182,7 +184,7 @@ impl Solo {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Sets who is told about applied entries. Once; later calls change nothing.
+    /// Sets the observer of applied entries. Only the first call has an effect.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         let _ = self.shared.observer.set(observer);
     }
@@ -195,8 +197,8 @@ impl Solo {
         })
     }
 
-    /// As [`propose`](Self::propose), but shows level and outcome to `then` in place: for a command of a few
-    /// hundred nanoseconds, handing them up from caller to caller costs a tenth.
+    /// Proposes like [`propose`](Self::propose), but passes level and outcome to `then` in place. Passing
+    /// them up through the callers would cost a tenth of a command's few hundred nanoseconds.
     #[inline]
     pub fn propose_then<T>(
         &self,
@@ -238,11 +240,13 @@ impl Solo {
         }
     }
 
-    /// Queues an encoded command; the future resolves when `level` is reached. Level `none` resolves at once.
+    /// Queues an encoded command. The future resolves when `level` is reached; for level `none` it resolves
+    /// immediately.
     ///
-    /// A small command that needs no fsync is committed here if the role is free and nothing waits: a copy
-    /// and a change in memory cost less than waking the committer. Such a call blocks only if the log has
-    /// no segment ready or the state stalls, and then one caller alone: the others find the role taken.
+    /// A small command that needs no fsync is committed here if the role is free and the queue is empty: a
+    /// copy and a change in memory cost less than waking the committer thread. Such a call blocks only if the
+    /// log has no segment ready or the state stalls. Then only one caller blocks, because the others find the
+    /// role taken.
     pub fn propose_async(
         &self,
         command: Framed,
@@ -252,7 +256,8 @@ impl Solo {
         self.propose_async_waking(command, level, purpose, Wake::Now)
     }
 
-    /// As [`propose_async`](Self::propose_async); says when the committer is woken if the command has to wait for it.
+    /// Proposes like [`propose_async`](Self::propose_async). `wake` determines when the committer thread is
+    /// woken if the command must wait for it.
     pub fn propose_async_waking(
         &self,
         command: Framed,
@@ -283,15 +288,17 @@ impl Solo {
         Ok(Proposal(slot))
     }
 
-    /// Has what was proposed with [`Wake::Later`] committed, if nobody has done so meanwhile.
+    /// Wakes the committer thread for commands proposed with [`Wake::Later`], unless another thread has
+    /// committed them.
     pub fn commit_queued(&self) {
         if !self.shared.queue.is_empty() {
             self.wake_committer();
         }
     }
 
-    /// As [`commit_queued`](Self::commit_queued), on this thread if the role is free: it blocks for the fsync, and what it
-    /// has proposed is done when it returns. Saves two threads the waking of each other, which costs as much as half an fsync.
+    /// Commits the queue on this thread if the role is free, otherwise like
+    /// [`commit_queued`](Self::commit_queued). Blocks for the fsync; the caller's own commands are committed
+    /// on return. Saves two thread wake-ups, which cost half as much as an fsync.
     pub fn commit_queued_here(&self) {
         if !self.shared.queue.is_empty()
             && let Some(role) = self.shared.try_role()
@@ -316,7 +323,8 @@ impl Solo {
         Ok(Committed { durability: Durability::None, outcome: None })
     }
 
-    /// Copies bytes forward: logs the move and applies it. `Void` if the state no longer points at the source.
+    /// Copies bytes forward: logs the move and applies it. Returns `Void` if the state no longer points at
+    /// the source.
     pub fn relocate(&self, payload: &[u8]) -> Result<Moved, ProposeError> {
         let shared = &*self.shared;
         let _role = shared.role();
@@ -335,9 +343,9 @@ impl Solo {
         moved.map_err(|error| shared.fail(&error.to_string()))
     }
 
-    /// Logs that entries up to `index`, which is of `term`, need not be in the log any more. Call it, and
-    /// sync the log, before their segments are freed: a group that finds entries gone must know which, and
-    /// of which term the last one was.
+    /// Logs that entries up to `index`, which has term `term`, may be missing in the log. Call it, and sync
+    /// the log, before their segments are freed: a group with missing entries must know their bound and the
+    /// term of the last one.
     pub fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
         let shared = &*self.shared;
         let _role = shared.role();
@@ -348,19 +356,19 @@ impl Solo {
         passed.map_err(|error| shared.fail(&error.to_string()))
     }
 
-    /// The space's time now.
+    /// Current time of the space.
     #[must_use]
     pub fn now(&self) -> SpaceTime {
         self.shared.clock.now()
     }
 
-    /// Why the space takes no more proposals, if its state failed.
+    /// Returns the reason why the space rejects proposals, if its state failed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.failure.get().cloned()
     }
 
-    /// Figures.
+    /// Returns the figures of the space.
     #[must_use]
     pub fn stats(&self) -> SoloStats {
         let (bytes, len) = self.shared.queue.bytes_and_len();
@@ -376,7 +384,7 @@ impl Solo {
         }
     }
 
-    /// Refuses new proposals, commits those that wait, and stops the committer.
+    /// Rejects new proposals, commits the queued ones, and stops the committer thread.
     pub fn close(&self) {
         let shared = &*self.shared;
         shared.queue.close();
@@ -384,18 +392,19 @@ impl Solo {
         if let Some(committer) = shared.committer.get() {
             committer.thread.unpark();
             let handle = committer.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
-            // A waker that the committer called may have dropped the last handle, and so run this on it.
+            // A waker called by the committer may have dropped the last handle, so this can run on the
+            // committer thread itself.
             if let Some(handle) = handle
                 && handle.thread().id() != thread::current().id()
             {
-                // A committer that panicked has failed its waiters by dropping their proposals.
+                // A committer that panicked has already failed its waiters by dropping their proposals.
                 let _ = handle.join();
             }
         }
         while !shared.queue.is_empty() {
             shared.lead(shared.role());
         }
-        // Whoever took the role before all this is done with the log and the state.
+        // Waits until an earlier holder of the role has finished with the log and the state.
         drop(shared.role());
     }
 
@@ -422,11 +431,11 @@ fn spawn_committer(shared: &Arc<Shared>) -> Committer {
     Committer { thread: handle.thread().clone(), handle: Mutex::new(Some(handle)) }
 }
 
-/// The writer role in somebody's hands. However it is given back (an error, a panic), somebody is woken to
-/// lead if something waits.
+/// The held writer role. Releasing it, also after an error or a panic, wakes a thread to lead if the queue is
+/// not empty.
 struct Held<'a> {
     shared: &'a Shared,
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     role: Option<MutexGuard<'a, Role>>,
 }
 
@@ -452,7 +461,7 @@ impl Drop for Held<'_> {
 }
 
 impl Shared {
-    /// Commits what waits, or sleeps until something does. False when it is time to end.
+    /// Commits the queue, or sleeps until there is work. Returns false when the thread must end.
     fn committer_step(&self) -> bool {
         if !self.queue.is_empty() {
             self.lead(self.role());
@@ -463,7 +472,7 @@ impl Shared {
         }
         self.idle.store(true, Ordering::SeqCst);
         if self.queue.is_empty() && !self.stopping.load(Ordering::SeqCst) {
-            // Bounded, so that the thread ends when the last handle is dropped without a close.
+            // The sleep is bounded, so that the thread ends after the last handle is dropped without a close.
             thread::park_timeout(std::time::Duration::from_millis(500));
         }
         self.idle.store(false, Ordering::SeqCst);
@@ -484,15 +493,15 @@ impl Shared {
         Some(Held { shared: self, role: Some(role) })
     }
 
-    /// An entry may be in the log and not in the state: another one with its index must not follow.
+    /// An entry may be in the log but not in the state, so no other entry with its index may follow.
     #[cold]
     fn after_panic<'a>(&self, role: MutexGuard<'a, Role>) -> MutexGuard<'a, Role> {
-        self.fail("a thread panicked while it committed");
+        self.fail("a thread panicked during a commit");
         role
     }
 
-    /// Commits one entry's worth of the queue, gives the role back, then wakes those it committed for:
-    /// the next holder writes while their threads wake.
+    /// Commits one entry from the queue, releases the role, then wakes the proposers. So the next holder
+    /// writes while their threads wake.
     fn lead(&self, mut role: Held<'_>) {
         let mut taken = std::mem::take(&mut role.taken);
         self.queue.take_entry(&mut taken);
@@ -506,7 +515,7 @@ impl Shared {
         }
     }
 
-    /// After giving the role back: makes sure that somebody leads if something waits.
+    /// Ensures after a release of the role that a thread leads if the queue is not empty.
     fn hand_over(&self) {
         if self.queue.is_empty() || self.queue.nudge_front() {
             return;
@@ -550,7 +559,7 @@ impl Shared {
         Ok(Committed { durability, outcome })
     }
 
-    /// One answer per proposal, in order.
+    /// Returns one answer for each proposal, in order.
     fn commit_many(&self, role: &mut Role, taken: &[Pending]) -> Vec<Answer> {
         if taken.is_empty() {
             return Vec::new();
@@ -559,14 +568,15 @@ impl Shared {
             return taken.iter().map(|_| Err(ProposeError::State(reason.clone()))).collect();
         }
         if let [one] = taken {
-            // Its frame is the entry: nothing is put together.
+            // The frame of a single command is the entry; nothing needs to be assembled.
             return vec![self.commit_one(role, one.command.bytes(), one.level, one.purpose)];
         }
         let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);
         match self.commit_all(role, taken, if all_reclaim { Purpose::Reclaim } else { Purpose::Data }) {
             Ok(answers) => answers,
-            // Refused whole, with nothing written. New data is refused on a full disk, but what frees space
-            // must not fail with it; and what is too large together may fit one by one.
+            // The log rejected the whole entry and wrote nothing. On a full disk it rejects new data, but
+            // commands that free space must not fail with it. And commands that are too large together may
+            // fit one by one.
             Err(ProposeError::Append(AppendError::DiskFull { .. } | AppendError::TooLarge { .. })) => taken
                 .iter()
                 .map(|pending| self.commit_one(role, pending.command.bytes(), pending.level, pending.purpose))
@@ -590,7 +600,8 @@ impl Shared {
         Ok(role.outcomes.drain(..).map(answer).collect())
     }
 
-    /// Writes one entry, waits for its level, applies it. Leaves one outcome per command in the role.
+    /// Writes one entry, waits for its level, and applies it. Stores one outcome for each command in the
+    /// role.
     fn commit_entry(
         &self,
         role: &mut Role,
@@ -616,8 +627,8 @@ impl Shared {
         Ok(level.max(Durability::Os))
     }
 
-    /// The time for the next record. Where keys have deadlines, reads stay at it until the guard is dropped;
-    /// where none has, no read asks for the time, and nothing is paid for it.
+    /// Time for the next record. If keys have deadlines, reads stay at this time until the guard is dropped.
+    /// Without deadlines no read uses the time, and this costs nothing.
     fn stamp(&self) -> (SpaceTime, Option<Frozen<'_>>) {
         if !self.machine.has_deadlines() {
             return (self.clock.stamp(), None);
@@ -626,7 +637,7 @@ impl Shared {
         (time, Some(frozen))
     }
 
-    // One record's header, and how it is to be written.
+    // The arguments are one record's header and how to write the record.
     #[expect(clippy::too_many_arguments)]
     fn append(
         &self,

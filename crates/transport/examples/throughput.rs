@@ -1,9 +1,11 @@
-//! What the carriers carry here, both ends in one process: MB/s of a channel, by kind and size of what is shared, beside a bare
-//! quinn stream with quinn's own defaults.
+//! Throughput of a channel with both ends in one process, in MB/s. One row for each transport (TCP, TLS,
+//! QUIC) and size of the shared bytes; the last row is a bare quinn stream with quinn's own defaults, for
+//! comparison.
 //!
 //! `cargo run --release -p thalweg-transport --example throughput -- [seconds] [rounds]`
 //!
-//! Round by round, so that what changes on the machine changes all alike; medians, with the CPU seconds of the whole process per GB.
+//! The rows take turns in every round, so that a change on the machine affects all of them. Prints medians
+//! and the CPU seconds of the whole process per GB.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -18,7 +20,7 @@ use thalweg_transport::{
     Channel, Connection, Dialer, Endpoint, Identity, ListenOptions, Listener, Outbox, QuicOptions, TcpSecurity, Trust,
 };
 
-/// What waits in an outbox at most.
+/// Limit of bytes queued in an outbox.
 const QUEUED: usize = 1024 * 1024;
 
 #[derive(Clone, Copy)]
@@ -27,7 +29,8 @@ struct Figure {
     cpu_per_gigabyte: f64,
 }
 
-/// A name, a carrier of ours with its options or else quinn's own, the size of what is shared.
+/// A row of the table: its name, our transport and its options (`None` for bare quinn), and bytes of a shared
+/// piece.
 type Row = (String, Option<(&'static str, QuicOptions)>, usize);
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -129,7 +132,7 @@ async fn send(_connection: Connection, mut channel: Channel, size: usize) {
     }
 }
 
-/// Who is read from.
+/// The end that is read and measured.
 enum Source {
     Ours(Channel, BytesMut),
     Bare(quinn::RecvStream),
@@ -148,7 +151,7 @@ impl Source {
     }
 }
 
-/// Half of `length` to get going, then `length`.
+/// Warms up for half of `length`, then measures for `length`.
 async fn measure(length: Duration, mut from: Source) -> Result<Figure, Error> {
     let warm = Instant::now();
     while warm.elapsed() < length / 2 {
@@ -165,7 +168,7 @@ async fn measure(length: Duration, mut from: Source) -> Result<Figure, Error> {
     })
 }
 
-/// User and system time of the process.
+/// User and system CPU seconds of the process so far.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

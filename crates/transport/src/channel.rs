@@ -1,4 +1,4 @@
-//! One ordered stream of bytes each way, whatever carries it.
+//! An ordered stream of bytes in each direction, over any transport.
 
 use std::{
     fmt, io,
@@ -14,10 +14,11 @@ use tokio_util::io::poll_read_buf;
 
 use crate::{connection::Kind, outbox::Outbox, quic};
 
-/// An ordered stream of bytes each way: a TCP connection, a TLS connection, or one bidirectional QUIC stream.
+/// An ordered stream of bytes in each direction: a TCP connection, a TLS connection, or one bidirectional
+/// QUIC stream.
 ///
-/// Belongs to one task, which polls it. Dropping it ends it, with what the peer has not received yet possibly lost: so
-/// [`poll_close`](Self::poll_close) first.
+/// One task owns a channel and polls it. Dropping a channel closes it and can lose bytes that the peer has
+/// not received yet. To avoid that, call [`poll_close`](Self::poll_close) first.
 pub struct Channel {
     carrier: Carrier,
     peer: SocketAddr,
@@ -31,7 +32,8 @@ enum Carrier {
 
 struct Tls {
     stream: TlsStream<TcpStream>,
-    /// What the outbox begins with that is encrypted already, and perhaps not with the kernel yet.
+    /// Bytes at the front of the outbox that TLS has encrypted but that may not be in the kernel's buffer
+    /// yet.
     encrypted: usize,
 }
 
@@ -41,18 +43,18 @@ struct Quic {
     closing: Option<Closing>,
 }
 
-/// Waits until the peer has received all that was written.
+/// A future that completes when the peer has received all written bytes.
 type Closing = Pin<Box<dyn Future<Output = Result<Option<quinn::VarInt>, quinn::StoppedError>> + Send + Sync>>;
 
 impl Channel {
-    /// Over a TCP connection; sets `TCP_NODELAY`, since what belongs together is written together.
+    /// Wraps a TCP connection. Sets `TCP_NODELAY`, because callers already write related bytes in one call.
     #[must_use]
     pub fn tcp(stream: TcpStream) -> Self {
         let peer = prepare(&stream);
         Self { carrier: Carrier::Tcp(stream), peer }
     }
 
-    /// Over TLS whose handshake is done.
+    /// Wraps a TLS connection after its handshake.
     pub(crate) fn tls(stream: TlsStream<TcpStream>) -> Self {
         let peer = prepare(stream.get_ref().0);
         Self { carrier: Carrier::Tls(Box::new(Tls { stream, encrypted: 0 })), peer }
@@ -63,8 +65,8 @@ impl Channel {
         Self { carrier: Carrier::Quic(Box::new(quic)), peer }
     }
 
-    /// Appends what is there to `into`, as much as it has capacity for: reserve before (without any, 64 bytes are).
-    /// `Ready(Ok(0))`: the peer sends no more.
+    /// Appends available bytes to `into`, up to its spare capacity. Reserve capacity before the call; a
+    /// buffer without any grows by 64 bytes. `Ready(Ok(0))` means that the peer sends no more.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>> {
         match &mut self.carrier {
             Carrier::Tcp(stream) => poll_read_buf(Pin::new(stream), cx, into),
@@ -73,9 +75,11 @@ impl Channel {
         }
     }
 
-    /// Writes from the front of `outbox` as much as goes at once, and removes it. `Ready(Ok(n))`: n bytes were removed, and
-    /// more than none unless the outbox is empty; call again until it is. Pending: the peer takes nothing at present.
-    /// A channel has one outbox, to which one only appends meanwhile: always give the same.
+    /// Writes from the front of `outbox` as many bytes as possible without waiting, and removes them.
+    /// `Ready(Ok(n))` means that n bytes were removed; n is 0 only for an empty outbox. Call again until the
+    /// outbox is empty. `Pending` means that the peer accepts no bytes at present.
+    ///
+    /// A channel has one outbox: always pass the same one, and only append to it between calls.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<usize>> {
         match &mut self.carrier {
             Carrier::Tcp(stream) => outbox.poll_send(stream, cx),
@@ -84,8 +88,9 @@ impl Channel {
         }
     }
 
-    /// Says that nothing more comes, after all was written. What the peer sends can still be read. Over QUIC, where dropping
-    /// a connection drops what is on its way, this waits until the peer has received everything: give it a time.
+    /// Ends the sending direction after all bytes were written; the channel still receives. Over QUIC,
+    /// dropping a connection also drops bytes in transit, so there this waits until the peer has received
+    /// everything. Callers should apply a timeout.
     pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.carrier {
             Carrier::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
@@ -94,13 +99,13 @@ impl Channel {
         }
     }
 
-    /// The other side's address.
+    /// Address of the peer.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// What carries it.
+    /// Transport of this channel.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.carrier {
@@ -112,8 +117,8 @@ impl Channel {
 }
 
 impl Tls {
-    /// What TLS has taken is not with the kernel yet, and only a flush gets it there. So bytes stay in the outbox until
-    /// they are flushed: an empty outbox means the same over TLS as over TCP.
+    /// Bytes that TLS has accepted reach the kernel only with a flush. Therefore bytes stay in the outbox
+    /// until they are flushed, and an empty outbox means the same over TLS as over TCP.
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<usize>> {
         if self.encrypted == 0 {
             if outbox.is_empty() {
@@ -135,25 +140,25 @@ impl Quic {
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let writer = &mut self.writer;
         let closing = self.closing.get_or_insert_with(|| {
-            // Fails only if it is closed already.
+            // This fails only if the stream is already finished.
             let _ = writer.stream().finish();
             Box::pin(writer.stream().stopped())
         });
         ready!(closing.as_mut().poll(cx))?;
-        // What has ended must not be polled again.
+        // A completed future must not be polled again.
         self.closing = Some(Box::pin(std::future::ready(Ok(None))));
         Poll::Ready(Ok(()))
     }
 }
 
-/// Sets the options of a connection's socket; says whose it is.
+/// Sets the socket options of a connection and returns the peer's address.
 fn prepare(stream: &TcpStream) -> SocketAddr {
-    // These fail only where the peer has gone already, which the first read tells.
+    // These calls fail only if the peer has already disconnected. The first read reports that.
     let _ = stream.set_nodelay(true);
     stream.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)))
 }
 
-/// A write of nothing, though something waits, would be tried again for ever.
+/// Turns a write of 0 bytes into an error while bytes are queued; otherwise the caller would retry forever.
 fn none_is_an_error(outbox: &Outbox) -> impl FnOnce(io::Result<usize>) -> io::Result<usize> {
     let waits = !outbox.is_empty();
     move |written| match written {

@@ -1,4 +1,4 @@
-//! A connection: what channels belong to.
+//! Connections: each owns one or several channels.
 
 use std::{fmt, io, net::SocketAddr};
 
@@ -6,19 +6,19 @@ use quinn::{ConnectionError, VarInt};
 
 use crate::channel::Channel;
 
-/// What carries a connection.
+/// Transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// TCP as it is: nothing is encrypted, and nobody is who they say.
+    /// Plain TCP, without encryption or authentication.
     Tcp,
-    /// TLS over TCP.
+    /// TLS over TCP. The peer's certificate can be verified.
     Tls,
-    /// QUIC, which always has TLS.
+    /// QUIC, always with TLS.
     Quic,
 }
 
 impl Kind {
-    /// `tcp`, `tls` or `quic`.
+    /// Name of the transport: `tcp`, `tls` or `quic`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl Kind {
         }
     }
 
-    /// Whether nobody on the way can read along.
+    /// Returns true if the transport encrypts its bytes.
     #[must_use]
     pub const fn is_encrypted(self) -> bool {
         !matches!(self, Self::Tcp)
@@ -41,11 +41,11 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A connection that was accepted or dialled. Its first [`Channel`] comes with it; over TCP and TLS that is the only
-/// one. Cheap to clone.
+/// A connection that was accepted or dialled. Both calls return its first [`Channel`] together with it; over
+/// TCP and TLS there is no other channel. Cheap to clone.
 ///
-/// Over TCP and TLS it ends with its channel; over QUIC when it is closed, or when the last clone and the last
-/// channel are dropped.
+/// Over TCP and TLS, the connection ends with its channel. Over QUIC, it ends when it is closed, or when its
+/// last clone and its last channel are dropped.
 #[derive(Clone, Debug)]
 pub struct Connection {
     kind: Kind,
@@ -56,7 +56,7 @@ pub struct Connection {
 #[derive(Clone, Debug)]
 struct Quic {
     connection: quinn::Connection,
-    /// What the peer may have in flight once it is known.
+    /// Receive window in bytes for an authenticated peer.
     receive_window_bytes: u32,
 }
 
@@ -70,16 +70,17 @@ impl Connection {
         Self { kind: Kind::Quic, peer, quic: Some(Quic { connection, receive_window_bytes }) }
     }
 
-    /// Opens another channel. `None`: this connection has only the one that it came with. Waits while the peer permits no
-    /// more. The peer learns of the channel when something is written to it.
+    /// Opens another channel. Returns `None` if this connection supports only its first channel. Waits while
+    /// the peer permits no further channel. The peer learns of the channel when the first bytes are written
+    /// to it.
     pub async fn open(&self) -> io::Result<Option<Channel>> {
         let Some(Quic { connection, .. }) = &self.quic else { return Ok(None) };
         let (send, receive) = connection.open_bi().await?;
         Ok(Some(Channel::quic(self.peer, send, receive)))
     }
 
-    /// The next channel that the peer opens. `None`: there will be no other, because this connection has only the one
-    /// that it came with, or was closed by either side. Cancel-safe.
+    /// Waits for the next channel that the peer opens. Returns `None` if there can be no other: the transport
+    /// supports only one channel, or either side closed the connection. Cancel-safe.
     pub async fn accept(&self) -> io::Result<Option<Channel>> {
         let Some(Quic { connection, .. }) = &self.quic else { return Ok(None) };
         match connection.accept_bi().await {
@@ -89,8 +90,9 @@ impl Connection {
         }
     }
 
-    /// The peer is known: it may have `channels` channels at a time, and in flight what the listener's options say. Until
-    /// then one, and little. Nothing over TCP and TLS.
+    /// Raises the limits of an authenticated peer: up to `channels` open channels, and the receive window of
+    /// the listener's options. Before this call the peer has one channel and a small window. No effect over
+    /// TCP and TLS.
     pub fn permit(&self, channels: u32) {
         if let Some(Quic { connection, receive_window_bytes }) = &self.quic {
             connection.set_receive_window(VarInt::from_u32(*receive_window_bytes));
@@ -98,16 +100,16 @@ impl Connection {
         }
     }
 
-    /// Ends the connection with all its channels, at once: what was not delivered is lost, so close channels first. Nothing
-    /// over TCP and TLS: their channel is dropped instead.
+    /// Closes the connection and all its channels immediately. Undelivered bytes are lost, so close the
+    /// channels first. No effect over TCP and TLS: drop the channel there.
     pub fn close(&self) {
         if let Some(Quic { connection, .. }) = &self.quic {
             connection.close(VarInt::from_u32(0), b"");
         }
     }
 
-    /// Waits until the connection has ended, for whatever reason. Over TCP and TLS the channel tells instead, and this waits for
-    /// ever.
+    /// Waits until the connection has ended for any reason. Over TCP and TLS this waits forever; there the
+    /// channel reports the end.
     pub async fn closed(&self) {
         match &self.quic {
             Some(Quic { connection, .. }) => drop(connection.closed().await),
@@ -115,26 +117,26 @@ impl Connection {
         }
     }
 
-    /// Bytes of the largest datagram that is sent at present: more once it is known what the way to the peer takes. `None` over
-    /// TCP and TLS.
+    /// Size in bytes of the largest datagram currently sent. It grows while QUIC probes the path to the peer.
+    /// `None` over TCP and TLS.
     #[must_use]
     pub fn datagram_bytes(&self) -> Option<u16> {
         self.quic.as_ref().map(|quic| quic.connection.stats().path.current_mtu)
     }
 
-    /// Whether it can have more than one channel.
+    /// Returns true if the connection supports more than one channel.
     #[must_use]
     pub fn is_multiplexed(&self) -> bool {
         self.quic.is_some()
     }
 
-    /// What carries it.
+    /// Transport of this connection.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The other side's address.
+    /// Address of the peer.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer

@@ -1,19 +1,20 @@
-//! How large QUIC's datagrams are, and the room to receive them.
+//! Size of QUIC's datagrams, and the buffers that receive them.
 //!
-//! What a packet costs (a header, a call of the cipher, an acknowledgement, its places in queues) it costs whatever its size. So they
-//! are as large as the way to the peer takes. quinn finds that out with probes, up to a bound; beyond 1452 bytes only where
-//! the kernel's route to the peer has room for more, because a probe that is lost takes its place in the congestion window until it
-//! is known to be. Behind the first router there may be less room: then the probes are lost, which says nothing about
-//! congestion, and the size stays what the way has carried. If it later carries less, what is lost tells, and the size falls to
-//! 1200 for a minute.
+//! Every packet has a fixed cost (header, cipher call, acknowledgement, queue slots), whatever its size. So
+//! datagrams are as large as the path to the peer permits. quinn finds the size with probes, up to a bound.
+//! The bound is above 1452 bytes only if the kernel's route to the peer permits more, because a lost probe
+//! occupies its bytes of the congestion window until quinn detects the loss. The path behind the first router
+//! may permit less. Then the probes are lost without any effect on congestion control, and the size stays at
+//! what the path has carried. If the path later permits less, packet loss reveals it, and the size falls to
+//! 1200 bytes for a minute.
 //!
-//! | the route takes | datagrams | sent with one call |
+//! | MTU of the route | datagram size | datagrams per send call |
 //! |---|---|---|
-//! | 64 KiB (the loopback) | up to 65,507 bytes, what UDP can carry | 1 |
+//! | 64 KiB (the loopback) | up to 65,507 bytes, the maximum of UDP | 1 |
 //! | more than Ethernet's 1500 bytes (jumbo frames) | up to [`OFFLOADED_BYTES`] | 10 |
-//! | that, or nobody knows | up to 1452 bytes, over IPv4 1472 | 10 |
+//! | Ethernet's, or unknown | up to 1452 bytes, over IPv4 1472 | 10 |
 //!
-//! Memory: a connection keeps the room for what one call sends, [`QUIC_SEND_BYTES`] at most.
+//! Memory: each connection keeps a send buffer for one call, at most [`QUIC_SEND_BYTES`].
 
 use std::{
     io::{self, IoSliceMut},
@@ -31,46 +32,48 @@ use quinn::{
 };
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 
-/// What a connection keeps to send from: one call's.
+/// Bytes of a connection's send buffer, which holds the datagrams of one call.
 pub const QUIC_SEND_BYTES: u64 = 64 * 1024;
-/// What an endpoint holds to receive at once: what 32 reads bring, each of a datagram or of several that the kernel has put
-/// together.
+/// Bytes of an endpoint's receive buffer. It holds 32 reads; each read returns one datagram, or several that
+/// the kernel has coalesced.
 pub const QUIC_RECEIVE_BYTES: u64 = 32 * 64 * 1024;
 
-/// The most that one call sends, and the largest datagram over IPv4.
+/// Maximum bytes of one send call, which is also the largest datagram over IPv4.
 const CALL_BYTES: u16 = 65_507;
-/// Datagrams that quinn sends with one call.
+/// Number of datagrams that quinn sends with one call.
 const OFFLOADED: u16 = 10;
-/// So large may they be then: the kernel refuses a call with more, and quinn would take them for lost.
+/// Maximum bytes of a datagram if a call sends several. The kernel rejects larger calls, and quinn would
+/// count their datagrams as lost.
 const OFFLOADED_BYTES: u16 = CALL_BYTES / OFFLOADED;
-/// Room for more than this on a route: no network's.
+/// Minimum MTU of a loopback route. No network has an MTU this large.
 const LOOPBACK_BYTES: u16 = 32 * 1024;
-/// What may be in flight there at first: a probe counts, and what it takes of the window nothing else has, not even the end of a
-/// connection.
+/// Initial congestion window on the loopback. Probes count towards it and leave less for everything else,
+/// including the packet that closes a connection.
 const LOOPBACK_WINDOW_BYTES: u64 = 4 * 64 * 1024;
-/// What quinn looks for by itself, which Ethernet takes.
+/// Upper bound that quinn probes for by default, which fits Ethernet.
 const ETHERNET_BYTES: u16 = 1_452;
-/// The largest that any peer may send.
+/// Maximum bytes of a datagram from any peer.
 const MAX_BYTES: u16 = 65_527;
 
 const _: () = assert!(CALL_BYTES as u64 <= QUIC_SEND_BYTES && MAX_BYTES as u64 * 32 <= QUIC_RECEIVE_BYTES);
 
-/// How large datagrams to a peer may be, and whether several go with one call.
+/// Maximum size of the datagrams to a peer, with or without segmentation offload (several datagrams with one
+/// call).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// Up to so many bytes, one with a call.
+    /// Maximum bytes of a datagram; each call sends one.
     Single(u16),
-    /// Up to so many bytes, several with a call.
+    /// Maximum bytes of a datagram; a call sends several.
     Offloaded(u16),
 }
 
 impl Size {
-    /// By the kernel's route, as it is now. Sends nothing.
+    /// Chooses a size from the kernel's current route to `peer`. Sends nothing.
     pub(crate) fn towards(peer: SocketAddr) -> Self {
         room(peer).map_or(Self::Offloaded(ETHERNET_BYTES), Self::within)
     }
 
-    /// On a route that takes so many bytes.
+    /// Chooses a size for a route that permits datagrams of `room` bytes.
     fn within(room: u16) -> Self {
         if room >= LOOPBACK_BYTES {
             Self::Single(room.min(CALL_BYTES))
@@ -95,7 +98,7 @@ impl Size {
     }
 }
 
-/// Bytes of the largest datagram that the kernel's route takes.
+/// Bytes of the largest datagram that fits the MTU of the kernel's route to `peer`.
 fn room(peer: SocketAddr) -> io::Result<u16> {
     let (mtu, headers) = match peer {
         SocketAddr::V6(peer) if peer.ip().to_ipv4_mapped().is_none() => {
@@ -112,7 +115,7 @@ fn room(peer: SocketAddr) -> io::Result<u16> {
     Ok(u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX))
 }
 
-/// An endpoint that receives datagrams of any size.
+/// Creates an endpoint that receives datagrams of any size.
 pub(crate) fn endpoint(server: Option<quinn::ServerConfig>, socket: UdpSocket) -> io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.max_udp_payload_size(MAX_BYTES).expect("a size that quinn allows");
@@ -120,10 +123,10 @@ pub(crate) fn endpoint(server: Option<quinn::ServerConfig>, socket: UdpSocket) -
     Endpoint::new_with_abstract_socket(config, server, Arc::new(socket), Arc::new(TokioRuntime))
 }
 
-/// A socket of which one read brings 64 KiB at most.
+/// A socket that returns at most 64 KiB for each read.
 ///
-/// quinn sets aside as much for each read as the largest datagram, times those that the kernel may put together: 4 MiB. The
-/// kernel never puts more together than one datagram could hold.
+/// For each read, quinn reserves the size of the largest datagram times the number that the kernel may
+/// coalesce: 4 MiB in all. But the kernel never coalesces more bytes than one datagram can hold.
 #[derive(Debug)]
 struct Socket(Arc<dyn AsyncUdpSocket>);
 

@@ -1,4 +1,4 @@
-//! Connecting to a server.
+//! The dialer: connects to servers over TCP, TLS or QUIC.
 
 use std::{
     io,
@@ -23,10 +23,11 @@ use crate::{
     trust::Trust,
 };
 
-/// UDP sockets of a dialer, at most. Each connection gets one of its own while there are fewer; then they share.
+/// Maximum number of UDP sockets of a dialer. Below the limit each connection gets its own; above it
+/// connections share.
 const MAX_SOCKETS: usize = 16;
 
-/// Whom to connect to, and how.
+/// Address of a server, and how to connect to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     address: String,
@@ -42,38 +43,38 @@ enum Security {
 }
 
 impl Endpoint {
-    /// `host:port` over TCP, without encryption.
+    /// Returns an endpoint at `host:port` over TCP, without encryption.
     #[must_use]
     pub fn tcp(address: impl Into<String>) -> Self {
         Self { address: address.into(), server_name: None, security: Security::Plain }
     }
 
-    /// `host:port` over TLS.
+    /// Returns an endpoint at `host:port` over TLS.
     #[must_use]
     pub fn tls(address: impl Into<String>, trust: Trust) -> Self {
         Self { address: address.into(), server_name: None, security: Security::Tls(trust) }
     }
 
-    /// `host:port` over QUIC.
+    /// Returns an endpoint at `host:port` over QUIC.
     #[must_use]
     pub fn quic(address: impl Into<String>, trust: Trust) -> Self {
         Self { address: address.into(), server_name: None, security: Security::Quic(trust) }
     }
 
-    /// The name that the server's certificate must be for, if it is not the host of the address.
+    /// Sets the name that the server's certificate must contain. The default is the host of the address.
     #[must_use]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
         self
     }
 
-    /// `host:port`, as given.
+    /// Address of the server as given: `host:port`.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// What the connection goes over.
+    /// Transport of the connection.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.security {
@@ -83,7 +84,7 @@ impl Endpoint {
         }
     }
 
-    /// The name to verify, in the form that TLS takes: an IPv6 address has no brackets there.
+    /// Name to verify, as TLS expects it: an IPv6 address without brackets.
     fn verified_name(&self) -> &str {
         let host = self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host);
         let host = self.server_name.as_deref().unwrap_or(host);
@@ -91,7 +92,7 @@ impl Endpoint {
     }
 }
 
-/// Dials. Keep one, and its clones: over QUIC connections share its sockets.
+/// Connects to servers. Keep one dialer and clone it, because its QUIC connections share sockets.
 #[derive(Clone, Debug)]
 pub struct Dialer {
     connect_timeout: Duration,
@@ -99,10 +100,10 @@ pub struct Dialer {
     sockets: Arc<Mutex<Sockets>>,
 }
 
-/// The QUIC endpoints, and how many connections had to share one.
+/// The QUIC endpoints, and the number of connections that had to share one.
 ///
-/// One for each connection at first: so each has a task that receives, and a port of its own, by which the kernel spreads
-/// connections over a server's sockets.
+/// At first each connection gets its own endpoint. So each has its own receiving task, and its own port, by
+/// which the kernel spreads connections over a server's sockets.
 #[derive(Debug, Default)]
 struct Sockets {
     v4: Vec<quinn::Endpoint>,
@@ -111,10 +112,10 @@ struct Sockets {
 }
 
 impl Sockets {
-    /// The socket for one more connection.
+    /// Returns the endpoint for a new connection.
     fn next(&mut self, to: SocketAddr, options: &QuicOptions) -> io::Result<&quinn::Endpoint> {
         let endpoints = if to.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
-        // One that has no connection any more is as good as a new one.
+        // An endpoint without connections serves as well as a new one.
         let free = endpoints.iter().position(|endpoint| endpoint.open_connections() == 0);
         let at = match free {
             Some(free) => free,
@@ -138,7 +139,7 @@ impl Default for Dialer {
 }
 
 impl Dialer {
-    /// With the default timeout of 5 s.
+    /// Creates a dialer with the default timeout of 5 seconds.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -148,19 +149,20 @@ impl Dialer {
         }
     }
 
-    /// Longest time until a connection is there, with its handshake, over all addresses of the name.
+    /// Sets the maximum time for a connection attempt with its handshake, over all addresses of the name
+    /// together.
     #[must_use]
     pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
         Self { connect_timeout, ..self }
     }
 
-    /// How QUIC connections are.
+    /// Sets the options of QUIC connections.
     #[must_use]
     pub fn quic(self, quic: QuicOptions) -> Self {
         Self { quic, ..self }
     }
 
-    /// Connects, and opens the first channel.
+    /// Connects to `endpoint` and opens the first channel.
     pub async fn dial(&self, endpoint: &Endpoint) -> Result<(Connection, Channel), DialError> {
         match timeout(self.connect_timeout, self.dial_any(endpoint)).await {
             Ok(dialled) => dialled,

@@ -1,4 +1,4 @@
-//! Why listening, accepting and dialling fail.
+//! Errors of listening, accepting and dialling.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -8,24 +8,24 @@ use thalweg_types::{Action, Classified};
 
 use crate::{listener::MAX_QUIC_SOCKETS, tls};
 
-/// Why there is no listener.
+/// Error returned when a listener cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address could not be bound.
     #[error("cannot listen on {address}: {error}; is another server running there?")]
     Bind {
-        /// The address.
+        /// Address that could not be bound.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// TLS or QUIC without a certificate.
+    /// The options require TLS or QUIC but contain no certificate.
     #[error("TLS and QUIC need a certificate and its key")]
     NoCertificate,
-    /// More sockets than are good for anything.
-    #[error("{sockets} sockets for QUIC: at most {MAX_QUIC_SOCKETS}, and more than cores gain nothing")]
+    /// The options request more QUIC sockets than the limit.
+    #[error("{sockets} sockets for QUIC exceed the maximum of {MAX_QUIC_SOCKETS}; use at most one for each core")]
     TooManySockets {
-        /// As given.
+        /// Number of sockets requested.
         sockets: usize,
     },
 }
@@ -44,22 +44,22 @@ impl Classified for ListenError {
     }
 }
 
-/// Why a connection that came did not come about.
+/// Error returned when an incoming connection fails its handshake.
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
     /// The peer did not finish its handshake in time.
     #[error("no handshake within {0:?}")]
     TimedOut(Duration),
-    /// What came is no TLS.
-    #[error("the peer does not speak TLS, which this port wants")]
+    /// The peer's first bytes are not TLS.
+    #[error("the peer does not speak TLS, which this port requires")]
     NotTls,
-    /// It was TLS for something else.
-    #[error("the peer wants another protocol than thalweg")]
+    /// The peer offered another protocol (ALPN) over TLS.
+    #[error("the peer requested a protocol other than thalweg")]
     OtherProtocol,
-    /// The handshake failed.
+    /// The TLS handshake failed; contains its error as text.
     #[error("the TLS handshake failed: {0}")]
     Tls(String),
-    /// The connection broke.
+    /// The connection failed during its handshake.
     #[error("the connection broke during its handshake: {0}")]
     Broken(io::Error),
 }
@@ -102,61 +102,61 @@ impl Classified for EstablishError {
     }
 }
 
-/// Why there is no connection to an endpoint.
+/// Error returned when a connection to an endpoint fails.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// The address has no port, or its name is unknown.
+    /// The address has no port, or its host name has no address.
     #[error("cannot find {address}: {error}; an address is host:port")]
     Resolve {
-        /// As given.
+        /// Address as given by the caller.
         address: String,
-        /// What the system said.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// Nobody answers there.
+    /// No server accepted the connection.
     #[error("cannot connect to {address}: {error}; is a server running there, and is this its native port?")]
     Connect {
-        /// As given.
+        /// Address as given by the caller.
         address: String,
-        /// What the system said, for the last of the addresses that were tried.
+        /// Error of the operating system for the last address tried.
         error: io::Error,
     },
-    /// No connection within the time given for it.
+    /// The connection attempt exceeded its timeout.
     #[error("no connection to {address} within {after:?}")]
     TimedOut {
-        /// As given.
+        /// Address as given by the caller.
         address: String,
-        /// The bound.
+        /// Timeout of the connection attempt.
         after: Duration,
     },
-    /// The name for the server is none.
+    /// The server name is not a valid name for a certificate.
     #[error("{name:?} is not a name or an address that a certificate can have")]
     ServerName {
-        /// As given, or the host of the address.
+        /// Name as given, or the host of the address.
         name: String,
     },
-    /// The server is not who the client trusts.
+    /// The client does not trust the server's certificate.
     #[error(
         "{address} is not trusted: {reason}; give the fingerprint that it prints when it starts, or its certificate file"
     )]
     Untrusted {
-        /// As given.
+        /// Address as given by the caller.
         address: String,
-        /// What is wrong with its certificate.
+        /// Reason why the certificate was rejected.
         reason: String,
     },
-    /// What answers speaks no TLS, or something else over it.
+    /// The server does not speak TLS, or speaks another protocol over TLS.
     #[error("the handshake with {address} failed: {reason}; is this its native port, and does it speak TLS there?")]
     Tls {
-        /// As given.
+        /// Address as given by the caller.
         address: String,
-        /// What went wrong.
+        /// Description of the handshake failure.
         reason: String,
     },
 }
 
 impl DialError {
-    /// What a failed attempt was about.
+    /// Classifies the error of a failed connection attempt.
     pub(crate) fn of(address: &str, error: io::Error) -> Self {
         let address = address.to_owned();
         if let Some(cause) = tls::cause(&error) {
@@ -168,7 +168,7 @@ impl DialError {
         }
         let quic = error.get_ref().and_then(|inner| inner.downcast_ref::<ConnectionError>());
         match quic.and_then(|error| alert(error).map(|alert| (alert, error))) {
-            // Those that a client itself raises about the server's certificate.
+            // A client raises these alerts when it rejects the server's certificate.
             Some((alert, ConnectionError::TransportError(why))) if is_about_certificates(alert) => {
                 Self::Untrusted { address, reason: why.reason.clone() }
             }
@@ -178,14 +178,14 @@ impl DialError {
     }
 }
 
-/// The TLS alert that ended a QUIC handshake.
+/// Returns the TLS alert that ended a QUIC handshake.
 fn alert(error: &ConnectionError) -> Option<AlertDescription> {
     let code = match error {
         ConnectionError::TransportError(error) => error.code,
         ConnectionError::ConnectionClosed(close) => close.error_code,
         _ => return None,
     };
-    // Alerts are the codes 0x100 to 0x1ff.
+    // QUIC reports TLS alerts as the error codes 0x100 to 0x1ff.
     let code = u64::from(code).checked_sub(0x100)?;
     u8::try_from(code).ok().map(AlertDescription::from)
 }
@@ -219,7 +219,7 @@ impl Classified for DialError {
 
     fn action(&self) -> Action {
         match self {
-            // A name may be unknown because its server is, for now.
+            // The name may resolve later: its name server can be temporarily unavailable.
             Self::Resolve { .. } | Self::Connect { .. } | Self::TimedOut { .. } => Action::Retry,
             Self::ServerName { .. } | Self::Untrusted { .. } | Self::Tls { .. } => Action::Fix,
         }

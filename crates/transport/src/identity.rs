@@ -1,10 +1,12 @@
-//! Who a server is: a certificate chain and its key.
+//! A server's identity: a certificate chain and its private key.
 //!
-//! Configured ones are read from PEM files. Without, a self-signed *development certificate* is made once and kept in the
-//! server's own directory; nobody vouches for it, so a client pins its [`Fingerprint`].
+//! A configured identity is read from PEM files. Without one, the server generates a self-signed *development
+//! certificate* and keeps it in its own directory. No authority signs that certificate, so a client pins its
+//! [`Fingerprint`].
 //!
-//! Order of writing: the key first, then the certificate, each under another name, synced and renamed. So a directory with a
-//! certificate has its key, and one without is begun anew.
+//! Write order: the key first, then the certificate. Each is written under a temporary name, synced and
+//! renamed. So a directory that has a certificate also has its key; a directory without a certificate gets a
+//! new pair.
 
 use std::{
     fs::{self, OpenOptions},
@@ -26,32 +28,34 @@ use thalweg_types::{Action, Classified};
 
 use crate::{tls, trust::Fingerprint};
 
-/// Name of the development certificate in its directory; clients may be given this file.
+/// File name of the development certificate in its directory. Clients can use this file as
+/// [`Trust`](crate::Trust).
 pub const CERTIFICATE_FILE: &str = "native-certificate.pem";
-/// Name of its private key, which only its owner may read.
+/// File name of the development certificate's private key. Only the file's owner can read it.
 pub const KEY_FILE: &str = "native-key.pem";
 
-/// Largest PEM file that is read. Larger: typed error.
+/// Maximum bytes of a PEM file. A larger file is an [`IdentityError::TooLarge`].
 pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
-/// When a certificate is valid, in seconds since 1970; both ends are within.
+/// Validity period of a certificate, in seconds since 1970; both ends are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// From then on.
+    /// First second of the period.
     pub not_before: i64,
-    /// Until then.
+    /// Last second of the period.
     pub not_after: i64,
 }
 
-/// A certificate chain and its private key. Cheap to clone, and clones stay one: what replaces the certificate of one
-/// replaces it for all. Its debug form shows no key.
+/// A certificate chain and its private key. Cheap to clone; clones share one state, so
+/// [`replace`](Self::replace) affects all of them. The debug form does not show the key.
 #[derive(Clone)]
 pub struct Identity {
     key: Arc<RwLock<Arc<CertifiedKey>>>,
 }
 
 impl Identity {
-    /// From a PEM file with the certificate and those between it and its authority, and one with the private key.
+    /// Reads an identity from PEM files: the certificate with its intermediate certificates, and the private
+    /// key.
     pub fn from_pem_files(certificates: &Path, key: &Path) -> Result<Self, IdentityError> {
         let chain = read_certificates(certificates)?;
         let private =
@@ -62,8 +66,8 @@ impl Identity {
         Ok(Self::of(certified))
     }
 
-    /// The development certificate of `directory`, made if there is none. It is good for `localhost`, the loopback
-    /// addresses and `address`.
+    /// Reads the development certificate of `directory`, and generates one if there is none. The certificate
+    /// is valid for `localhost`, the loopback addresses and `address`.
     pub fn development(directory: &Path, address: IpAddr) -> Result<Self, IdentityError> {
         let (certificate, key) = (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE));
         let is_there = certificate.try_exists().map_err(|error| IdentityError::io(&certificate, error))?;
@@ -73,7 +77,7 @@ impl Identity {
         Self::from_pem_files(&certificate, &key)
     }
 
-    /// A development certificate that nobody keeps: it is gone with the process.
+    /// Generates a development certificate in memory only; it is lost when the process ends.
     pub fn ephemeral(address: IpAddr) -> Result<Self, IdentityError> {
         let made = self_signed(address)?;
         let chain = vec![made.cert.der().clone()];
@@ -87,20 +91,21 @@ impl Identity {
         Self { key: Arc::new(RwLock::new(Arc::new(certified))) }
     }
 
-    /// Takes over the certificate and key of `other`: for handshakes from now on. Connections that are there stay.
+    /// Replaces certificate and key by those of `other` for later handshakes. Existing connections continue.
     pub fn replace(&self, other: &Self) {
         let key = other.key();
         *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
-    /// The SHA-256 of the certificate: what clients pin.
+    /// SHA-256 of the certificate, which clients pin.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
-        // Never without a certificate: they are read or made.
+        // The chain is never empty: both constructors require a certificate.
         Fingerprint::of(&self.key().cert[0])
     }
 
-    /// When the certificate is valid, with those between it and its authority; `None` if one of them cannot be read.
+    /// Period in which the certificate and all intermediate certificates are valid. `None` if one of them
+    /// cannot be parsed.
     #[must_use]
     pub fn validity(&self) -> Option<Validity> {
         let all: Option<Vec<_>> = self.key().cert.iter().map(|certificate| validity(certificate)).collect();
@@ -141,7 +146,7 @@ fn self_signed(address: IpAddr) -> Result<rcgen::CertifiedKey<rcgen::KeyPair>, I
     rcgen::generate_simple_self_signed(names).map_err(|error| IdentityError::Generate { reason: error.to_string() })
 }
 
-/// Writes a file that only its owner may read, whole or not at all.
+/// Atomically writes a file that only its owner can read.
 fn write_private(path: &Path, text: &str) -> Result<(), IdentityError> {
     let unfinished = path.with_extension("pem.tmp");
     let write = || {
@@ -149,7 +154,7 @@ fn write_private(path: &Path, text: &str) -> Result<(), IdentityError> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // Not an existing file, whoever made it and with whatever permissions.
+        // Never reuses an existing file, because another user may have created it with wider permissions.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
@@ -160,7 +165,7 @@ fn write_private(path: &Path, text: &str) -> Result<(), IdentityError> {
     write().map_err(|error| IdentityError::io(path, error))
 }
 
-/// All certificates of a PEM file; at least one.
+/// Reads all certificates of a PEM file. A file without certificates is an error.
 pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let pem = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -181,55 +186,55 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
 
 fn pem_error(path: &Path, expected: &'static str, error: &PemError) -> IdentityError {
     let reason = match error {
-        PemError::NoItemsFound => "there is none in it".to_owned(),
+        PemError::NoItemsFound => "the file contains none".to_owned(),
         error => error.to_string(),
     };
     IdentityError::Pem { path: path.into(), expected, reason }
 }
 
-/// Why a certificate or a key cannot be used.
+/// Error returned when a certificate or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A file could not be read or written.
     #[error("cannot read or write {path}: {error}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// A file is too large to be what it should be.
+    /// A file exceeds [`MAX_PEM_BYTES`].
     #[error("{path} has {length} bytes; a PEM file of certificates or keys has at most {MAX_PEM_BYTES}")]
     TooLarge {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Its bytes.
+        /// Size of the file in bytes.
         length: u64,
     },
-    /// A file does not hold what it should.
-    #[error("{path} should hold {expected} in PEM form: {reason}")]
+    /// A file does not contain the expected PEM items.
+    #[error("{path} must contain {expected} in PEM form: {reason}")]
     Pem {
-        /// Which.
+        /// Path of the file without the expected item.
         path: PathBuf,
-        /// What it should hold.
+        /// The kind of item expected.
         expected: &'static str,
-        /// What is wrong.
+        /// Description of the parse error or of the missing item.
         reason: String,
     },
-    /// Certificate and key do not belong together, or are of a kind that is not supported.
+    /// Certificate and key do not match, or their kind is not supported.
     #[error("the key in {key} cannot be used with the certificate in {certificates}: {reason}")]
     Unusable {
-        /// Where the certificates are.
+        /// Path of the certificate file.
         certificates: PathBuf,
-        /// Where the key is.
+        /// Path of the key file.
         key: PathBuf,
-        /// What is wrong.
+        /// Reason why key and certificate cannot be used together.
         reason: String,
     },
-    /// No certificate could be made.
-    #[error("cannot make a development certificate: {reason}")]
+    /// The development certificate could not be generated.
+    #[error("cannot generate a development certificate: {reason}")]
     Generate {
-        /// What went wrong.
+        /// Error of the certificate generator.
         reason: String,
     },
 }

@@ -1,11 +1,13 @@
-//! Sockets as channels of bytes.
+//! Byte channels over TCP, TLS and QUIC.
 //!
-//! Owns: listening and dialling, socket options, what a connection is made of, and how bytes that are queued get into the
-//! kernel with the fewest calls and copies. Does not own: frames, sessions, reconnecting, who may connect.
+//! Owns: listening and dialling, socket options, TLS identities and trust, and the transfer of queued bytes
+//! into the kernel with the fewest calls and copies. Does not own: frames, sessions, reconnecting, access
+//! control.
 //!
-//! A [`Channel`] is an ordered stream of bytes each way. One that is dialled or accepted comes with its [`Connection`],
-//! which over TCP has no other channel and over QUIC opens more. Channels are polled, not awaited: the task that owns one
-//! waits for the socket and for its other events at once, without splitting it into halves or copying through a pipe.
+//! A [`Channel`] is an ordered stream of bytes in each direction. Dialling and accepting return a first
+//! channel together with its [`Connection`]. Over TCP and TLS the connection has no other channel; over QUIC
+//! it can open more. Channels are polled, not awaited: the task that owns a channel waits for the socket and
+//! its other events together, without splitting the channel into halves or copying through a pipe.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -30,10 +32,11 @@
 //! # }).unwrap();
 //! ```
 //!
-//! # What holds
+//! # Invariants
 //!
-//! * What left an [`Outbox`] was handed to the kernel (TCP, TLS) or to the QUIC connection, whole and in order.
-//! * Accepting never waits for a peer: handshakes are done in [`Incoming::establish`], which has a deadline.
+//! * Bytes that have left an [`Outbox`] were handed to the kernel (TCP, TLS) or to the QUIC connection,
+//!   completely and in order.
+//! * Accepting never waits for a peer: handshakes happen in [`Incoming::establish`], which has a timeout.
 
 mod channel;
 mod connection;

@@ -1,4 +1,4 @@
-//! Accepting connections: TCP, with TLS or without, and QUIC, on one port number.
+//! A listener for TCP (with or without TLS) and QUIC on one port number.
 
 use std::{
     io::{self, Write as _},
@@ -25,41 +25,44 @@ use crate::{
     trust::Fingerprint,
 };
 
-/// Connections that the kernel holds until they are accepted; more wait for their SYN to be sent again.
+/// Connections that the kernel queues until the listener accepts them. Beyond that, clients must send their
+/// SYN again.
 const BACKLOG: u32 = 1024;
-/// With port 0 the system chooses a port for TCP, which somebody may have for UDP. So many are tried.
+/// Maximum attempts to find a port. With port 0 the system chooses a port that is free for TCP, but the same
+/// port may be in use for UDP.
 const PORT_TRIES: usize = 16;
-/// Sockets on one port for QUIC, at most.
+/// Maximum number of QUIC sockets on one port.
 pub const MAX_QUIC_SOCKETS: usize = 64;
 
-/// What connections over TCP speak.
+/// Encryption of TCP connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpSecurity {
-    /// The protocol as it is.
+    /// No encryption.
     Plain,
-    /// TLS, all of them.
+    /// TLS for all connections.
     Tls,
 }
 
-/// How a listener listens.
+/// Options of a [`Listener`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ListenOptions {
-    /// Who the server is; needed for TLS and for QUIC.
+    /// Certificate and key of the server. Required for TLS and QUIC.
     pub identity: Option<Identity>,
-    /// What connections over TCP speak.
+    /// Encryption of TCP connections.
     pub tcp: TcpSecurity,
-    /// UDP sockets on the port, each with a task of its own: as many as there are cores that may serve QUIC, 0 for no
-    /// QUIC. Each costs twice [`QuicOptions::socket_buffer_bytes`] in the kernel and 2 MiB for what it receives at once.
+    /// Number of UDP sockets on the port, each with its own task. Use one for each core that may serve QUIC;
+    /// 0 disables QUIC. Each socket costs twice [`QuicOptions::socket_buffer_bytes`] in the kernel, plus a
+    /// receive buffer of 2 MiB.
     pub quic_sockets: usize,
-    /// How QUIC connections are.
+    /// Options of QUIC connections.
     pub quic: QuicOptions,
-    /// Longest time for a handshake of TLS or QUIC, and over QUIC until the first channel is there.
+    /// Maximum time for a TLS or QUIC handshake. Over QUIC it includes the wait for the first channel.
     pub handshake_timeout: Duration,
 }
 
 impl ListenOptions {
-    /// Plain TCP alone.
+    /// Default options: plain TCP only.
     pub const DEFAULTS: Self = Self {
         identity: None,
         tcp: TcpSecurity::Plain,
@@ -86,7 +89,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds `address`; with port 0 the system chooses one. Must be called on a tokio runtime.
+    /// Binds `address`; with port 0 the system chooses a port. Must be called within a tokio runtime.
     pub async fn bind(address: SocketAddr, options: ListenOptions) -> Result<Self, ListenError> {
         let sockets = options.quic_sockets;
         if sockets > MAX_QUIC_SOCKETS {
@@ -105,40 +108,41 @@ impl Listener {
         Ok(Self { tcp, tls, quic: quic.unwrap_or_default(), quic_acceptor, address: bound, options })
     }
 
-    /// Where it listens, with the port that the system chose.
+    /// Bound address, with the port that the system chose.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Handshakes that each QUIC socket has accepted: how the kernel spreads clients over them.
+    /// Number of handshakes that each QUIC socket has accepted. Shows how the kernel spreads clients over the
+    /// sockets.
     #[must_use]
     pub fn accepted_by_socket(&self) -> Vec<u64> {
         self.quic.iter().map(|endpoint| endpoint.stats().accepted_handshakes).collect()
     }
 
-    /// Who it says it is; `None` without TLS and QUIC.
+    /// Identity of the server; `None` without TLS and QUIC.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
         let is_used = self.tls.is_some() || !self.quic.is_empty();
         self.options.identity.as_ref().filter(|_| is_used)
     }
 
-    /// The certificate's fingerprint, for clients to pin; `None` without TLS and QUIC.
+    /// Fingerprint of the certificate, for clients to pin; `None` without TLS and QUIC.
     #[must_use]
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.identity().map(Identity::fingerprint)
     }
 
-    /// What the kernel really holds for a UDP socket in each direction; `None` without QUIC. Less than was asked for
-    /// loses packets in bursts.
+    /// Bytes of the kernel's receive buffer for each UDP socket; `None` without QUIC. A buffer smaller than
+    /// requested loses packets during bursts.
     #[must_use]
     pub fn udp_buffer_bytes(&self) -> Option<usize> {
         (!self.quic.is_empty()).then(|| quic::effective_buffer(&self.options.quic).unwrap_or(0))
     }
 
-    /// The next connection, before its handshake. An error is about one connection or about the machine (too many
-    /// open files): pause a little and go on. Cancel-safe.
+    /// Waits for the next connection and returns it before its handshake. An error concerns one connection or
+    /// the whole machine (too many open files): pause briefly and call again. Cancel-safe.
     pub async fn accept(&self) -> io::Result<Incoming> {
         let handshake_timeout = self.options.handshake_timeout;
         let mut quic: Vec<_> = self.quic.iter().map(|endpoint| Box::pin(endpoint.accept())).collect();
@@ -165,7 +169,7 @@ impl Listener {
         .await
     }
 
-    /// Refuses whoever comes from now on; connections that are there go on.
+    /// Stops listening: rejects new connections and keeps existing ones.
     #[must_use]
     pub fn stop(mut self) -> Stopped {
         Stopped { quic: std::mem::take(&mut self.quic) }.refusing()
@@ -178,14 +182,15 @@ impl Drop for Listener {
     }
 }
 
-/// Without this an endpoint would go on with what it has connections for, and hold those who come for nobody.
+/// Stops an endpoint from accepting connections. Otherwise, an endpoint with open connections would continue
+/// to receive clients and hold them unanswered.
 fn refuse(endpoints: &[Endpoint]) {
     for endpoint in endpoints {
         endpoint.set_server_config(None);
     }
 }
 
-/// What is left of a listener that was stopped.
+/// QUIC endpoints of a stopped listener, which still serve their connections.
 #[derive(Debug)]
 pub struct Stopped {
     quic: Vec<Endpoint>,
@@ -197,7 +202,8 @@ impl Stopped {
         self
     }
 
-    /// Waits until no QUIC connection is left and all peers have been told; over at once without QUIC. Give it a time.
+    /// Waits until no QUIC connection is left and all peers were notified. Returns immediately without QUIC.
+    /// Callers should apply a timeout.
     pub async fn wait_idle(&self) {
         for endpoint in &self.quic {
             endpoint.wait_idle().await;
@@ -211,10 +217,11 @@ impl std::fmt::Debug for Listener {
     }
 }
 
-/// Those of QUIC, and how their connections are accepted.
+/// The QUIC endpoints, and the configuration that accepts their connections.
 type Sockets = (quic::Acceptor, Vec<Endpoint>);
 
-/// TCP first: it refuses a port that is in use, which sockets with `SO_REUSEPORT` would share.
+/// Binds TCP first, because TCP rejects a port in use. A UDP socket with `SO_REUSEPORT` would share the port
+/// instead.
 fn bind_both(address: SocketAddr, options: &ListenOptions) -> io::Result<(TcpListener, Option<Sockets>)> {
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
     loop {
@@ -231,10 +238,10 @@ fn bind_both(address: SocketAddr, options: &ListenOptions) -> io::Result<(TcpLis
     }
 }
 
-/// Listens on a TCP port; with port 0 the system chooses one. Must be called on a tokio runtime.
+/// Listens on a TCP port; with port 0 the system chooses one. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// The system's: mostly that somebody listens there already.
+/// Errors of the operating system, most often because another process listens on the port.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -242,7 +249,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// A connection that came and has not done its handshake. Dropping it refuses it.
+/// An accepted connection before its handshake. Dropping it rejects the connection.
 pub struct Incoming {
     how: How,
     peer: SocketAddr,
@@ -250,21 +257,21 @@ pub struct Incoming {
 }
 
 enum How {
-    /// Known to no runtime yet.
+    /// A socket that is not registered with a runtime yet.
     Tcp(Socket),
-    /// Likewise.
+    /// A socket that is not registered with a runtime yet, and the TLS configuration.
     Tls(Socket, TlsAcceptor),
     Quic(Box<quinn::Incoming>, quic::Acceptor),
 }
 
 impl Incoming {
-    /// Where it comes from. Over QUIC anybody can say so: see [`prove_address`](Self::prove_address).
+    /// Address of the client. A QUIC client can forge it until [`prove_address`](Self::prove_address).
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// What carries it.
+    /// Transport of the connection.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.how {
@@ -274,8 +281,9 @@ impl Incoming {
         }
     }
 
-    /// For when many handshakes are under way: has a QUIC client prove that it can receive at its address before anything is
-    /// kept or computed for it, at the cost of a round trip. `None`: it was sent to do that, and comes again.
+    /// Makes a QUIC client prove that it can receive at its address, before the server stores or computes
+    /// anything for it. Costs a round trip; use it while many handshakes are in progress. Returns `None` if
+    /// the client was asked for the proof; it then connects again.
     #[must_use]
     pub fn prove_address(self) -> Option<Self> {
         let Self { how, peer, handshake_timeout } = self;
@@ -289,17 +297,18 @@ impl Incoming {
         Some(Self { how, peer, handshake_timeout })
     }
 
-    /// Refuses it: over plain TCP with these bytes, as far as its socket takes them at once.
+    /// Rejects the connection. Over plain TCP, first sends as many of the bytes in `last` as the socket
+    /// accepts immediately.
     pub fn turn_away(self, last: &[u8]) {
         if let How::Tcp(mut socket) = self.how {
-            // Who has gone already does not hear of it.
+            // A client that has already disconnected does not receive them.
             let _ = socket.write(last).and_then(|_| socket.shutdown(Shutdown::Write));
         }
     }
 
-    /// Does the handshake, within the listener's [`handshake_timeout`](ListenOptions::handshake_timeout). In a task of
-    /// its own, or a slow peer holds up the next. A connection over TCP or TLS belongs to the runtime that this is called on,
-    /// which need not be the listener's.
+    /// Completes the handshake within the listener's [`handshake_timeout`](ListenOptions::handshake_timeout).
+    /// Run it in a separate task; otherwise a slow peer delays the next connection. A TCP or TLS connection
+    /// belongs to the runtime on which this is called, which can differ from the listener's.
     pub async fn establish(self) -> Result<(Connection, Channel), EstablishError> {
         let limit = self.handshake_timeout;
         match timeout(limit, self.handshake()).await {

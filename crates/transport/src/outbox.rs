@@ -1,17 +1,18 @@
-//! What a channel is to send, in order.
+//! Send queue of a channel.
 //!
-//! Small frames are gathered in one buffer; large shared bytes are kept as references with the place in that buffer
-//! behind which they go. So a burst of small frames is one contiguous piece, and a batch that goes to a thousand
-//! subscribers is in memory once.
+//! One buffer gathers small frames. Large shared byte buffers stay references, each with its position in that
+//! buffer. So a burst of small frames is one contiguous slice, and a batch for a thousand subscribers is in
+//! memory once.
 //!
 //! ```text
 //! buffer   | sent | a frame | prefix ^ prefix ^ a frame |         ^: a shared piece goes here
 //!          0      start                                 len
 //! ```
 //!
-//! Invariants: the places of shared pieces never fall, and lie between what is sent and the buffer's end.
-//! Memory: no bound of its own, because who appends must know when to stop: look at [`Outbox::len`]. Beside what is queued
-//! it holds at most as much again of what is sent, plus [`IDLE_BYTES`].
+//! Invariants: the positions of shared pieces never decrease, and lie between the sent bytes and the buffer's
+//! end.
+//! Memory: unbounded; the code that appends must stop at its own limit, measured with [`Outbox::len`]. In
+//! addition to queued bytes, an outbox holds at most the same number of sent bytes, plus [`IDLE_BYTES`].
 
 use std::{
     collections::VecDeque,
@@ -23,21 +24,22 @@ use std::{
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
-/// Shared bytes from this size on stay references; smaller ones are copied, which costs less than a piece of their own
-/// in a vectored write.
+/// Minimum size in bytes of shared bytes that stay a reference. Smaller ones are copied, which costs less
+/// than a separate slice in a vectored write.
 pub const SHARED_FROM_BYTES: usize = 1024;
 
-/// Room that an empty outbox keeps for the next frames.
+/// Capacity in bytes that an empty outbox keeps for the next frames.
 const IDLE_BYTES: usize = 64 * 1024;
 
-/// A buffer of so many bytes is handed on as it is over QUIC, which keeps what was sent until it is acknowledged. Copying so
-/// many takes 10 µs, and twice that with moving what is left to the front.
+/// Minimum bytes of a buffer that is handed to QUIC without a copy; QUIC keeps sent bytes until they are
+/// acknowledged. Copying 32 KiB takes 10 µs, and twice that if the remaining bytes must also move to the
+/// front.
 const OWN_FROM_BYTES: usize = 32 * 1024;
 
-/// Pieces that one write over TLS takes.
+/// Maximum slices of one write over TLS.
 const WRITE_SLICES: usize = 32;
 
-/// What is to be sent, in order: small frames gathered in a buffer of its own, large shared bytes as references.
+/// Bytes to send, in order. Small frames are gathered in one buffer; large shared bytes stay references.
 #[derive(Debug, Default)]
 pub struct Outbox {
     buffer: Vec<u8>,
@@ -49,26 +51,27 @@ pub struct Outbox {
 
 #[derive(Debug)]
 struct Shared {
-    /// The piece goes out when the buffer is sent up to here. `start <= behind <= buffer.len()`
+    /// Position in the buffer; the piece is sent after all buffer bytes before it.
+    /// `start <= behind <= buffer.len()`
     behind: usize,
     bytes: Bytes,
 }
 
 impl Outbox {
-    /// Empty, without memory.
+    /// Creates an empty outbox without allocating memory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Where small frames are appended. Only append: what is in it already may have other bytes between it, and may be
-    /// half sent. (Taking back what was just appended is fine.)
+    /// Buffer to which callers append small frames. Only append, or remove bytes that were just appended:
+    /// earlier bytes can be partly sent, and shared pieces can be between them.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
-    /// Puts `bytes` behind all that is here so far. They are kept as a reference, unless they are so few that copying
-    /// them is cheaper: see [`SHARED_FROM_BYTES`].
+    /// Appends shared `bytes`. Keeps a reference, unless they are smaller than [`SHARED_FROM_BYTES`] and a
+    /// copy is cheaper.
     pub fn share(&mut self, bytes: Bytes) {
         if bytes.len() < SHARED_FROM_BYTES {
             self.buffer.extend_from_slice(&bytes);
@@ -80,7 +83,7 @@ impl Outbox {
         self.shared.push_back(Shared { behind, bytes });
     }
 
-    /// Puts all that waits in `other` behind all that is here so far.
+    /// Appends all queued bytes of `other`.
     pub fn append(&mut self, mut other: Self) {
         let mut from = other.start;
         for Shared { behind, bytes } in other.shared.drain(..) {
@@ -91,27 +94,28 @@ impl Outbox {
         self.buffer.extend_from_slice(&other.buffer[from..]);
     }
 
-    /// Bytes that wait.
+    /// Number of queued bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.buffer.len() - self.start + self.shared_bytes
     }
 
-    /// Whether nothing waits.
+    /// Returns true if no bytes are queued.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes back memory that is not needed: all of it from an empty outbox. For a channel that has gone idle.
+    /// Releases all memory of an empty outbox, for a channel that has become idle. No effect while bytes are
+    /// queued.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             *self = Self::new();
         }
     }
 
-    /// Makes pieces of the buffer what is shared already, if it is so large that copying it costs more than a new one: what
-    /// was composed in it goes on without a copy.
+    /// Converts a large buffer into shared pieces, so that QUIC takes its bytes without a copy. Smaller
+    /// buffers stay, because a copy is cheaper than allocating a new buffer.
     pub(crate) fn share_large_buffer(&mut self) {
         if self.buffer.len() - self.start < OWN_FROM_BYTES {
             return;
@@ -134,8 +138,8 @@ impl Outbox {
         self.shared = pieces;
     }
 
-    /// The front as references, up to `max_shared` shared pieces and what goes between and behind them. Shared bytes come as
-    /// they are, those of the buffer copied once, at most `max_gathered` of them.
+    /// Returns the front as references: up to `max_shared` shared pieces and the buffer bytes between and
+    /// after them. Shared bytes are not copied. Buffer bytes are copied once, at most `max_gathered` of them.
     pub(crate) fn pieces(&self, into: &mut Vec<Bytes>, max_shared: usize, max_gathered: usize) {
         let whole = self.shared.get(max_shared).map_or(self.buffer.len(), |next| next.behind);
         let end = whole.min(self.start + max_gathered);
@@ -154,7 +158,7 @@ impl Outbox {
         put(end, into);
     }
 
-    /// Writes from the front without removing it; says how much.
+    /// Writes from the front without removing it. Returns the number of bytes written.
     pub(crate) fn poll_write_to<W: AsyncWrite + Unpin>(
         &self,
         to: &mut W,
@@ -165,8 +169,8 @@ impl Outbox {
         Pin::new(to).poll_write_vectored(cx, &slices[..used])
     }
 
-    /// Writes from the front and removes what was written; an error if that is nothing, though something waits: it would be
-    /// tried again for ever.
+    /// Writes from the front and removes the written bytes. A write of 0 bytes while bytes are queued is an
+    /// error; otherwise the caller would retry forever.
     pub(crate) fn poll_send<W: AsyncWrite + Unpin>(
         &mut self,
         to: &mut W,
@@ -175,7 +179,7 @@ impl Outbox {
         if self.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        // The kernel takes one piece more cheaply than a list of one.
+        // A plain write is cheaper for the kernel than a vectored write of one slice.
         let written = match self.shared.is_empty() {
             true => ready!(Pin::new(to).poll_write(cx, self.chunk()))?,
             false => ready!(self.poll_write_to(to, cx))?,
@@ -187,12 +191,12 @@ impl Outbox {
         Poll::Ready(Ok(written))
     }
 
-    /// Removes the front, which was sent.
+    /// Removes `count` sent bytes from the front.
     pub(crate) fn sent(&mut self, count: usize) {
         self.advance(count);
     }
 
-    /// Where the buffer's bytes end that go before the next shared piece.
+    /// End of the buffer's bytes before the next shared piece.
     fn gathered_end(&self) -> usize {
         self.shared.front().map_or(self.buffer.len(), |next| next.behind)
     }
@@ -212,7 +216,7 @@ impl Outbox {
     }
 }
 
-/// How a writer sees it.
+/// Presents the queued bytes to a writer as slices.
 impl Buf for Outbox {
     fn remaining(&self) -> usize {
         self.len()
@@ -247,7 +251,7 @@ impl Buf for Outbox {
     }
 
     fn advance(&mut self, mut count: usize) {
-        assert!(count <= self.len(), "cannot advance past what waits");
+        assert!(count <= self.len(), "cannot advance past the queued bytes");
         while count > 0 {
             let gathered = (self.gathered_end() - self.start).min(count);
             self.start += gathered;

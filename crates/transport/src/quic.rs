@@ -1,16 +1,17 @@
-//! QUIC: its sockets, its configuration, and writing to its streams without copying what is shared.
+//! QUIC: sockets, configuration, and writes that do not copy shared bytes.
 //!
-//! **Several sockets on one port.** An endpoint of quinn is one socket and one task, which would cap a port. A listener binds
-//! several with `SO_REUSEPORT`, each an endpoint of its own; the kernel chooses by a hash of both addresses and ports, so all
-//! packets of a connection reach the endpoint that knows its connection ids, for as long as the client's address stays the
-//! same. One that changed would reach an endpoint that has never heard of the connection. So migration is off: a client
-//! whose address changes reconnects. For the same reason all sockets are bound before the first is served, and none
-//! is added later: that changes whom the hash chooses.
+//! **Several sockets on one port.** An endpoint of quinn is one socket and one task, which would limit the
+//! throughput of a port. A listener binds several sockets with `SO_REUSEPORT`, each with its own endpoint.
+//! The kernel chooses a socket by a hash of both addresses and ports. So all packets of a connection reach
+//! the endpoint that has its connection ids, as long as the client's address stays the same. After an address
+//! change, packets could reach an endpoint without that connection. So migration is off: a client whose
+//! address changes reconnects. For the same reason all sockets are bound before the first one serves, and
+//! none is added later: a further socket would change the result of the hash.
 //!
-//! **Datagrams** are as large as the way to the peer takes: see `datagrams.rs`.
+//! **Datagrams** are as large as the path to the peer permits: see `datagrams.rs`.
 //!
-//! **Before the protocol's handshake** a peer has one stream and [`UNTRUSTED_WINDOW_BYTES`] in flight. Then
-//! [`Connection::permit`](crate::Connection::permit) gives it what the options say.
+//! **Before the protocol's handshake** a peer has one stream and [`UNTRUSTED_WINDOW_BYTES`] in flight.
+//! Afterwards [`Connection::permit`](crate::Connection::permit) grants the limits of the options.
 
 use std::{
     future::Future as _,
@@ -31,39 +32,41 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{datagrams, identity::Identity, outbox::Outbox, tls, trust::Trust};
 
-/// Bytes that a peer may have in flight to a server before it is known.
+/// Maximum bytes in flight from a peer that is not authenticated yet.
 pub const UNTRUSTED_WINDOW_BYTES: u32 = 64 * 1024;
-/// Connections of one socket whose handshake has not begun; more are refused.
+/// Maximum connections of one socket that wait for their handshake to begin. Further connections are
+/// rejected.
 const MAX_INCOMING: usize = 1024;
-/// What is kept of packets that come before a handshake begins: for each connection, and for all of a socket.
+/// Limits in bytes of packets kept before a handshake begins: for each connection, and for a whole socket.
 const INCOMING_BYTES: u64 = 16 * 1024;
 const INCOMING_BYTES_TOTAL: u64 = 4 * 1024 * 1024;
-/// Shared pieces that one write takes; more go with the next.
+/// Maximum shared pieces of one write; the next write sends the remaining ones.
 const WRITE_PIECES: usize = 32;
-/// Small frames that one write takes, since they are copied.
+/// Maximum bytes of small frames in one write. They are copied.
 const WRITE_GATHERED_BYTES: usize = 64 * 1024;
 
-/// How QUIC connections are.
+/// Options of QUIC connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuicOptions {
-    /// Bytes that a peer may have in flight on one channel. Costs that much memory where the receiver does not read.
+    /// Maximum bytes that a peer has in flight on one channel. Costs that much memory if the receiver does
+    /// not read.
     pub stream_window_bytes: u32,
-    /// The same for all channels of a connection together.
+    /// Maximum bytes that a peer has in flight on all channels of a connection together.
     pub receive_window_bytes: u32,
-    /// Bytes that were written to a connection and are not acknowledged. Costs that much memory; too few wait for
-    /// the round trip.
+    /// Maximum bytes written to a connection but not acknowledged. Costs that much memory; a small window
+    /// makes the sender wait for the round trip.
     pub send_window_bytes: u32,
-    /// A connection of which nothing is heard for so long is over: the lesser of both sides'. For peers that do not notice by
-    /// themselves; the protocol above has a keep-alive of its own, which is sooner.
+    /// A connection without received packets for this time ends; the shorter of both sides' timeouts applies.
+    /// It detects peers that disappear. The protocol above has its own keepalive, which detects them sooner.
     pub idle_timeout: Duration,
-    /// What the kernel holds for each socket, in each direction. The system's limit (`net.core.rmem_max`) may make it
-    /// less; then bursts lose packets.
+    /// Bytes of the kernel's buffer for each socket, in each direction. The system's limit
+    /// (`net.core.rmem_max`) can reduce it; then bursts lose packets.
     pub socket_buffer_bytes: usize,
 }
 
 impl QuicOptions {
-    /// What holds unless something else is said. Over loopback windows of 1, 2, 4 and 8 MiB carry the same, and so do peers
-    /// that ack less often (`examples/throughput.rs`); 4 MiB fill 10 Gbit/s over 3 ms.
+    /// Default options. Over loopback, windows of 1, 2, 4 and 8 MiB have the same throughput, also with peers
+    /// that acknowledge less often (`examples/throughput.rs`). A window of 4 MiB fills 10 Gbit/s at 3 ms.
     pub const DEFAULTS: Self = Self {
         stream_window_bytes: 2 * 1024 * 1024,
         receive_window_bytes: 4 * 1024 * 1024,
@@ -75,7 +78,7 @@ impl QuicOptions {
     fn transport(&self, peer: Peer, address: SocketAddr) -> Arc<TransportConfig> {
         let (channels, window) = match peer {
             Peer::Client => (1, self.receive_window_bytes.min(UNTRUSTED_WINDOW_BYTES)),
-            // Servers open no channels.
+            // Servers do not open channels.
             Peer::Server => (0, self.receive_window_bytes),
         };
         let idle = u32::try_from(self.idle_timeout.as_millis()).unwrap_or(u32::MAX);
@@ -105,7 +108,7 @@ enum Peer {
     Server,
 }
 
-/// `count` endpoints on one address, which must have a port.
+/// Binds `count` endpoints to one address, which must have a port other than 0.
 pub(crate) fn listen(
     address: SocketAddr,
     count: usize,
@@ -125,7 +128,8 @@ pub(crate) fn listen(
     Ok((Acceptor { config: Arc::new(config), options: *options }, endpoints))
 }
 
-/// A server's half for connections, each of which is as its client's address allows.
+/// Server configuration for incoming connections. The transport settings of each connection depend on the
+/// client's address.
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
     config: Arc<quinn::ServerConfig>,
@@ -133,26 +137,26 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Begins the handshake.
+    /// Begins the handshake of an incoming connection.
     pub(crate) fn accept(&self, incoming: quinn::Incoming) -> Result<Connecting, ConnectionError> {
         let mut config = quinn::ServerConfig::clone(&self.config);
         config.transport_config(self.options.transport(Peer::Client, incoming.remote_address()));
         incoming.accept_with(Arc::new(config))
     }
 
-    /// What a client may have in flight once it is known.
+    /// Receive window in bytes for an authenticated client.
     pub(crate) fn receive_window_bytes(&self) -> u32 {
         self.options.receive_window_bytes
     }
 }
 
-/// An endpoint for connections to addresses of the same family as `to`.
+/// Creates an endpoint for connections to addresses of the same family as `to`.
 pub(crate) fn dialling(to: SocketAddr, options: &QuicOptions) -> io::Result<Endpoint> {
     let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
     datagrams::endpoint(None, bind(any, options)?)
 }
 
-/// A client's half for a connection to a server that `trust` trusts.
+/// Client configuration for a connection to a server that `trust` accepts.
 pub(crate) fn client_config(trust: &Trust, options: &QuicOptions, to: SocketAddr) -> quinn::ClientConfig {
     let crypto = QuicClientConfig::try_from(Arc::clone(trust.config())).expect("the provider has the first suite");
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
@@ -163,7 +167,7 @@ pub(crate) fn client_config(trust: &Trust, options: &QuicOptions, to: SocketAddr
 fn bind(address: SocketAddr, options: &QuicOptions) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
-    // The system may give less, without an error; then it works, and loses more.
+    // The system may grant smaller buffers without an error. Connections then work, but bursts lose packets.
     socket.set_recv_buffer_size(options.socket_buffer_bytes)?;
     socket.set_send_buffer_size(options.socket_buffer_bytes)?;
     if address.port() != 0 {
@@ -173,23 +177,23 @@ fn bind(address: SocketAddr, options: &QuicOptions) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// What the kernel really holds for a socket with these options, receiving.
+/// Bytes that the kernel actually grants for the receive buffer of a socket with these options.
 pub(crate) fn effective_buffer(options: &QuicOptions) -> io::Result<usize> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_recv_buffer_size(options.socket_buffer_bytes)?;
-    // The kernel counts its own bookkeeping too, and says twice what was asked for.
+    // The kernel includes its own bookkeeping and reports twice the requested size.
     Ok(socket.recv_buffer_size()? / 2)
 }
 
 /// The sending half of a channel.
 ///
-/// What waits in an outbox is made into pieces once, and stays in the outbox until quinn has taken it. `ready` is always
-/// what the outbox begins with.
+/// Bytes of an outbox are divided into pieces once, and stay in the outbox until quinn has accepted them. The
+/// pieces in `ready` that are not written yet always equal the front of the outbox.
 #[derive(Debug)]
 pub(crate) struct Writer {
     stream: quinn::SendStream,
     ready: Vec<Bytes>,
-    /// Pieces of `ready` that are written. `done <= ready.len()`
+    /// Number of pieces of `ready` that were written. `done <= ready.len()`
     done: usize,
 }
 
@@ -212,7 +216,7 @@ impl Writer {
                 return Poll::Ready(Ok(0));
             }
         }
-        // Cancel-safe: a future that is dropped has written nothing, and has left our waker there.
+        // Cancel-safe: a dropped future has written nothing, and its waker stays registered.
         let written = ready!(pin!(self.stream.write_chunks(&mut self.ready[self.done..])).poll(cx))?;
         self.done += written.chunks;
         outbox.sent(written.bytes);

@@ -1,7 +1,7 @@
-//! Short waits, to the microsecond: the runtime's own timers have a grain of a millisecond.
+//! Timers with microsecond precision; the runtime's own timers have a precision of 1 millisecond.
 //!
-//! A timer of the kernel whose end the runtime hears of as of any socket: no thread, no spinning. Arming it is one system
-//! call.
+//! The kernel owns the timer (a timerfd), and the runtime watches it like a socket: no thread, no spinning.
+//! Arming it takes one system call.
 
 use std::{
     future::poll_fn,
@@ -20,15 +20,15 @@ use tokio::io::unix::AsyncFd;
 #[derive(Debug)]
 pub struct Timer {
     fd: AsyncFd<OwnedFd>,
-    /// What it is set to.
+    /// Deadline to which the timer is set.
     armed: Option<Instant>,
 }
 
 impl Timer {
-    /// Not set. Must be called on a runtime.
+    /// Creates a timer that is not set. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// No more files can be opened, or the runtime cannot watch this one.
+    /// The process has reached its limit of open files, or the runtime cannot watch the file descriptor.
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -37,15 +37,15 @@ impl Timer {
         Ok(Self { fd, armed: None })
     }
 
-    /// Waits until then; not at all if that has passed.
+    /// Waits until `deadline`; returns immediately if it has passed.
     ///
     /// # Errors
-    /// The kernel's or the runtime's, of which none are expected.
+    /// Errors of the kernel or the runtime; none are expected.
     pub async fn sleep_until(&mut self, deadline: Instant) -> io::Result<()> {
         poll_fn(|cx| self.poll_until(cx, deadline)).await
     }
 
-    /// The same for a task that polls: ready once that time has passed. Another deadline than before takes its place.
+    /// Polls for `deadline`: ready once it has passed. A different deadline replaces the earlier one.
     ///
     /// # Errors
     /// As [`sleep_until`](Self::sleep_until).
@@ -60,13 +60,13 @@ impl Timer {
                 self.arm(wait)?;
                 self.armed = Some(deadline);
             }
-            // What makes it ready may be an earlier wait, which was given up.
+            // An earlier deadline that was abandoned can cause this readiness.
             ready!(self.fd.poll_read_ready(cx))?.clear_ready();
             self.armed = None;
         }
     }
 
-    /// Setting it also makes it unreadable.
+    /// Sets the timer, which also clears its readiness.
     fn arm(&self, wait: Duration) -> io::Result<()> {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value =

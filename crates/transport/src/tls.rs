@@ -1,7 +1,7 @@
-//! How TLS is configured, the same over TCP and in QUIC: version 1.3, one crypto provider, ALPN `thalweg`.
+//! TLS configuration, the same over TCP and in QUIC: version 1.3, one crypto provider, ALPN `thalweg`.
 //!
-//! No tickets and no early data: connections live long, and what a peer can have stored here, or replay, before it is
-//! known is what an attacker uses.
+//! Tickets and early data are off. Connections are long-lived, so both gain little. Both would let an
+//! unauthenticated peer store state on the server or replay data.
 
 use std::{io, sync::Arc};
 
@@ -15,11 +15,11 @@ use rustls::{
 
 use crate::identity::Identity;
 
-/// The protocol's name in TLS and QUIC handshakes. A peer without it speaks something else.
+/// Protocol name in TLS and QUIC handshakes (ALPN). The server rejects a peer that offers another name.
 pub const ALPN: &[u8] = b"thalweg";
 
-/// The one crypto provider, with AES-128 first: it costs about three quarters of what AES-256 does for each byte, and
-/// its key is not what would be attacked.
+/// The crypto provider. AES-128 comes first: it costs about three quarters of AES-256 for each byte, and its
+/// key length is not a realistic target.
 pub(crate) fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256};
     CryptoProvider {
@@ -32,7 +32,7 @@ fn versions<S: ConfigSide>(builder: ConfigBuilder<S, rustls::WantsVersions>) -> 
     builder.with_protocol_versions(&[&TLS13]).expect("the provider has suites of TLS 1.3")
 }
 
-/// Whatever certificate the identity has when a handshake comes.
+/// Resolves to the identity's current certificate in each handshake.
 #[derive(Debug)]
 struct Current(Identity);
 
@@ -42,7 +42,7 @@ impl ResolvesServerCert for Current {
     }
 }
 
-/// A server's half.
+/// TLS configuration of a server.
 pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
     let builder = versions(ServerConfig::builder_with_provider(Arc::new(provider())));
     let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Current(identity.clone())));
@@ -52,23 +52,23 @@ pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// A client's half, which asks `verifier` whether it trusts a server.
+/// TLS configuration of a client, with `verifier` as the judge of server certificates.
 pub(crate) fn client_config(verifier: Arc<dyn rustls::client::danger::ServerCertVerifier>) -> Arc<ClientConfig> {
     let builder = versions(ClientConfig::builder_with_provider(Arc::new(provider())));
-    // "Dangerous" is a verifier of one's own; see `trust`.
+    // rustls calls every custom verifier "dangerous". Ours is in `trust`.
     let mut config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
     Arc::new(config)
 }
 
-/// What TLS had against the peer, if that is what an error is about.
+/// Returns the TLS failure inside an I/O error, if there is one.
 pub(crate) fn cause(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Whether bytes that should begin a plain connection begin one with TLS: a handshake or alert record. For saying what is
-/// wrong; a plain protocol may begin so too.
+/// Returns true if the first bytes of a connection look like a TLS handshake or alert record. Use it for
+/// diagnostics only: a plain protocol can begin with the same bytes.
 #[must_use]
 pub fn looks_like_tls(bytes: &[u8]) -> bool {
     matches!(bytes, [0x15 | 0x16, 0x03, 0x00..=0x04, ..])

@@ -1,5 +1,6 @@
-//! Whom a client trusts: a certificate that it knows by its fingerprint, or what a given authority has signed. The roots of
-//! the system are never used: a store of one's own data has no business with them.
+//! Servers that a client trusts: a certificate pinned by its fingerprint, or certificates signed by a given
+//! authority. The system's root certificates are never used: a server of private data should not depend on
+//! them.
 
 use std::{fmt, path::Path, str::FromStr, sync::Arc};
 
@@ -19,7 +20,7 @@ use crate::{
     tls,
 };
 
-/// The SHA-256 of a certificate.
+/// SHA-256 of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
@@ -42,7 +43,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// From 64 hexadecimal digits; colons between them do not matter.
+/// Parses 64 hexadecimal digits, with optional colons between them.
 impl FromStr for Fingerprint {
     type Err = TrustError;
 
@@ -60,7 +61,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// Whom a client trusts. Cheap to clone; make it once.
+/// Rule by which a client trusts a server. Cheap to clone; create it once.
 #[derive(Clone)]
 pub struct Trust {
     config: Arc<ClientConfig>,
@@ -74,15 +75,15 @@ enum What {
 }
 
 impl Trust {
-    /// The server whose certificate has this fingerprint, by whatever name it is called and however old it is.
+    /// Creates a rule that trusts the server whose certificate has this fingerprint, whatever its name and age.
     #[must_use]
     pub fn fingerprint(fingerprint: Fingerprint) -> Self {
         let verifier = Pinned { fingerprint, provider: tls::provider() };
         Self { config: tls::client_config(Arc::new(verifier)), what: What::Fingerprint(fingerprint) }
     }
 
-    /// Servers with a certificate that one of those in a PEM file has signed, or that is one of them, for the name by which
-    /// they are called.
+    /// Creates a rule that trusts servers whose certificate is in a PEM file or signed by a certificate in it. The
+    /// certificate must be valid for the server's name.
     pub fn pem_file(path: &Path) -> Result<Self, TrustError> {
         let authorities = read_certificates(path)?;
         let unusable = |reason: String| TrustError::Authorities { path: path.display().to_string(), reason };
@@ -118,7 +119,7 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// Takes one certificate, and from who has its key.
+/// Accepts exactly one certificate, from a peer that has its private key.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: Fingerprint,
@@ -134,7 +135,7 @@ impl ServerCertVerifier for Pinned {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // Both are public: nothing is told by how long this takes.
+        // Both fingerprints are public, so the comparison need not take constant time.
         if Fingerprint::of(end_entity) == self.fingerprint {
             Ok(ServerCertVerified::assertion())
         } else {
@@ -165,24 +166,24 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Why nobody can be trusted so.
+/// Error returned when a [`Trust`] or a [`Fingerprint`] cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// Not a fingerprint.
+    /// The text is not a fingerprint.
     #[error("{got:?} is not a fingerprint: it has 64 hexadecimal digits, as the server prints it when it starts")]
     Fingerprint {
-        /// As given.
+        /// Text that was to be parsed as a fingerprint.
         got: String,
     },
     /// The file cannot be read.
     #[error(transparent)]
     File(#[from] IdentityError),
-    /// What it holds cannot vouch for anybody.
+    /// The certificates of the file cannot serve as authorities.
     #[error("the certificates in {path} cannot be used as authorities: {reason}")]
     Authorities {
-        /// The file.
+        /// Path of the certificate file.
         path: String,
-        /// What is wrong.
+        /// Reason why the certificates cannot serve as authorities.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What holds for a channel, whatever carries it.
+//! Guarantees of a channel over every transport.
 
 mod common;
 
@@ -57,7 +57,7 @@ async fn a_peer_that_does_not_read_holds_up_writing_and_nothing_is_lost(kind: Ki
     fill(&mut client, &mut outbox).await.unwrap();
     let waiting = outbox.len();
     assert!(waiting > 0 && waiting < sent.len());
-    // What comes while it is held up stays behind what waits.
+    // Bytes appended while the channel is blocked stay behind the queued ones.
     sent.extend(mixed(&mut outbox, 100));
     let both = async { tokio::join!(write_all(&mut client, &mut outbox), read_up_to(&mut server, sent.len())) };
     assert!(soon(both).await.1.unwrap() == sent);

@@ -1,4 +1,4 @@
-//! How large datagrams become: on the loopback, and on a way that takes less than the kernel's route promises.
+//! Datagram sizes: on the loopback, and on a path that permits less than the kernel's route.
 
 mod common;
 
@@ -15,12 +15,12 @@ use common::*;
 use thalweg_transport::{Channel, Connection, Dialer, Kind, Listener};
 use tokio::{net::UdpSocket, task::JoinHandle};
 
-/// Bytes of a datagram that Ethernet takes, with some header of a tunnel.
+/// Bytes of a datagram that fits Ethernet, less some tunnel overhead.
 const NARROW: usize = 1_400;
-/// What UDP can carry.
+/// Maximum bytes of a UDP datagram.
 const WIDE: usize = 65_507;
 
-/// Carries datagrams of up to so many bytes between one client and a server, and loses larger ones.
+/// A proxy between one client and a server. It forwards datagrams of up to `max_bytes` and drops larger ones.
 struct Way {
     address: SocketAddr,
     max_bytes: Arc<AtomicUsize>,
@@ -44,7 +44,7 @@ impl Way {
                 fits
             };
             loop {
-                // What the kernel has no room for is lost, as on any way.
+                // The kernel drops datagrams beyond its buffer, as on any network.
                 tokio::select! {
                     Ok((len, from)) = front.recv_from(&mut there) => {
                         client = Some(from);
@@ -72,7 +72,7 @@ impl Drop for Way {
 
 type End = (Connection, Channel);
 
-/// Both ends of a connection over `way`, or straight.
+/// Connects both ends, over `way` or directly.
 async fn ends(listener: &Listener, way: Option<&Way>) -> (End, End) {
     let endpoint = endpoint(Kind::Quic, way.map_or(listener.local_addr(), |way| way.address));
     let dialler = Dialer::new();
@@ -97,7 +97,7 @@ async fn carry(from: &mut End, to: &mut End, len: usize) {
     assert!(read.unwrap() == bytes, "{len} bytes were changed on their way");
 }
 
-/// Sends a little both ways until it is as `wanted`.
+/// Sends a few bytes in both directions until `wanted` returns true.
 async fn talk_until(client: &mut End, server: &mut End, wanted: impl Fn(&End, &End) -> bool) {
     let begun = Instant::now();
     while !wanted(client, server) {

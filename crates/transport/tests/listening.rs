@@ -1,4 +1,4 @@
-//! Binding, handshakes, and who may connect.
+//! Binding, handshakes, and rejected connections.
 
 mod common;
 
@@ -16,7 +16,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Accepts and establishes for as long as it is polled; says what became of each.
+/// Accepts and establishes one connection. Returns its outcome.
 async fn outcome(listener: &Listener) -> Result<Kind, EstablishError> {
     let (connection, _channel) = listener.accept().await.unwrap().establish().await?;
     Ok(connection.kind())
@@ -105,7 +105,7 @@ async fn a_quic_client_that_opens_no_channel_is_given_up() {
     let listener = Listener::bind(any_port(), options).await.unwrap();
     let dialer = Dialer::new();
     let endpoint = endpoint(Kind::Quic, listener.local_addr());
-    // The channel is opened, but the server cannot know as long as nothing is written to it.
+    // The client opens a channel, but the server does not see it before the first write.
     let both = async { tokio::join!(dialer.dial(&endpoint), outcome(&listener)) };
     let (dialled, outcome) = soon(both).await;
     assert!(matches!(outcome, Err(EstablishError::TimedOut(_))));
@@ -134,7 +134,8 @@ async fn tls_where_none_is_spoken_is_told_as_such() {
         let hello = read_up_to(&mut channel, 3).await.unwrap();
         assert!(looks_like_tls(&hello));
         send(&mut channel, b"this is no TLS").await.unwrap();
-        // Closed only when the client has gone: closing with unread bytes would reset what it should read.
+        // Closes only after the client has: closing with unread bytes would reset data that the client should
+        // read.
         let _ = read_all(&mut channel).await;
     };
     let (dialled, ()) = soon(async { tokio::join!(dialer.dial(&endpoint), server) }).await;
@@ -223,7 +224,7 @@ async fn a_development_certificate_is_made_once_and_kept_private() {
     assert_eq!(first.fingerprint(), again.fingerprint());
     let mode = std::fs::metadata(directory.path().join(KEY_FILE)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // A crash between the key and the certificate begins anew.
+    // After a crash between the key and the certificate, the next start generates a new pair.
     std::fs::remove_file(directory.path().join(CERTIFICATE_FILE)).unwrap();
     let anew = Identity::development(directory.path(), [10, 0, 0, 1].into()).unwrap();
     assert_ne!(first.fingerprint(), anew.fingerprint());

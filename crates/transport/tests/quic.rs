@@ -1,4 +1,4 @@
-//! What QUIC alone has: several channels, windows, several sockets on a port.
+//! Behaviour that only QUIC has: several channels, windows, several sockets on a port.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::*;
 use thalweg_transport::{Channel, Connection, Dialer, Kind, Listener, Outbox, UNTRUSTED_WINDOW_BYTES};
 use tokio::time::timeout;
 
-/// Opens a channel and has the other side accept it.
+/// Opens a channel and accepts it on the other side.
 async fn another(client: &Connection, server: &Connection) -> (Channel, Channel) {
     soon(async {
         let mut opened = client.open().await.unwrap().unwrap();
@@ -25,7 +25,7 @@ async fn before_it_is_known_a_peer_has_one_channel() {
     let Pair { client: (client, _first), server: (server, _accepted), .. } = pair(Kind::Quic).await;
     let second = client.open();
     let mut second = std::pin::pin!(second);
-    // It would be there within a round trip, which takes microseconds here.
+    // A permitted channel would open within a round trip, which takes microseconds here.
     assert!(timeout(Duration::from_millis(200), &mut second).await.is_err(), "a second channel before it is permitted");
     server.permit(4);
     soon(second).await.unwrap().unwrap();
@@ -38,7 +38,8 @@ async fn before_it_is_known_a_peer_has_little_in_flight() {
     outbox.buffer().resize(4 * 1024 * 1024, 1);
     let len = outbox.len();
     let mut writing = std::pin::pin!(write_all(&mut channel, &mut outbox));
-    // All of it is with the client's QUIC soon, but on its way is only what the window permits: nobody reads.
+    // The client's QUIC endpoint soon holds all bytes. Only as many as the window permits are in flight,
+    // because the server does not read.
     let _ = timeout(Duration::from_millis(200), &mut writing).await;
     let mut read = bytes::BytesMut::with_capacity(len);
     let first = soon(read_some(&mut accepted, &mut read)).await.unwrap();
@@ -61,7 +62,7 @@ async fn a_channel_that_is_not_read_holds_up_no_other() {
     let (mut channel, mut accepted) = another(&client, &server).await;
     let mut outbox = Outbox::new();
     outbox.buffer().resize(64 * 1024 * 1024, 1);
-    // A stream's window is half of a connection's.
+    // The window of a stream is half of the connection's.
     assert!(timeout(Duration::from_millis(300), write_all(&mut stuck, &mut outbox)).await.is_err());
     send(&mut channel, b"goes through").await.unwrap();
     assert_eq!(soon(read_up_to(&mut accepted, 12)).await.unwrap(), b"goes through");

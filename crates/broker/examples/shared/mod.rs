@@ -1,4 +1,4 @@
-//! What the examples share: numbers from a seed, CPU time, an allocator that counts.
+//! Helpers of the examples: seeded random numbers, CPU time, a counting allocator.
 
 #![allow(dead_code, reason = "each example uses some of it")]
 
@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// Numbers from a seed (splitmix64).
+/// Seeded random numbers (splitmix64).
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -24,7 +24,8 @@ impl Rng {
     }
 }
 
-/// CPU time of the whole process since it was made: what others do on the machine changes it less than the wall's.
+/// CPU time of the whole process since `start`. Other load on the machine changes it less than wall-clock
+/// time.
 pub struct Cpu(u64);
 
 impl Cpu {
@@ -36,7 +37,7 @@ impl Cpu {
         cpu_nanos() - self.0
     }
 
-    /// For each of `count`.
+    /// Nanoseconds for each of `count` operations.
     pub fn each(&self, count: usize) -> f64 {
         self.nanos() as f64 / count as f64
     }
@@ -52,13 +53,13 @@ struct Counting;
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 static COUNTS: AtomicUsize = AtomicUsize::new(1);
 
-// SAFETY: passes everything on to the system's allocator and counts.
+// SAFETY: forwards every call to the system's allocator, and counts.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if COUNTS.load(Ordering::Relaxed) != 0 {
             ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
         }
-        // SAFETY: the caller's layout, as it came.
+        // SAFETY: forwards the caller's layout unchanged.
         unsafe { System.alloc(layout) }
     }
 
@@ -66,7 +67,7 @@ unsafe impl GlobalAlloc for Counting {
         if COUNTS.load(Ordering::Relaxed) != 0 {
             ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
         }
-        // SAFETY: was allocated by the system's allocator with this layout.
+        // SAFETY: the pointer was allocated by the system's allocator with this layout.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -74,12 +75,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes that are allocated, as long as it counts.
+/// Currently allocated bytes, while counting is on.
 pub fn allocated() -> usize {
     ALLOCATED.load(Ordering::Relaxed)
 }
 
-/// From now on threads don't meet at the count.
+/// Turns counting off, so that threads do not contend on the counter.
 pub fn stop_counting() {
     COUNTS.store(0, Ordering::Relaxed);
 }

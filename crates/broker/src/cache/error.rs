@@ -1,4 +1,4 @@
-//! Why a cache did not do what it was asked.
+//! Errors returned by cache operations.
 
 use thalweg_types::{
     Action, Classified,
@@ -7,47 +7,47 @@ use thalweg_types::{
 
 use super::Version;
 
-/// Why a cache did not do what it was asked. Nothing has changed.
+/// Error returned by a cache operation. The cache is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheError {
-    /// Longer than [`MAX_KEY_BYTES`].
+    /// The key is longer than [`MAX_KEY_BYTES`].
     #[error("a key has at most {MAX_KEY_BYTES} bytes, this one has {bytes}")]
     KeyTooLong {
-        /// How many.
+        /// Bytes of the key.
         bytes: usize,
     },
-    /// Longer than [`MAX_VALUE_BYTES`].
+    /// The value is longer than [`MAX_VALUE_BYTES`].
     #[error("a value has at most {MAX_VALUE_BYTES} bytes, this one has {bytes}")]
     ValueTooLong {
-        /// How many.
+        /// Bytes of the value.
         bytes: usize,
     },
-    /// More than a shard of this cache holds.
+    /// The entry does not fit a shard of this cache.
     #[error(
-        "key, value and {} bytes for the entry come to {bytes}, an entry of this cache has at most {max}: give the cache more",
+        "key, value and {} bytes for the entry add up to {bytes}; an entry of this cache has at most {max}: use a larger cache",
         super::ENTRY_BYTES
     )]
     EntryTooLarge {
-        /// What it comes to.
+        /// Bytes of the entry, including its overhead.
         bytes: u64,
-        /// What it may come to.
+        /// Maximum bytes of an entry.
         max: u64,
     },
-    /// The condition did not hold.
-    #[error("the condition did not hold: {}", match version { Some(_) => "the key is there, with another version or value", None => "the key is not there" })]
+    /// The condition of the operation is false.
+    #[error("the condition is false: {}", match version { Some(_) => "the key exists, with another version or value", None => "the key does not exist" })]
     ConditionFailed {
-        /// The version that is there, if the key is.
+        /// Current version of the key; `None` if the key does not exist.
         version: Option<Version>,
     },
-    /// What is there is no counter.
-    #[error("the value is not a decimal number of 64 bits, as adding writes it")]
+    /// The value is not a counter.
+    #[error("the value is not a counter, which is a 64-bit decimal number without leading zeros")]
     NotANumber,
-    /// The sum does not fit.
-    #[error("{value} and {delta} come to more than a counter of 64 bits holds")]
+    /// The sum exceeds the range of a counter.
+    #[error("{value} plus {delta} exceeds the range of a 64-bit counter")]
     Overflow {
-        /// What is there.
+        /// Current value of the counter.
         value: i64,
-        /// What was to be added.
+        /// Number that was to be added.
         delta: i64,
     },
 }
@@ -69,33 +69,35 @@ impl Classified for CacheError {
     }
 }
 
-/// Why a cache was not made.
+/// Error returned when a cache cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateCacheError {
-    /// There is one of that name.
-    #[error("there is a cache of that name")]
+    /// A cache of that name exists.
+    #[error("a cache of that name exists already")]
     Exists,
-    /// [`MAX_CACHES`] of one node.
-    #[error("a node has at most {MAX_CACHES} caches: drop one")]
+    /// The node has [`MAX_CACHES`] caches.
+    #[error("a node has at most {MAX_CACHES} caches: drop a cache")]
     TooMany,
-    /// A name has 1 to [`MAX_NAME_BYTES`].
+    /// The name is empty or longer than [`MAX_NAME_BYTES`].
     #[error("a cache's name has 1 to {MAX_NAME_BYTES} bytes, this one has {bytes}")]
     Name {
-        /// How many.
+        /// Length of the name in bytes.
         bytes: usize,
     },
-    /// More than is left of what all caches may come to.
-    #[error("all caches together hold at most {max} bytes, {left} of them are free: drop one, or ask for less")]
+    /// The limit of all caches together leaves too little room.
+    #[error(
+        "all caches together hold at most {max} bytes, of which {left} are free: drop one, or create a smaller one"
+    )]
     NoRoom {
-        /// What they may come to.
+        /// Maximum bytes of all caches together.
         max: u64,
-        /// What is left of it.
+        /// Bytes still available for caches.
         left: u64,
     },
-    /// Less than [`MIN_CACHE_BYTES`].
+    /// The size is below [`MIN_CACHE_BYTES`].
     #[error("a cache holds at least {MIN_CACHE_BYTES} bytes, this one would hold {bytes}")]
     TooSmall {
-        /// How many.
+        /// Size that was requested, in bytes.
         bytes: u64,
     },
 }

@@ -1,14 +1,15 @@
-//! Caches: bounded maps in memory, with deadlines, that forget what is used least.
+//! Caches: bounded maps in memory, with deadlines and eviction of the least used entries.
 //!
-//! Owns: entries, their deadlines, which leave when there is no room. Does not own: time (an argument everywhere), or
-//! anything that survives the process: a cache is never logged.
+//! Owns: entries, their deadlines, and the choice of entries to evict. Does not own: time (an argument of
+//! every call), or anything that survives the process: a cache is never logged.
 //!
-//! A cache is cut into shards by the keys' hashes; each is a mutex over a part of the bytes, its entries in the
-//! `quick_cache` crate's eviction order, and a timer wheel. A read takes a shard's mutex for some 30 ns. What happens to
-//! one key is atomic, whatever else happens: see [`Cache::update`]. Operations on several keys are as many operations.
+//! The hash of a key selects a shard. Each shard is a mutex over a part of the bytes, its entries in the
+//! `quick_cache` crate's eviction order, and a timer wheel. A read holds a shard's mutex for about 30 ns.
+//! Operations on one key are atomic: see [`Cache::update`]. Operations on several keys are not; they run key
+//! by key.
 //!
-//! What is past its deadline is not there for any read, at once; its memory comes back when it is read, when
-//! [`Cache::reclaim`] comes by, or when it is evicted.
+//! Reads do not return an entry past its deadline. Its memory is freed by the next read of the key, by
+//! [`Cache::reclaim`], or by eviction.
 
 mod error;
 mod named;
@@ -32,75 +33,75 @@ pub use self::{
 };
 use crate::{Moment, locked};
 
-/// What an entry is counted for beside the bytes of its key and value: the tables' slots with their slack, the headers
-/// of two allocations, its timer.
+/// Bytes counted for an entry in addition to its key and value: slots of the tables with their slack, two
+/// allocation headers, and its timer.
 pub const ENTRY_BYTES: u64 = 256;
 
-/// Bytes of a shard, at least, if there are to be several: so that the largest value fits.
+/// Minimum bytes of a shard if a cache has several, so that the largest value fits.
 const MIN_SHARD_BYTES: u64 = 16 * 1024 * 1024;
-/// Enough that the threads of a node seldom meet.
+/// Maximum shards of a cache. With this many, the threads of a node rarely contend.
 const MAX_SHARDS: u64 = 16;
-/// Longer values are not copied under a shard's mutex when one is put in the place of another.
+/// Maximum bytes of a value that is overwritten in place, by a copy under the shard's mutex.
 const MAX_OVERWRITTEN_BYTES: usize = 1024;
-/// Entries freed at a time under a shard's mutex.
+/// Entries freed in one go under a shard's mutex.
 const RECLAIM_AT_ONCE: usize = 64;
 
-/// What a cache may hold.
+/// Limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Bytes of keys and values, with [`ENTRY_BYTES`] for each entry. At least [`MIN_CACHE_BYTES`]. At the bound the
-    /// least used entries leave. An entry may take at most 97 % of a shard: of the cache, up to 32 MiB; of a 16th of it,
-    /// from 256 MiB.
+    /// Maximum bytes of keys and values, plus [`ENTRY_BYTES`] for each entry. At least [`MIN_CACHE_BYTES`].
+    /// At the limit, the cache evicts the least used entries. One entry can take at most 97 % of a shard: a
+    /// shard is the whole cache below 32 MiB, and a 16th of it from 256 MiB on.
     pub max_bytes: u64,
-    /// Under which keys are hashed. From the system's randomness, so that nobody can choose keys that collide.
+    /// Seed of the keys' hashes. Use the system's randomness, so that clients cannot choose colliding keys.
     pub seed: u64,
 }
 
-/// Tells one put of a key from another. Rises with every put of the key, over deletes and evictions too, as long as the
-/// cache lives.
+/// Version of a key's value. Every put of the key increases it, also after deletes and evictions, for the
+/// lifetime of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
-/// What is there.
+/// Value of a key, with its version and deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheEntry {
-    /// Its value. A clone is a reference.
+    /// The value. A clone is a reference.
     pub value: Arc<[u8]>,
-    /// Of the put that made it.
+    /// Version written by the put.
     pub version: Version,
-    /// From then on it is not there; [`Moment::NEVER`] if it has none.
+    /// Time from which the entry no longer exists; [`Moment::NEVER`] without a deadline.
     pub deadline: Moment,
 }
 
-/// Until when an entry is to live.
+/// Lifetime of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// Until it is evicted.
+    /// No deadline; only eviction removes the entry.
     Never,
-    /// Until then at most.
+    /// The entry expires at this time.
     At(Moment),
-    /// As long as the one that it takes the place of; without one, as `Never`.
+    /// Keeps the deadline of the entry that it replaces; without such an entry, same as `Never`.
     Keep,
 }
 
 impl Expiry {
-    /// So long from now; at most [`MAX_TTL`].
+    /// Returns an expiry `ttl` after `now`; `ttl` is limited to [`MAX_TTL`].
     #[must_use]
     pub fn after(now: Moment, ttl: Duration) -> Self {
         Self::At(now.plus(ttl.min(MAX_TTL)))
     }
 }
 
-/// What must be the case for a change to happen.
+/// Condition for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition<'v> {
-    /// The key is not there.
+    /// The key does not exist.
     Absent,
-    /// The key is there.
+    /// The key exists, with any value.
     Present,
-    /// It has that version.
+    /// The key has this version.
     Version(Version),
-    /// It has that value.
+    /// The key has this value.
     Value(&'v [u8]),
 }
 
@@ -115,49 +116,49 @@ impl Condition<'_> {
     }
 }
 
-/// What becomes of a key.
+/// Change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// Nothing changes.
+    /// Leaves the key unchanged.
     Keep,
-    /// It has this value.
+    /// Writes a value.
     Put {
-        /// The value.
+        /// The value to write.
         value: Arc<[u8]>,
-        /// Until when.
+        /// Lifetime of the written entry.
         expiry: Expiry,
     },
-    /// It has its value, until another time. Nothing if it is not there.
+    /// Changes the deadline and keeps the value. No effect if the key does not exist.
     Touch(Expiry),
-    /// It is not there.
+    /// Deletes the key.
     Delete,
 }
 
-/// A cache, or all of them, at one moment. Counters run since it was made.
+/// Figures of one cache, or the sum over all caches. Counters start when the cache is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Entries, those past their deadline included that have not been reclaimed.
+    /// Number of entries, including expired ones that were not reclaimed yet.
     pub entries: u64,
-    /// What they are counted for.
+    /// Bytes of the entries, with [`ENTRY_BYTES`] for each.
     pub bytes: u64,
-    /// What they may come to.
+    /// Limit of the cache in bytes.
     pub max_bytes: u64,
-    /// Reads that found something.
+    /// Reads that found a value.
     pub hits: u64,
-    /// Reads that found nothing.
+    /// Reads that found no value.
     pub misses: u64,
-    /// Values written.
+    /// Number of values written.
     pub puts: u64,
-    /// Keys deleted that were there.
+    /// Number of deleted keys that existed.
     pub deletes: u64,
-    /// Entries that left for want of room.
+    /// Entries evicted because the cache was full.
     pub evictions: u64,
-    /// Entries removed because of their deadline.
+    /// Entries removed after their deadline.
     pub expired: u64,
 }
 
 impl CacheStats {
-    /// Hits of all reads; nothing if there were none.
+    /// Share of reads that found a value, from 0 to 1; `None` before the first read.
     #[must_use]
     pub fn hit_ratio(&self) -> Option<f64> {
         let reads = self.hits + self.misses;
@@ -177,23 +178,23 @@ impl CacheStats {
     }
 }
 
-/// Where a scan goes on. Good for as long as the cache lives.
+/// Position of a scan. Valid for the lifetime of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScanCursor(pub u64);
 
-/// A part of a scan.
+/// One page of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanPage {
-    /// Keys, in an order that means nothing.
+    /// Keys in an arbitrary order.
     pub keys: Vec<Arc<[u8]>>,
-    /// Where to go on; nothing at the end.
+    /// Position of the next page; `None` at the end.
     pub next: Option<ScanCursor>,
 }
 
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// One cache.
+/// A bounded map in memory with deadlines, usable from any thread.
 pub struct Cache {
     hasher: FixedState,
     shards: Box<[Padded]>,
@@ -207,7 +208,7 @@ impl fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// One with nothing in it.
+    /// Creates an empty cache.
     ///
     /// # Errors
     /// [`CreateCacheError::TooSmall`].
@@ -226,8 +227,8 @@ impl Cache {
         })
     }
 
-    /// Where a hash stands in the order of scans. Its highest bits choose the shard; they are neither those by which the
-    /// table inside finds a bucket nor those by which it tells entries apart.
+    /// Position of a hash in scan order. Its highest bits choose the shard. These bits differ from those that
+    /// the hash table uses for its buckets and its tags.
     fn place(hash: u64) -> u64 {
         hash.rotate_left(24)
     }
@@ -258,14 +259,14 @@ impl Cache {
         if bytes > max { Err(CacheError::EntryTooLarge { bytes, max }) } else { Ok(()) }
     }
 
-    /// What is there.
+    /// Returns the entry of a key.
     #[must_use]
     pub fn get(&self, now: Moment, key: &[u8]) -> Option<CacheEntry> {
         self.read(now, key, Clone::clone)
     }
 
-    /// Gives what is there to `read`, under the shard's mutex: for copying a small value to where it is needed, without a
-    /// reference being counted. It must not use this cache.
+    /// Calls `read` with the entry of a key, under the shard's mutex. Copies a small value to its destination
+    /// without a reference count. `read` must not use this cache.
     pub fn read<R>(&self, now: Moment, key: &[u8], read: impl FnOnce(&CacheEntry) -> R) -> Option<R> {
         let mut gone = Gone::new();
         let (key, mut shard) = self.shard(key);
@@ -274,16 +275,16 @@ impl Cache {
         found
     }
 
-    /// What is there of each.
+    /// Returns the entry of each key.
     #[must_use]
     pub fn get_many<'k>(&self, now: Moment, keys: impl IntoIterator<Item = &'k [u8]>) -> Vec<Option<CacheEntry>> {
         keys.into_iter().map(|key| self.get(now, key)).collect()
     }
 
-    /// Puts a value, whatever is there.
+    /// Writes a value unconditionally.
     ///
     /// # Errors
-    /// Too long or too large for this cache.
+    /// Key or value are too long, or the entry is too large for this cache.
     pub fn put(&self, now: Moment, key: &[u8], value: &[u8], expiry: Expiry) -> Result<Version, CacheError> {
         self.check(key, value.len())?;
         let mut gone = Gone::new();
@@ -299,13 +300,13 @@ impl Cache {
         let mut shard = self.locked_shard(key.hash);
         let (version, ()) = shard.update(now, key, &mut gone, |_| (Update::Put { value, expiry }, ()));
         drop(shard);
-        Ok(version.expect("what was put is there"))
+        Ok(version.expect("the put created the entry"))
     }
 
-    /// Puts a value if the condition holds: compare and set.
+    /// Writes a value if the condition is true (compare and set).
     ///
     /// # Errors
-    /// [`CacheError::ConditionFailed`]; or as [`put`](Self::put).
+    /// [`CacheError::ConditionFailed`], and the errors of [`put`](Self::put).
     pub fn put_if(
         &self,
         now: Moment,
@@ -318,13 +319,13 @@ impl Cache {
         let value = Arc::from(value);
         let put = Update::Put { value, expiry };
         let version = self.update_if(now, key, condition, put)?;
-        Ok(version.expect("what was put is there"))
+        Ok(version.expect("the put created the entry"))
     }
 
-    /// Puts several. Each on its own: others may see some of them before the rest.
+    /// Writes several values. Each write is separate: other threads may see some of them before the others.
     ///
     /// # Errors
-    /// One is too long or too large: then none was put.
+    /// A key or value is too long, or an entry too large; then no value was written.
     pub fn put_many<'k>(
         &self,
         now: Moment,
@@ -335,12 +336,12 @@ impl Cache {
         pairs.into_iter().try_for_each(|(key, value)| self.put(now, key, value, expiry).map(drop))
     }
 
-    /// Takes a key away; says whether it was there.
+    /// Deletes a key. Returns true if it existed.
     pub fn delete(&self, now: Moment, key: &[u8]) -> bool {
         self.apply(now, key, |entry| (Update::Delete, entry.is_some())).1
     }
 
-    /// Takes a key away if the condition holds.
+    /// Deletes a key if the condition is true.
     ///
     /// # Errors
     /// [`CacheError::ConditionFailed`].
@@ -348,16 +349,16 @@ impl Cache {
         self.update_if(now, key, condition, Update::Delete).map(drop)
     }
 
-    /// Gives a key another deadline; says whether it was there.
+    /// Changes the deadline of a key. Returns true if the key exists.
     pub fn touch(&self, now: Moment, key: &[u8], expiry: Expiry) -> bool {
         self.apply(now, key, |entry| (Update::Touch(expiry), entry.is_some())).1
     }
 
-    /// Adds to a counter: a decimal number of 64 bits, as the key-value store's counters are; 0 if the key is not there.
-    /// Gives the sum.
+    /// Adds `delta` to a counter and returns the sum. Counters are 64-bit decimal numbers, like those of the
+    /// key-value store; a missing key counts as 0.
     ///
     /// # Errors
-    /// [`CacheError::NotANumber`], [`CacheError::Overflow`]; or as [`put`](Self::put).
+    /// [`CacheError::NotANumber`], [`CacheError::Overflow`], and the errors of [`put`](Self::put).
     pub fn add(&self, now: Moment, key: &[u8], delta: i64, expiry: Expiry) -> Result<i64, CacheError> {
         const MAX_DIGITS: usize = 20;
         self.check(key, MAX_DIGITS)?;
@@ -372,12 +373,13 @@ impl Cache {
         self.apply(now, key, add).1
     }
 
-    /// Asks `decide` what becomes of what is there, and does it, with nothing in between: no other thread's change, no
-    /// eviction, no deadline. Everything that reads and then writes is made of this. It is called under a shard's
-    /// mutex: it should be quick, and must not use this cache. Gives the version afterwards and what `decide` tells.
+    /// Calls `decide` with the current entry and applies its [`Update`] atomically: no other change, eviction
+    /// or deadline comes in between. All read-modify-write operations use this. `decide` runs under a shard's
+    /// mutex: it should be fast, and must not use this cache. Returns the version after the update, and the
+    /// second result of `decide`.
     ///
     /// # Errors
-    /// What it wants to put is too long or too large. Nothing has changed, but it has been called.
+    /// The update's value is too long or too large. The cache is unchanged, but `decide` was called.
     pub fn update<R>(
         &self,
         now: Moment,
@@ -427,9 +429,10 @@ impl Cache {
         held.map(|()| version)
     }
 
-    /// Up to `count` keys, cut to [`MAX_CACHE_SCAN_KEYS`], of `max_bytes` together, but at least one, from a cursor on. A scan from the start to the end shows every
-    /// key that is there all the time exactly once, and may or may not show others. A page goes through a shard's
-    /// entries twice under its mutex (some 5 ns each), so ask for large ones.
+    /// Returns a page of keys, starting at a cursor: up to `count` keys (limited to [`MAX_CACHE_SCAN_KEYS`])
+    /// of up to `max_bytes` together, but at least one key. A complete scan returns every key that exists
+    /// during the whole scan exactly once; it may or may not return other keys. Each page visits all entries
+    /// of a shard twice under its mutex (about 5 ns each), so request large pages.
     #[must_use]
     pub fn scan(&self, now: Moment, from: Option<ScanCursor>, count: usize, max_bytes: usize) -> ScanPage {
         let count = count.clamp(1, MAX_CACHE_SCAN_KEYS);
@@ -442,7 +445,7 @@ impl Cache {
             end = found.last().map(|(place, _)| *place).or(end);
             room = room.saturating_sub(found.iter().map(|(_, key)| key.len()).sum());
             page.keys.extend(found.into_iter().map(|(_, key)| key));
-            // What is full ends here; the next page begins behind the last key, or at the next shard.
+            // A full page ends here; the next page begins after the last key, or at the next shard.
             if page.keys.len() >= count || !whole || (room == 0 && !page.keys.is_empty()) {
                 page.next = end.map(ScanCursor);
                 break;
@@ -451,13 +454,13 @@ impl Cache {
         page
     }
 
-    /// A scan goes on from there behind a key, whether it is there or not.
+    /// Returns the scan position after `key`, which need not exist.
     #[must_use]
     pub fn cursor_behind(&self, key: &[u8]) -> ScanCursor {
         ScanCursor(Self::place(self.hasher.hash_one(key)))
     }
 
-    /// Forgets everything. Counters stay.
+    /// Removes all entries. Counters stay.
     pub fn clear(&self) {
         for shard in &self.shards {
             let forgotten = locked(shard.0.lock()).clear();
@@ -465,8 +468,8 @@ impl Cache {
         }
     }
 
-    /// Frees what is past its deadline, up to so many entries; says how many. Call it about when
-    /// [`next_deadline`](Self::next_deadline) says, and again while it frees as many as it may.
+    /// Frees up to `at_most` expired entries and returns their number. Call it at about
+    /// [`next_deadline`](Self::next_deadline), and again while it returns `at_most`.
     pub fn reclaim(&self, now: Moment, at_most: usize) -> usize {
         let mut freed = 0;
         for shard in &self.shards {
@@ -483,13 +486,13 @@ impl Cache {
         freed
     }
 
-    /// Nothing is to be reclaimed before that.
+    /// Earliest time at which there may be an entry to reclaim.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.shards.iter().filter_map(|shard| locked(shard.0.lock()).next_due()).min()
     }
 
-    /// Its figures.
+    /// Returns the figures of the cache.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let mut stats = CacheStats::default();
@@ -500,7 +503,7 @@ impl Cache {
     }
 }
 
-/// A counter's value: as it would be written, so without a plus sign, leading zeros or spaces.
+/// Parses a counter in its canonical form: no plus sign, leading zeros or spaces.
 fn number(bytes: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == bytes).then_some(number)

@@ -1,4 +1,4 @@
-//! The caches of a node, by name and by number.
+//! Caches of a node, by name and by id.
 
 use std::{
     collections::BTreeMap,
@@ -10,20 +10,20 @@ use thalweg_types::limits::{MAX_CACHES, MAX_NAME_BYTES};
 use super::{Cache, CacheConfig, CreateCacheError};
 use crate::{Moment, locked};
 
-/// A cache, for as long as its node runs. Never given to another one; from 1 on.
+/// Number of a cache, from 1 on. Unique until the node restarts; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheId(pub u32);
 
-/// A cache with what it is called. A clone is the same cache.
+/// A cache with its name and id. Clones share the same cache.
 #[derive(Clone, Debug)]
 pub struct NamedCache {
-    /// What connections call it.
+    /// Number by which connections address the cache.
     pub id: CacheId,
-    /// What people call it.
+    /// Name by which people address the cache.
     pub name: Arc<str>,
-    /// The most that it holds.
+    /// Maximum bytes of the cache.
     pub max_bytes: u64,
-    /// The cache.
+    /// The cache itself.
     pub cache: Arc<Cache>,
 }
 
@@ -32,7 +32,7 @@ struct Tables {
     by_name: BTreeMap<Arc<str>, NamedCache>,
     by_id: BTreeMap<CacheId, Arc<Cache>>,
     last_id: u32,
-    /// The sum of `max_bytes`.
+    /// Sum of `max_bytes` over all caches.
     bytes: u64,
 }
 
@@ -45,7 +45,7 @@ impl Tables {
     }
 }
 
-/// Named caches: at most [`MAX_CACHES`], and at most so many bytes together, counted by their bounds.
+/// Named caches: at most [`MAX_CACHES`]. The sum of their limits in bytes is bounded too.
 #[derive(Debug)]
 pub struct Caches {
     tables: RwLock<Tables>,
@@ -53,13 +53,13 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Without any.
+    /// Creates an empty set whose caches can have `max_bytes` together.
     #[must_use]
     pub fn new(max_bytes: u64) -> Self {
         Self { tables: RwLock::default(), max_bytes }
     }
 
-    /// Makes one.
+    /// Creates a cache.
     ///
     /// # Errors
     /// See [`CreateCacheError`].
@@ -88,42 +88,42 @@ impl Caches {
         Ok(named)
     }
 
-    /// The one of that name.
+    /// Returns the cache with that name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<NamedCache> {
         locked(self.tables.read()).by_name.get(name).cloned()
     }
 
-    /// The one of that number.
+    /// Returns the cache with that id.
     #[must_use]
     pub fn by_id(&self, id: CacheId) -> Option<Arc<Cache>> {
         locked(self.tables.read()).by_id.get(&id).cloned()
     }
 
-    /// Takes one away; gives it. It goes when nobody uses it any more.
+    /// Removes a cache and returns it. Its memory is freed when its last user drops it.
     pub fn remove(&self, name: &str) -> Option<NamedCache> {
         locked(self.tables.write()).remove(name)
     }
 
-    /// As [`remove`](Self::remove), by number.
+    /// Removes a cache by id; otherwise like [`remove`](Self::remove).
     pub fn remove_id(&self, id: CacheId) -> Option<NamedCache> {
         let mut tables = locked(self.tables.write());
         let name = Arc::clone(&tables.by_name.values().find(|named| named.id == id)?.name);
         tables.remove(&name)
     }
 
-    /// All of them, by name.
+    /// All caches, ordered by name.
     #[must_use]
     pub fn list(&self) -> Vec<NamedCache> {
         locked(self.tables.read()).by_name.values().cloned().collect()
     }
 
-    /// As [`Cache::reclaim`], of each in turn until so many are freed.
+    /// Calls [`Cache::reclaim`] for each cache in turn, until `at_most` entries are freed.
     pub fn reclaim(&self, now: Moment, at_most: usize) -> usize {
         self.list().iter().fold(0, |freed, named| freed + named.cache.reclaim(now, at_most - freed))
     }
 
-    /// As [`Cache::next_deadline`], of the first of them.
+    /// Earliest [`Cache::next_deadline`] of all caches.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.list().iter().filter_map(|named| named.cache.next_deadline()).min()

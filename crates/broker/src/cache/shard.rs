@@ -1,10 +1,10 @@
-//! A part of a cache: entries and their timers, under one mutex.
+//! A shard of a cache: entries and their timers, under one mutex.
 //!
-//! Everything that happens to a key happens here, with the shard to itself: reads, writes, eviction, expiry. So a
-//! change that depends on what is there is atomic against all of them.
+//! All operations on a key run here with exclusive access to the shard: reads, writes, eviction, expiry. So a
+//! read-modify-write operation is atomic.
 //!
-//! Invariants: an entry with a deadline has exactly one timer, and a timer has its entry; what is past its deadline
-//! is given to nobody.
+//! Invariants: an entry with a deadline has exactly one timer, and every timer has its entry; no read returns
+//! an entry past its deadline.
 
 use std::{
     hash::{BuildHasher, Hash, Hasher},
@@ -20,14 +20,14 @@ use super::{
 };
 use crate::Moment;
 
-/// Of a shard's capacity, what its most used entries may take; also the largest entry.
+/// Share of a shard's capacity for its most used entries; also the maximum share of one entry.
 const HOT: f64 = 0.97;
-/// One remembered key of an evicted entry (which makes it come back as a used one) for so many bytes of capacity, at
-/// about 100 bytes each: five percent.
+/// Bytes of capacity for each remembered key of an evicted entry. If such a key returns, it counts as a used
+/// one. A remembered key takes about 100 bytes, 5 % of the capacity in all.
 const BYTES_PER_GHOST: u64 = 2048;
 
-/// Longest key that is kept in its entry's slot: found without another miss of the processor's caches, and put without
-/// an allocation.
+/// Longest key in bytes that is stored inside its entry's slot. Such a key is found without another cache
+/// miss of the processor, and put without an allocation.
 const MAX_SHORT: usize = 22;
 
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl Hash for Key {
     }
 }
 
-/// A key that is looked for.
+/// A borrowed key for lookups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lookup<'k> {
     pub(crate) hash: u64,
@@ -96,7 +96,7 @@ impl Equivalent<Key> for Lookup<'_> {
     }
 }
 
-/// Takes the hash that the key brings.
+/// Hasher that returns the stored hash of the key.
 #[derive(Clone, Debug)]
 struct Brought;
 
@@ -131,7 +131,7 @@ pub(crate) struct Stored {
     timer: TimerId,
 }
 
-/// What left, to be freed when the mutex is released.
+/// Removed entries, to be freed after the mutex is released.
 pub(crate) type Gone = SmallVec<[(Key, Stored); 2]>;
 
 #[derive(Clone, Debug)]
@@ -169,7 +169,7 @@ pub(crate) struct Shard {
     stats: CacheStats,
 }
 
-/// A key with its place in the order of scans.
+/// A key with its position in scan order.
 pub(super) type PlacedKey = (u64, Arc<[u8]>);
 
 impl Shard {
@@ -178,7 +178,7 @@ impl Shard {
         Self { max_bytes, entries: entries(max_bytes), timers: Wheel::new(), last_version: 0, stats }
     }
 
-    /// The largest entry that a shard takes.
+    /// Maximum bytes of an entry in a shard of `max_bytes`.
     pub(crate) fn max_entry(max_bytes: u64) -> u64 {
         (max_bytes as f64 * HOT) as u64
     }
@@ -188,7 +188,7 @@ impl Shard {
         CacheStats { entries, bytes, max_bytes: self.max_bytes, ..self.stats }
     }
 
-    /// Gives what is there at that time to `read`. Counts as a use.
+    /// Calls `read` with the entry of a key at time `now`. Counts as a use.
     #[inline]
     pub(crate) fn read<R>(
         &mut self,
@@ -209,8 +209,8 @@ impl Shard {
         None
     }
 
-    /// Puts a value of the length of the one that is there, in its place, if nobody holds that and no deadline is or will
-    /// be: the most frequent put needs no memory then and moves nothing.
+    /// Overwrites a value in place if the new value has the same length, no reader holds the old one, and
+    /// neither has a deadline. So the most frequent kind of put needs no memory and moves no entry.
     #[inline]
     pub(crate) fn overwrite(&mut self, key: Lookup<'_>, value: &[u8]) -> Option<Version> {
         let mut stored = self.entries.get_mut(&key).filter(|stored| stored.entry.deadline == Moment::NEVER)?;
@@ -235,7 +235,8 @@ impl Shard {
         true
     }
 
-    /// Asks `decide` what becomes of what is there, and does it. The version is that of the entry afterwards.
+    /// Calls `decide` with the current entry and applies its update. Returns the version of the entry
+    /// afterwards.
     pub(crate) fn update<R>(
         &mut self,
         now: Moment,
@@ -288,7 +289,7 @@ impl Shard {
         if deadline == Moment::NEVER { TimerId::NONE } else { self.timers.set(deadline, key.clone()) }
     }
 
-    /// Of an entry that is there.
+    /// Changes the deadline of an entry, if it exists.
     fn touch(&mut self, lookup: Lookup<'_>, deadline: Moment) {
         let Self { entries, timers, .. } = self;
         let Some(mut stored) = entries.peek_mut(&lookup) else { return };
@@ -300,7 +301,7 @@ impl Shard {
         stored.entry.deadline = deadline;
     }
 
-    /// Frees up to so many entries that are past their deadline; says how many.
+    /// Frees up to `at_most` expired entries. Returns their number.
     pub(crate) fn reclaim(&mut self, now: Moment, at_most: usize, gone: &mut Gone) -> usize {
         let mut freed = 0;
         while freed < at_most {
@@ -319,14 +320,14 @@ impl Shard {
         self.timers.next_due()
     }
 
-    /// Forgets all; gives what is to be freed when the mutex is released.
+    /// Removes all entries. Returns them, to be freed after the mutex is released.
     pub(crate) fn clear(&mut self) -> impl Sized + use<> {
         let entries = std::mem::replace(&mut self.entries, entries(self.max_bytes));
         (entries, std::mem::replace(&mut self.timers, Wheel::new()))
     }
 
-    /// The keys whose places in the order come next after one, up to so many; all those of the last place. And whether no
-    /// bytes were too many.
+    /// Returns up to `at_most` keys after a position in scan order, plus all keys that share the last
+    /// position. The second result is false if `max_bytes` cut the list short.
     pub(crate) fn keys_after(
         &self,
         now: Moment,
@@ -345,7 +346,7 @@ impl Shard {
         let mut keys: Vec<_> =
             live().filter(|(place, _)| *place <= last).map(|(place, key)| (place, key.bytes.as_slice())).collect();
         keys.sort_unstable();
-        // Keys of one place stay together: the next page begins behind it.
+        // Keys of one position stay together, because the next page begins after that position.
         let (mut bytes, mut last) = (0, None);
         let mut fits = |(place, key): &(u64, &[u8])| {
             bytes += key.len();
@@ -368,7 +369,7 @@ fn entries(max_bytes: u64) -> Entries {
 }
 
 impl Expiry {
-    /// The deadline, where the one before is `before`.
+    /// Deadline of an entry, given the deadline of the entry it replaces.
     fn moment(self, before: Moment) -> Moment {
         match self {
             Self::Never => Moment::NEVER,

@@ -1,15 +1,15 @@
-//! A timer wheel: what is due when, with constant cost to set and to cancel.
+//! A timer wheel: constant cost to set and to cancel a timer.
 //!
 //! ```text
 //!   a tick is 2^20 ns; a level has 64 slots; a slot of level n spans 64^n ticks
-//!   level 0  ▪▪▪▪…▪   this stretch of 64 ticks, a slot a tick
-//!   level 1  ▪▪▪▪…▪   this stretch of 64 × 64 ticks, ...
+//!   level 0  ▪▪▪▪…▪   the current 64 ticks, one slot for each tick
+//!   level 1  ▪▪▪▪…▪   the current 64 × 64 ticks, ...
 //! ```
-//! A timer lies at the level of the highest base-64 digit in which its tick differs from the current one, in the
-//! slot of that digit. When time comes to a slot above level 0, its timers move down. Eight levels hold every tick
-//! that 64 bits of nanoseconds have.
+//! A timer is at the level of the highest base-64 digit in which its tick differs from the current tick, in
+//! the slot of that digit. When time reaches a slot above level 0, its timers move down. Eight levels hold
+//! every tick of a 64-bit nanosecond clock.
 //!
-//! A timer fires never before its deadline and up to a tick after it.
+//! A timer never fires before its deadline, and at most one tick after it.
 
 use crate::Moment;
 
@@ -21,12 +21,12 @@ const NONE: u32 = u32::MAX;
 
 const _: () = assert!(LEVELS as u32 * DIGIT_BITS + TICK_BITS >= u64::BITS);
 
-/// A timer that is set.
+/// Handle of a timer that is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimerId(u32);
 
 impl TimerId {
-    /// No timer.
+    /// Handle without a timer.
     pub(crate) const NONE: Self = Self(NONE);
 }
 
@@ -34,7 +34,7 @@ impl TimerId {
 struct Node<T> {
     item: Option<T>,
     tick: u64,
-    /// In its slot's list, or in the list of free nodes.
+    /// Next node in its slot's list, or in the list of free nodes.
     next: u32,
     previous: u32,
     slot: u16,
@@ -66,7 +66,7 @@ impl<T> Wheel<T> {
         let node = Node { item: Some(item), tick, next: NONE, previous: NONE, slot: 0 };
         let number = if self.free == NONE {
             self.nodes.push(node);
-            u32::try_from(self.nodes.len() - 1).expect("as many as entries, which memory bounds")
+            u32::try_from(self.nodes.len() - 1).expect("the number of entries is bounded by memory")
         } else {
             let number = self.free;
             self.free = self.nodes[number as usize].next;
@@ -78,7 +78,7 @@ impl<T> Wheel<T> {
         TimerId(number)
     }
 
-    /// Takes away a timer that has not fired.
+    /// Removes a timer that has not fired, and returns its item.
     pub(crate) fn cancel(&mut self, timer: TimerId) -> Option<T> {
         if timer == TimerId::NONE {
             return None;
@@ -87,7 +87,7 @@ impl<T> Wheel<T> {
         self.release(timer.0)
     }
 
-    /// One that is due, if any is. Time does not go back.
+    /// Removes and returns the item of a timer that is due. `now` must not decrease between calls.
     pub(crate) fn pop_due(&mut self, now: Moment) -> Option<T> {
         let target = now.nanos() >> TICK_BITS;
         loop {
@@ -112,13 +112,13 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Nothing is due before that.
+    /// Earliest time at which a timer may be due.
     pub(crate) fn next_due(&self) -> Option<Moment> {
         self.next_slot().map(|(_, _, start)| Moment::from_nanos(start.saturating_mul(1 << TICK_BITS)))
     }
 
-    /// The first slot in time that has timers: its level, its number and its first tick. Those of a lower level are
-    /// before those of a higher one.
+    /// First slot in time that has timers: its level, its number and its first tick. Slots of a lower level
+    /// precede those of a higher one.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         let level = self.occupied.iter().position(|occupied| *occupied != 0)?;
         let digit = u64::from(self.occupied[level].trailing_zeros());
@@ -201,7 +201,7 @@ mod tests {
                 assert_eq!(wheel.len(), model.len());
                 if let Some(due) = wheel.next_due() {
                     let first = model.values().map(|(deadline, _)| *deadline).min().unwrap();
-                    assert!(due.nanos() <= first.saturating_add(TICK), "seed {seed}: told too late");
+                    assert!(due.nanos() <= first.saturating_add(TICK), "seed {seed}: reported too late");
                 }
                 while let Some(fired) = wheel.pop_due(Moment::from_nanos(now)) {
                     let (deadline, _) = model.remove(&fired).expect("set and not cancelled");

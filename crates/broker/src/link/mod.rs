@@ -1,7 +1,7 @@
-//! A link: one connection that subscribes, with all its subscriptions and what waits for them.
+//! A link: one subscribing connection, with all its subscriptions and their queues.
 //!
-//! Owns: queues, bounds, policies, credit, the order in which things leave. Does not own: sockets, or who matches
-//! what. See [`state`] for how it is laid out, and the crate's documentation for how to drive one.
+//! Owns: queues, limits, policies, credit, the order of deliveries. Does not own: sockets, or the matching of
+//! subjects. See [`state`] for its layout, and the crate's documentation for how to drive a link.
 
 mod options;
 mod outbound;
@@ -29,42 +29,42 @@ pub use self::{
 use self::{queue::Subscription, state::LinkState};
 use crate::{Pattern, broker::Core, interest::Target, locked, notify::Notify, wake::Wakes};
 
-/// A link, as the broker calls it. Never used twice.
+/// Number of a link in its broker. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
-/// Why a subscription was not made.
+/// Error returned when a subscription cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubscribeError {
-    /// The link has one of that id.
+    /// The link has a subscription with this id.
     #[error("subscription {} exists on this connection: choose another id, or unsubscribe first", .0.0)]
     DuplicateId(SubscriptionId),
-    /// The bound of one link.
+    /// The link has reached its limit of subscriptions.
     #[error("a connection has at most {max} subscriptions: unsubscribe, or use patterns")]
     TooManyOnLink {
-        /// The bound.
+        /// Maximum number of subscriptions of a link.
         max: usize,
     },
-    /// The broker's bound.
-    #[error("the node has as many subscriptions as it may hold ({max}): try again later, or raise the bound")]
+    /// The broker has reached its limit of subscriptions.
+    #[error("the node has reached its limit of {max} subscriptions: try again later, or raise the limit")]
     TooMany {
-        /// The bound.
+        /// Maximum number of subscriptions of the broker.
         max: usize,
     },
-    /// A group's name has 1 to [`MAX_QUEUE_GROUP_BYTES`].
+    /// The group's name is empty or longer than [`MAX_QUEUE_GROUP_BYTES`].
     #[error("a queue group's name has 1 to {MAX_QUEUE_GROUP_BYTES} bytes, this one has {bytes}")]
     GroupName {
-        /// How many.
+        /// Length of the name in bytes.
         bytes: usize,
     },
-    /// [`MAX_QUEUE_GROUP_MEMBERS`] for one pattern.
+    /// The group has [`MAX_QUEUE_GROUP_MEMBERS`] members for this pattern.
     #[error("a queue group has at most {MAX_QUEUE_GROUP_MEMBERS} members for one pattern")]
     GroupFull,
-    /// A queue must hold something.
+    /// A queue limit is 0.
     #[error("a queue holds at least one message and one byte")]
     NoQueue,
-    /// The link was given up, by [`Policy::Disconnect`].
-    #[error("the connection was given up because it was too slow: connect again")]
+    /// [`Policy::Disconnect`] has closed the link.
+    #[error("the server closed this connection because it was too slow: connect again")]
     Disconnected,
 }
 
@@ -89,7 +89,7 @@ impl Classified for SubscribeError {
     }
 }
 
-/// There is no subscription of that id on the link.
+/// Error returned when the link has no subscription with this id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no subscription {} on this connection", .0.0)]
 pub struct UnknownSubscription(pub SubscriptionId);
@@ -104,23 +104,23 @@ impl Classified for UnknownSubscription {
     }
 }
 
-/// A subscription at one moment.
+/// Figures of a queue at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Messages that wait.
+    /// Number of queued messages.
     pub messages: u64,
-    /// Bytes that wait.
+    /// Number of queued bytes.
     pub bytes: u64,
-    /// Messages missed so far.
+    /// Number of messages missed so far.
     pub dropped: u64,
 }
 
-/// What publishers know a link by.
+/// The part of a link that publishers access.
 pub(crate) struct Shared {
     pub(crate) id: LinkId,
     state: Mutex<LinkState>,
     notify: Arc<dyn Notify>,
-    /// Messages that wait, as of the last change: which member of a group has less to do.
+    /// Queued messages as of the last change. Publishers use it to find the less loaded member of a group.
     load: AtomicU64,
 }
 
@@ -152,9 +152,9 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// One connection's subscriptions, from [`Broker::open_link`](crate::Broker::open_link). Its driver may share it between
-/// threads. Dropped, it is closed: its subscriptions end, what waits for them is gone, publishers that wait for its
-/// room go on.
+/// Subscriptions of one connection, created by [`Broker::open_link`](crate::Broker::open_link). Its driver
+/// can share it between threads. Dropping a link closes it: its subscriptions end, their queues are lost, and
+/// publishers that wait for its room continue.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -166,16 +166,16 @@ impl Link {
         Self { shared, core }
     }
 
-    /// Its id.
+    /// Number of the link in its broker.
     #[must_use]
     pub fn id(&self) -> LinkId {
         self.shared.id
     }
 
-    /// Subscribes. A publish that begins after this returns is delivered.
+    /// Creates a subscription. It receives every publish that begins after this returns.
     ///
     /// # Errors
-    /// A bound, an id that is taken, a group's name: see [`SubscribeError`].
+    /// A limit is reached, the id is in use, or the group's name is invalid: see [`SubscribeError`].
     pub fn subscribe(
         &self,
         id: SubscriptionId,
@@ -223,10 +223,10 @@ impl Link {
         Ok(())
     }
 
-    /// Ends a subscription. What waits for it is not delivered any more.
+    /// Ends a subscription and drops its queue.
     ///
     /// # Errors
-    /// There is none of that id.
+    /// The link has no subscription with this id.
     pub fn unsubscribe(&self, id: SubscriptionId) -> Result<(), UnknownSubscription> {
         let mut wakes = Wakes::default();
         let removed = {
@@ -248,10 +248,10 @@ impl Link {
         self.core.remove(&subscription.pattern, subscription.group.as_ref(), &target);
     }
 
-    /// Permits more to be sent to a subscription.
+    /// Grants further credit to a subscription.
     ///
     /// # Errors
-    /// There is none of that id.
+    /// The link has no subscription with this id.
     pub fn grant(&self, id: SubscriptionId, credit: Credit) -> Result<(), UnknownSubscription> {
         let mut state = self.shared.lock();
         if !state.grant(id, credit) {
@@ -265,8 +265,8 @@ impl Link {
         Ok(())
     }
 
-    /// Moves what may be sent now to the end of `out`, within the budget. What is moved has left its queue: its
-    /// room is free and its credit is spent, and if it is not sent it is lost.
+    /// Moves batches that may be sent now to the end of `out`, within the budget. Moved batches have left the
+    /// queue: their room is free, their credit is spent, and a batch that is not sent is lost.
     pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> Taken {
         let mut wakes = Wakes::default();
         let before = out.len();
@@ -281,7 +281,7 @@ impl Link {
         taken
     }
 
-    /// What waits for a subscription.
+    /// Returns the figures of a subscription's queue.
     #[must_use]
     pub fn queue_stats(&self, id: SubscriptionId) -> Option<QueueStats> {
         let state = self.shared.lock();
@@ -290,7 +290,7 @@ impl Link {
         Some(QueueStats { messages: held.messages, bytes: held.bytes, dropped: found.dropped() })
     }
 
-    /// What waits for all of them, and what they have missed since the link was opened.
+    /// Returns the queue figures of all subscriptions together; `dropped` counts since the link was opened.
     #[must_use]
     pub fn stats(&self) -> QueueStats {
         let state = self.shared.lock();
@@ -298,7 +298,7 @@ impl Link {
         QueueStats { messages: held.messages, bytes: held.bytes, dropped: state.dropped() }
     }
 
-    /// How many subscriptions it has.
+    /// Number of subscriptions of the link.
     #[must_use]
     pub fn subscriptions(&self) -> usize {
         self.shared.lock().len()
@@ -327,7 +327,7 @@ impl Drop for Link {
 pub(crate) mod testing {
     use super::*;
 
-    /// A subscription of a link of its own that is in no index.
+    /// A subscription on a separate link, without an index entry.
     pub(crate) fn target() -> Target {
         let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::new(|| {}));
         let id = SubscriptionId(1);

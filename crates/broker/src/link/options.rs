@@ -1,59 +1,59 @@
-//! What a subscription may ask for.
+//! Options of a subscription: its policy, queue limits, credit and queue group.
 
 use thalweg_types::limits::{DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES};
 
-/// A subscription, as its link's client calls it. Unique on its link while it lasts.
+/// Id that a client chooses for its subscription. Unique on its link while the subscription exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubscriptionId(pub u64);
 
-/// What happens when a message comes for a subscription whose queue has no room for it.
+/// Rule for a message whose subscription has a full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The publish does not happen, for anybody, until there is room: the publisher is told to come back.
+    /// Rejects the publish for all subscribers until there is room; the publisher must retry.
     Block,
-    /// The message is not queued for this subscription, which is told how many it missed.
+    /// Does not queue the message for this subscription, and reports to it how many it missed.
     DropNew,
-    /// The oldest in the queue go until there is room; the subscription is told how many.
+    /// Drops the oldest queued messages until there is room, and reports to the subscription how many.
     DropOld,
-    /// The link is given up: its queues are emptied and its driver is told to disconnect.
+    /// Closes the link: empties its queues and tells its driver to disconnect.
     Disconnect,
 }
 
-/// What a receiver permits to be sent to it. A batch is sent whole when both are above zero, so the account may be
-/// overdrawn by one batch; what is granted next pays for that first.
+/// Messages and bytes that a receiver permits to be sent to it. While both are above zero, a whole batch can
+/// be sent. So the balance can become negative by one batch; the next grant pays for that first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// Messages.
+    /// Number of messages that may be sent.
     pub messages: u64,
-    /// Bytes of encoded batches.
+    /// Bytes of encoded batches that may be sent.
     pub bytes: u64,
 }
 
 impl Credit {
-    /// Nothing: what comes is queued.
+    /// No credit: messages stay in the queue.
     pub const NONE: Self = Self { messages: 0, bytes: 0 };
-    /// Without end: the connection's own flow control decides.
+    /// No limit: the connection's own flow control applies.
     pub const UNLIMITED: Self = Self { messages: u64::MAX, bytes: u64::MAX };
 }
 
-/// How a subscription is served.
+/// Options of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscribeOptions {
-    /// What happens when its queue is full.
+    /// Rule for a full queue.
     pub policy: Policy,
-    /// Messages that its queue holds. A batch of more is let in when the queue is empty.
+    /// Maximum messages in the queue. An empty queue also accepts a larger batch.
     pub max_messages: u64,
-    /// Bytes that its queue holds. A batch of more is let in when the queue is empty.
+    /// Maximum bytes in the queue. An empty queue also accepts a larger batch.
     pub max_bytes: u64,
-    /// What may be sent before the first grant.
+    /// Credit before the first grant.
     pub credit: Credit,
-    /// The queue group it is a member of: each message goes to exactly one member of all the subscriptions that
-    /// match it and name the same group, whatever their patterns.
+    /// Queue group of the subscription. Each message goes to exactly one member among all matching
+    /// subscriptions that name the same group, whatever their patterns.
     pub group: Option<Vec<u8>>,
 }
 
 impl SubscribeOptions {
-    /// What `Default` gives.
+    /// Default options of a subscription.
     pub const DEFAULTS: Self = Self {
         policy: Policy::DropNew,
         max_messages: DEFAULT_SUBSCRIPTION_MESSAGES,

@@ -1,50 +1,50 @@
-//! What a driver takes from its link.
+//! Items that a driver takes from its link.
 
 use smallvec::SmallVec;
 
 use super::options::SubscriptionId;
 use crate::Batch;
 
-/// One thing to send, in order.
+/// One item to send. Items must be sent in order.
 #[derive(Clone, Debug)]
 pub enum Outbound {
-    /// A batch, once, for all the subscriptions of this link that want it.
+    /// A batch, once for all matching subscriptions of this link.
     Batch {
-        /// What to send.
+        /// Batch to send.
         batch: Batch,
-        /// For which: at least one, each once.
+        /// Matching subscriptions, at least one, without duplicates.
         subscriptions: SmallVec<[SubscriptionId; 2]>,
     },
-    /// A subscription missed messages, here in its order.
+    /// A subscription missed messages at this position in its order.
     Gap {
-        /// Which one.
+        /// Subscription that missed messages.
         subscription: SubscriptionId,
-        /// How many since the last notice, at least one.
+        /// Number of messages missed since the last notice, at least 1.
         messages: u64,
     },
-    /// A subscription with [`Policy::Disconnect`](super::Policy::Disconnect) overflowed: nothing else comes any
-    /// more. Say so to the client and drop the [`Link`](super::Link).
+    /// A subscription with [`Policy::Disconnect`](super::Policy::Disconnect) overflowed. No further items
+    /// follow. Report this to the client and drop the [`Link`](super::Link).
     Disconnect {
-        /// Which one.
+        /// Subscription that overflowed.
         subscription: SubscriptionId,
-        /// How many messages it has missed by that.
+        /// Number of messages that it missed in total.
         messages: u64,
     },
 }
 
-/// How much a driver takes at a time.
+/// Limit of one take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Batches.
+    /// Maximum number of batches in one take.
     pub batches: usize,
-    /// Bytes of batches, each counted once. The first is always taken.
+    /// Maximum bytes of batches, each counted once. The first batch is always taken.
     pub bytes: u64,
 }
 
 impl Budget {
-    /// Enough for a large write; what a socket's buffer holds a few times over.
+    /// Enough for a large write: several times a socket's buffer.
     pub const DEFAULT: Self = Self { batches: 256, bytes: 256 * 1024 };
-    /// All there is.
+    /// A budget without limit.
     pub const UNLIMITED: Self = Self { batches: usize::MAX, bytes: u64::MAX };
 
     pub(crate) fn admits(&self, bytes: u64, first: bool) -> bool {
@@ -57,12 +57,12 @@ impl Budget {
     }
 }
 
-/// Whether there was more than the budget.
+/// Result of a take: whether items are left beyond the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "if there is more, nobody will call before it is taken"]
+#[must_use = "after `More` there is no notification: take again"]
 pub enum Taken {
-    /// Nothing is left that may be sent: the link's [`Notify`](crate::Notify) will call.
+    /// No sendable items are left. The link's [`Notify`](crate::Notify) is called for new ones.
     All,
-    /// There is more: take it when what you have is sent.
+    /// Sendable items are left. Take again after sending these.
     More,
 }

@@ -1,7 +1,7 @@
-//! One subscription: its queue, its bounds, its credit, and what it missed.
+//! One subscription: its queue, limits, credit, and missed messages.
 //!
-//! Invariants: `held` is the cost of what is queued and reserved; it is within the bounds, or all of it is one
-//! batch that was let in when there was nothing else. Sequence numbers in the queue rise.
+//! Invariants: `held` is the cost of queued and reserved batches. It is within the limits, or it is a single
+//! batch that was accepted into an empty queue. Sequence numbers in the queue increase.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -14,13 +14,13 @@ use crate::{
     batch::{Batch, Cost},
 };
 
-/// What stays allocated of a queue that has run empty.
+/// Maximum slots that stay allocated in an empty queue.
 const KEPT_SLOTS: usize = 1024;
 
 #[derive(Debug)]
 struct Queued {
     seq: u64,
-    /// Messages missed between the one before and this.
+    /// Messages missed between the previous batch and this one.
     gap: u64,
     batch: Batch,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Subscription {
     pub(crate) id: SubscriptionId,
     pub(crate) tag: Tag,
     pub(crate) policy: Policy,
-    /// In the link's heap.
+    /// True while the subscription is in the link's heap.
     pub(crate) scheduled: bool,
     pub(crate) pattern: Pattern,
     pub(crate) group: Option<Arc<[u8]>>,
@@ -39,15 +39,15 @@ pub(crate) struct Subscription {
     reserved: Cost,
     credit: Account,
     queue: VecDeque<Queued>,
-    /// Missed before the first in the queue, and after the last.
+    /// Messages missed before the first queued batch, and after the last.
     gap_before: u64,
     gap_after: u64,
     dropped: u64,
-    /// When `gap_after` came about, if the queue was empty then.
+    /// Sequence number at which `gap_after` began, if the queue was empty then.
     gap_seq: u64,
 }
 
-/// What leaves a queue.
+/// A batch taken from a queue.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) batch: Batch,
@@ -55,11 +55,11 @@ pub(crate) struct Taken {
     pub(crate) missed_after: u64,
 }
 
-/// What was dropped of a queue's front.
+/// Result of dropping the front of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropped {
     pub(crate) lost: Cost,
-    /// The subscription had missed nothing before.
+    /// True if the subscription had missed no message before.
     pub(crate) first: bool,
 }
 
@@ -86,7 +86,7 @@ impl Subscription {
         }
     }
 
-    /// Whether a batch of that cost may wait here. One that is larger than the bounds may when nothing else does.
+    /// Returns true if a batch of that cost fits. An empty queue accepts a batch larger than its limits.
     pub(crate) fn has_room(&self, cost: Cost) -> bool {
         self.held.messages == 0
             || (self.held.messages + cost.messages <= self.max.messages
@@ -98,7 +98,7 @@ impl Subscription {
         self.reserved.add(cost);
     }
 
-    /// Gives up a reservation. What is then pushed takes room like everything else.
+    /// Releases a reservation. A push afterwards counts as usual.
     pub(crate) fn unreserve(&mut self, cost: Cost) {
         self.held.take(cost);
         self.reserved.take(cost);
@@ -111,7 +111,7 @@ impl Subscription {
         self.queue.push_back(Queued { seq, gap, batch: batch.clone() });
     }
 
-    /// Drops the oldest of the queue, and says what that freed.
+    /// Drops the oldest batch and returns its cost.
     pub(crate) fn drop_oldest(&mut self) -> Option<Dropped> {
         let first = self.dropped == 0;
         let oldest = self.queue.pop_front()?;
@@ -122,7 +122,7 @@ impl Subscription {
         Some(Dropped { lost: cost, first })
     }
 
-    /// A message was not queued.
+    /// Counts messages that were not queued.
     pub(crate) fn missed(&mut self, messages: u64, seq: u64) {
         if self.queue.is_empty() && self.gap_after == 0 {
             self.gap_seq = seq;
@@ -131,7 +131,8 @@ impl Subscription {
         self.dropped += messages;
     }
 
-    /// Where it stands in its link's order: the next it would get. Nothing if it has nothing to get or may not.
+    /// Position in the link's order: sequence number of the next item. `None` if there is no item, or no
+    /// credit for it.
     pub(crate) fn next_seq(&self) -> Option<u64> {
         match self.queue.front() {
             Some(first) => self.credit.is_open().then_some(first.seq),
@@ -139,7 +140,7 @@ impl Subscription {
         }
     }
 
-    /// The next batch, paid for; nothing if there is none.
+    /// Takes the next batch and charges its credit. `None` for an empty queue.
     pub(crate) fn take(&mut self) -> Option<Taken> {
         let Queued { gap, batch, .. } = self.queue.pop_front()?;
         let cost = batch.cost();
@@ -155,7 +156,7 @@ impl Subscription {
         Some(Taken { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
     }
 
-    /// What was missed when nothing is queued.
+    /// Takes the count of missed messages of an empty queue.
     pub(crate) fn take_gap(&mut self) -> u64 {
         debug_assert!(self.queue.is_empty());
         std::mem::take(&mut self.gap_before) + std::mem::take(&mut self.gap_after)
@@ -169,7 +170,7 @@ impl Subscription {
         self.credit.grant(credit);
     }
 
-    /// What it holds, reservations included.
+    /// Cost of queued batches and reservations.
     pub(crate) fn held(&self) -> Cost {
         self.held
     }
@@ -178,7 +179,7 @@ impl Subscription {
         self.dropped
     }
 
-    /// Empties it for good, reservations included.
+    /// Permanently empties the queue, including reservations.
     pub(crate) fn clear(&mut self) {
         self.queue = VecDeque::new();
         self.dropped += self.held.messages;
@@ -188,14 +189,14 @@ impl Subscription {
     }
 }
 
-/// Credits that are left; below zero by what the last batch overdrew.
+/// Remaining credit. Negative after a batch that overdrew it.
 #[derive(Debug, Default)]
 struct Account {
     messages: i64,
     bytes: i64,
 }
 
-/// Stands for "without end", and is never paid from.
+/// Represents unlimited credit, which is never charged.
 const UNLIMITED: i64 = i64::MAX;
 
 impl Account {
@@ -231,7 +232,7 @@ mod tests {
         account.pay(Cost { messages: 64, bytes: 10 });
         assert!(!account.is_open());
         account.grant(Credit { messages: 54, bytes: 0 });
-        assert!(!account.is_open(), "that only pays the debt");
+        assert!(!account.is_open(), "the grant only pays the debt");
         account.grant(Credit { messages: 1, bytes: 0 });
         assert!(account.is_open());
         account.pay(Cost { messages: 0, bytes: 90 });

@@ -1,14 +1,14 @@
-//! What a link's mutex guards: its subscriptions, in what order they get what waits, and what all of it takes.
+//! State under a link's mutex: its subscriptions, the order of their deliveries, and their total cost.
 //!
 //! ```text
-//!   slots      [ sub 7: ▪▪▪ ] [ sub 9: ▪ ] [ free ]     a queue each, of shared batches with sequence numbers
-//!   schedule   (12, sub 9) (14, sub 7)                   heap: who has something it may get, by its first's number
+//!   slots      [ sub 7: ▪▪▪ ] [ sub 9: ▪ ] [ free ]     each with a queue of shared batches with sequence numbers
+//!   schedule   (12, sub 9) (14, sub 7)                   heap of sendable subscriptions, by first number
 //! ```
-//! A publish takes one sequence number for all of the link's subscriptions that it goes to, so equal numbers in the
-//! schedule are one batch, and leave as one copy with all their ids.
+//! A publish takes one sequence number for all matching subscriptions of the link. So equal numbers in the
+//! schedule are the same batch, which leaves as one copy with all their ids.
 //!
-//! Invariants: a scheduled subscription has exactly one valid entry in the heap, whose number is at most that of its
-//! first batch; `bytes` is the sum of what subscriptions hold, and `memory` covers it.
+//! Invariants: a scheduled subscription has exactly one valid entry in the heap, whose number is at most that
+//! of its first batch; `held.bytes` is the sum over the subscriptions, and `memory` covers it.
 
 use std::{
     cmp::Reverse,
@@ -31,14 +31,15 @@ use crate::{
     notify::{Notify, Waiters},
 };
 
-/// Which subscription of a link, and in which life of its slot.
+/// Slot of a subscription, and the tag that identifies the slot's occupant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) slot: u32,
     pub(crate) tag: Tag,
 }
 
-/// Tells a slot's occupants apart, and says without a look at it whether one's policy is to block.
+/// Distinguishes successive occupants of a slot. Also contains one bit for the policy to block, readable
+/// without the link's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tag(u32);
 
@@ -52,24 +53,24 @@ impl Tag {
     }
 }
 
-/// What became of a batch at one subscription.
+/// Result of offering a batch to a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offered {
-    /// Maybe in the place of older ones.
+    /// The batch is queued, possibly instead of older ones.
     Queued,
-    /// No room: the subscription will be told.
+    /// There is no room; the subscription will get a notice.
     Missed,
-    /// There is no such subscription any more.
+    /// The subscription has ended.
     Gone,
 }
 
-/// Whether there is room kept for a batch.
+/// Result of reserving room for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
     Yes,
-    /// Its queue or its link has none, until that link's driver takes something.
+    /// The queue or link is full until the link's driver takes something.
     Full,
-    /// All links together have none, until any of them gives some back.
+    /// The memory of all links together is full until any link releases some.
     NoMemory,
     Gone,
 }
@@ -83,7 +84,7 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Open,
-    /// A subscription with the policy to disconnect overflowed; the driver is yet to be told.
+    /// A subscription with the policy to disconnect overflowed; the driver has not been notified yet.
     Doomed {
         subscription: SubscriptionId,
         messages: u64,
@@ -104,7 +105,7 @@ pub(crate) struct LinkState {
     memory: Held,
     dropped: u64,
     standing: Standing,
-    /// The driver has been told and has not looked since.
+    /// True if the driver was notified and has not taken since.
     told: bool,
     /// Publishers that wait for room.
     waiting: Waiters,
@@ -158,7 +159,7 @@ impl LinkState {
         self.slots[slot as usize].subscription.as_ref().expect("ids lead to taken slots").id
     }
 
-    /// Of a subscription that is there.
+    /// Returns the id of an existing subscription.
     pub(crate) fn id_at(&self, place: Place) -> SubscriptionId {
         self.id_in(place.slot)
     }
@@ -167,7 +168,7 @@ impl LinkState {
         at(&mut self.slots, place)
     }
 
-    /// Makes room for a subscription whose id is not taken; `make` gets its tag.
+    /// Adds a subscription with an unused id; `make` receives its tag.
     pub(crate) fn insert(
         &mut self,
         id: SubscriptionId,
@@ -188,7 +189,7 @@ impl LinkState {
         Place { slot, tag }
     }
 
-    /// Takes a subscription away with all that waits for it.
+    /// Removes a subscription with its queue.
     pub(crate) fn remove(&mut self, id: SubscriptionId, memory: &Memory) -> Option<(Place, Subscription)> {
         let slot = self.find(id)?;
         let found = self.by_id.find_entry(self.hasher.hash_one(id), |found| *found == slot).expect("just found");
@@ -205,7 +206,7 @@ impl LinkState {
         Some((place, subscription))
     }
 
-    /// Takes all of them.
+    /// Removes all subscriptions and closes the link.
     pub(crate) fn close(&mut self, memory: &Memory) -> Vec<(Place, Subscription)> {
         self.standing = Standing::Closed;
         self.schedule = BinaryHeap::new();
@@ -219,13 +220,13 @@ impl LinkState {
         taken.map(|(slot, subscription)| (Place { slot, tag: subscription.tag }, subscription)).collect()
     }
 
-    /// The number of one publish, for all of the link's subscriptions that it goes to.
+    /// Returns the sequence number of a publish, for all matching subscriptions of the link.
     pub(crate) fn next_seq(&mut self) -> u64 {
         self.last_seq += 1;
         self.last_seq
     }
 
-    /// Whether the link as a whole may hold so much more. One that holds nothing may hold any one batch.
+    /// Returns true if the link can hold `more` additional bytes. An empty link can hold any single batch.
     fn covers(&mut self, more: u64, memory: &Memory) -> bool {
         let bytes = self.held.bytes + more;
         if self.held.messages == 0 {
@@ -253,7 +254,7 @@ impl LinkState {
         Reserved::Yes
     }
 
-    /// Gives up a reservation, if its subscription is still there.
+    /// Releases a reservation, if its subscription still exists.
     pub(crate) fn unreserve(&mut self, place: Place, cost: Cost, memory: &Memory) {
         if !self.is_open() {
             return;
@@ -277,7 +278,7 @@ impl LinkState {
         Offered::Queued
     }
 
-    /// Queues a batch, or does what the subscription's policy says when there is no room.
+    /// Queues a batch, or applies the subscription's policy if there is no room.
     pub(crate) fn offer(&mut self, place: Place, batch: &Batch, seq: u64, memory: &Memory) -> Offered {
         let cost = batch.cost();
         if !self.is_open() {
@@ -313,7 +314,8 @@ impl LinkState {
         if room { Offered::Queued } else { Offered::Missed }
     }
 
-    /// Drops the oldest batch of a subscription with that policy; false if there is none to drop.
+    /// Drops the oldest batch of a subscription with the policy `DropOld`. Returns false if there is none to
+    /// drop.
     fn drops_old(&mut self, place: Place, memory: &Memory) -> bool {
         let Some(subscription) = self.at(place) else { return false };
         if subscription.policy != Policy::DropOld {
@@ -326,15 +328,17 @@ impl LinkState {
         true
     }
 
-    /// The link is given up because of that subscription. Its memory is free at once, reservations are void.
+    /// Closes the link because the subscription at `place` overflowed. Frees its memory immediately and voids its
+    /// reservations.
     fn doom(&mut self, place: Place, memory: &Memory) {
-        let subscription = self.at(place).expect("the one that overflowed");
+        let subscription = self.at(place).expect("the subscription that overflowed exists");
         let (id, waiting) = (subscription.id, subscription.held().messages);
         let messages = subscription.dropped() + waiting;
         memory.losses.count(Policy::Disconnect, waiting, false);
         memory.losses.count_link();
         self.standing = Standing::Doomed { subscription: id, messages };
-        // Its driver may have been told of more than it can take: this it must hear all the same.
+        // The driver may have been notified of more than it can take. It must be notified of the disconnect
+        // in any case.
         self.told = false;
         for slot in &mut self.slots {
             if let Some(subscription) = &mut slot.subscription {
@@ -347,7 +351,7 @@ impl LinkState {
         self.memory.shrink(0, memory);
     }
 
-    /// Puts a subscription into the schedule if it may get something and is not there.
+    /// Schedules a subscription that has a sendable item and is not scheduled yet.
     fn schedule(&mut self, place: Place) {
         let Some(subscription) = at(&mut self.slots, place) else { return };
         if subscription.scheduled {
@@ -360,7 +364,8 @@ impl LinkState {
         }
     }
 
-    /// Entries of subscriptions that are gone don't pile up while the driver is away.
+    /// Removes entries of ended subscriptions, which would otherwise accumulate while the driver does not
+    /// take.
     fn prune(&mut self) {
         if self.schedule.len() > 2 * self.scheduled + 64 {
             let Self { schedule, slots, .. } = self;
@@ -379,13 +384,13 @@ impl LinkState {
         true
     }
 
-    /// Whether the driver must be told that there is something for it. True once until it has looked.
+    /// Returns true if the driver must be notified. Returns true only once until the driver takes.
     pub(crate) fn must_tell(&mut self) -> bool {
         let something = !self.schedule.is_empty() || matches!(self.standing, Standing::Doomed { .. });
         something && !std::mem::replace(&mut self.told, true)
     }
 
-    /// Moves what may be sent to `out`.
+    /// Moves sendable items to `out`.
     pub(crate) fn take(&mut self, out: &mut Vec<Outbound>, budget: Budget, memory: &Memory) -> Taken {
         if let Standing::Doomed { subscription, messages } = self.standing {
             self.standing = Standing::Closed;
@@ -445,7 +450,7 @@ impl LinkState {
         if self.told { Taken::More } else { Taken::All }
     }
 
-    /// Remembers who waits for room.
+    /// Adds a publisher that waits for room.
     pub(crate) fn wait(&mut self, waiter: &Arc<dyn Notify>) {
         self.waiting.add(waiter);
     }
@@ -464,7 +469,7 @@ fn unschedule(subscription: &mut Subscription, scheduled: &mut usize) {
     *scheduled -= 1;
 }
 
-/// Appends a batch for a subscription; one that is `shared` joins the copy that `out` ends with.
+/// Appends a batch for a subscription. If `shared`, adds the subscription to the last copy in `out` instead.
 fn emit(out: &mut Vec<Outbound>, taken: super::queue::Taken, subscription: SubscriptionId, shared: bool) {
     let super::queue::Taken { batch, missed_before, missed_after } = taken;
     if missed_before > 0 {
@@ -484,7 +489,7 @@ fn emit(out: &mut Vec<Outbound>, taken: super::queue::Taken, subscription: Subsc
     }
 }
 
-/// Where the last batch is: gaps after it may have followed.
+/// Position of the last batch in `out`; gaps may follow it.
 fn copy_at(out: &[Outbound]) -> usize {
     out.iter().rposition(|item| matches!(item, Outbound::Batch { .. })).expect("a shared batch was emitted")
 }

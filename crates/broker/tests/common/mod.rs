@@ -1,4 +1,4 @@
-//! What several tests use.
+//! Helpers of the broker's tests.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
@@ -13,7 +13,7 @@ use thalweg_broker::{
     Taken,
 };
 
-/// Numbers from a seed (splitmix64).
+/// Seeded random numbers (splitmix64).
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -34,13 +34,14 @@ impl Rng {
     }
 }
 
-/// `THALWEG_SEED`, or the first few seeds; each is printed, and shown if the test fails.
+/// Returns the seed in `THALWEG_SEED`, or the seeds 1 to `count`. Tests print their seed, so that a failure
+/// can be replayed.
 pub fn seeds(count: u64) -> Vec<u64> {
     let given = std::env::var("THALWEG_SEED").ok().map(|text| text.parse().expect("a number"));
     given.map_or_else(|| (1..=count).collect(), |seed| vec![seed])
 }
 
-/// Counts calls, and lets threads wait for one.
+/// Counts notifications, and lets threads wait for the next one.
 #[derive(Default)]
 pub struct Bell {
     rung: Mutex<u64>,
@@ -65,7 +66,7 @@ impl Bell {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Until it has rung more often than `seen`; gives how often it has.
+    /// Waits until the count exceeds `seen`. Returns the count.
     pub fn wait(&self, seen: u64) -> u64 {
         let rung = self.changed.wait_while(self.rung.lock().unwrap(), |rung| *rung <= seen).unwrap();
         *rung
@@ -88,7 +89,7 @@ pub fn pattern(text: &str) -> Pattern {
     Pattern::parse(text.as_bytes()).unwrap()
 }
 
-/// One message that holds a number.
+/// A batch of one message that contains `number`.
 pub fn message(to: &str, number: u64) -> Batch {
     Batch::new(subject(to), Bytes::copy_from_slice(&number.to_le_bytes()), 1).unwrap()
 }
@@ -101,14 +102,14 @@ pub fn subscribe(link: &Link, id: u64, text: &str) {
     link.subscribe(SubscriptionId(id), pattern(text), &SubscribeOptions::DEFAULTS).unwrap();
 }
 
-/// All there is.
+/// Takes all sendable items.
 pub fn take(link: &Link) -> Vec<Outbound> {
     let mut out = Vec::new();
     assert_eq!(link.take(&mut out, Budget::UNLIMITED), Taken::All);
     out
 }
 
-/// What a subscription was told, in order.
+/// An item that a subscription received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     Message(u64),
@@ -116,7 +117,7 @@ pub enum Told {
     Disconnect(u64),
 }
 
-/// What each subscription was told, flattened, in order.
+/// All items, each with the subscription that received it, in order.
 pub fn told(out: &[Outbound]) -> Vec<(u64, Told)> {
     let mut told = Vec::new();
     for item in out {

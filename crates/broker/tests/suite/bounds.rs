@@ -1,4 +1,4 @@
-//! Tables that are full: a typed error, nothing happens, room again afterwards.
+//! Full tables: a typed error, no effect, and room again afterwards.
 
 use thalweg_broker::{
     Broker, BrokerConfig, Credit, SubscribeError, SubscribeOptions, SubscriptionId, TooManyLinks, UnknownSubscription,
@@ -16,7 +16,7 @@ fn subscriptions_of_one_link() {
     let more = || one.subscribe(SubscriptionId(3), pattern("b"), &SubscribeOptions::DEFAULTS);
     assert_eq!(more(), Err(SubscribeError::TooManyOnLink { max: 2 }));
     subscribe(&two, 3, "b");
-    assert_eq!(broker.stats().subscriptions, 3, "what was refused is not counted, and others have their own bound");
+    assert_eq!(broker.stats().subscriptions, 3, "rejected ones do not count; each link has its own limit");
     one.unsubscribe(SubscriptionId(1)).unwrap();
     assert_eq!(more(), Ok(()));
 }
@@ -37,7 +37,7 @@ fn links_and_subscriptions() {
     let twice = two.subscribe(SubscriptionId(2), pattern("c"), &SubscribeOptions::DEFAULTS);
     assert_eq!(twice, Err(SubscribeError::DuplicateId(SubscriptionId(2))));
     let three = broker.open_link(quiet()).unwrap();
-    assert_eq!((broker.stats().links, broker.stats().subscriptions), (2, 2), "what was refused is not counted");
+    assert_eq!((broker.stats().links, broker.stats().subscriptions), (2, 2), "rejected ones do not count");
     drop(three);
 }
 

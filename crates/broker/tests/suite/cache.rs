@@ -1,4 +1,4 @@
-//! Caches: against a map with deadlines under virtual time; bounds; races.
+//! Caches: compared with a map with deadlines under virtual time; limits; races.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -57,12 +57,12 @@ fn agrees_with_a_map_under_virtual_time() {
     for seed in seeds(30) {
         println!("seed {seed}");
         let mut rng = Rng(seed);
-        // Never full here: what is evicted is not the model's to know.
+        // The cache is large enough never to evict, because the model cannot predict evictions.
         let cache = cache(64 * MIB);
         let mut model = Model { entries: BTreeMap::new(), now: at(0) };
         let mut versions: BTreeMap<Vec<u8>, Version> = BTreeMap::new();
         for step in 0..4000 {
-            // Short keys and long ones, which are kept differently.
+            // Short and long keys, which the cache stores differently.
             let number = rng.below(30) as usize;
             let key = format!("k{number}{}", "-tail".repeat(number % 7)).into_bytes();
             let expiry = match rng.below(3) {
@@ -76,7 +76,7 @@ fn agrees_with_a_map_under_virtual_time() {
                 0 | 1 => {
                     let version = cache.put(model.now, &key, &value, expiry).unwrap();
                     let before = versions.insert(key.clone(), version);
-                    assert!(before.is_none_or(|before| before < version), "seed {seed}: versions rise");
+                    assert!(before.is_none_or(|before| before < version), "seed {seed}: versions must increase");
                     model.put(&key, &value, expiry);
                 }
                 2 => {
@@ -140,7 +140,7 @@ fn agrees_with_a_map_under_virtual_time() {
                     loop {
                         let page = cache.scan(model.now, from, 1 + rng.below(12) as usize, rng.below(40) as usize);
                         for key in page.keys {
-                            assert!(seen.insert(key.to_vec()), "seed {seed} step {step}: twice");
+                            assert!(seen.insert(key.to_vec()), "seed {seed} step {step}: a key was returned twice");
                         }
                         from = page.next;
                         if from.is_none() {
@@ -159,7 +159,7 @@ fn agrees_with_a_map_under_virtual_time() {
         cache.reclaim(model.now, usize::MAX);
         let forever = model.entries.keys().filter(|key| model.live(key).is_some()).count();
         let stats = cache.stats();
-        assert_eq!(stats.entries, forever as u64, "seed {seed}: the wheel has reclaimed all others");
+        assert_eq!(stats.entries, forever as u64, "seed {seed}: the wheel must have reclaimed all other entries");
         assert_eq!(stats.evictions, 0);
         assert!(cache.next_deadline().is_none());
     }
@@ -186,7 +186,7 @@ fn holds_what_it_may_and_no_more() {
             }
             let stats = cache.stats();
             assert_eq!(stats.puts, put);
-            assert!(stats.bytes * 10 > max_bytes * 7, "seed {seed}: room is used: {stats:?}");
+            assert!(stats.bytes * 10 > max_bytes * 7, "seed {seed}: the cache must use its capacity: {stats:?}");
             assert!(stats.evictions > 0);
         }
     }
@@ -197,14 +197,14 @@ fn who_holds_a_value_keeps_it_though_another_of_its_length_is_put_in_its_place()
     let (cache, now) = (cache(MIN_CACHE_BYTES), at(1));
     let first = cache.put(now, b"k", b"one", Expiry::Never).unwrap();
     let held = cache.get(now, b"k").unwrap();
-    // Not in its place while it is held, and then in its place.
+    // While a reader holds the value, a put cannot overwrite it in place; afterwards it can.
     for value in [b"two", b"six"] {
         let version = cache.put(now, b"k", value, Expiry::Never).unwrap();
         let entry = cache.get(now, b"k").unwrap();
         assert!(version > first && (entry.version, &*entry.value) == (version, &value[..]));
     }
     assert_eq!((held.version, &*held.value), (first, &b"one"[..]));
-    // A deadline goes with the value that had it.
+    // A put without a deadline removes the old value's deadline.
     cache.put(now, b"k", b"ten", Expiry::At(at(10))).unwrap();
     cache.put(at(2), b"k", b"out", Expiry::Never).unwrap();
     assert_eq!(cache.get(at(10), b"k").map(|entry| entry.deadline), Some(Moment::NEVER));
@@ -230,10 +230,10 @@ fn sizes_beyond_the_bounds_are_refused_and_change_nothing() {
     let update = |_: Option<&_>| (Update::Put { value: over.clone().into(), expiry: Expiry::Never }, ());
     assert_eq!(small.update(at(0), b"k", update).map(drop), Err(too_large));
     assert_eq!(small.put_many(at(0), [(&b"a"[..], &b"b"[..]), (b"k", &over)], Expiry::Never), Err(too_large));
-    assert!(small.get(at(0), b"a").is_none(), "none of several");
+    assert!(small.get(at(0), b"a").is_none(), "a failed put_many must write no value");
     assert_eq!(&*small.get(at(0), b"k").unwrap().value, b"v");
     small.put(at(0), b"k", &fits, Expiry::Never).unwrap();
-    assert_eq!(small.get(at(0), b"k").unwrap().value.len(), fits.len(), "the largest is kept");
+    assert_eq!(small.get(at(0), b"k").unwrap().value.len(), fits.len(), "the largest value that fits stays");
     let large = cache(64 * MIB);
     let value = vec![3; MAX_VALUE_BYTES];
     large.put(at(0), &long[1..], &value, Expiry::Never).unwrap();
@@ -250,8 +250,8 @@ fn deadlines_hide_at_once_and_reclaim_in_portions() {
     cache.put(at(0), b"stays", b"v", Expiry::Never).unwrap();
     let before = Moment::from_nanos(at(10).nanos() - 1);
     assert!(cache.get(before, &0_u32.to_be_bytes()).is_some());
-    assert!(cache.get(at(10), &0_u32.to_be_bytes()).is_none(), "to the nanosecond");
-    assert_eq!(cache.stats().entries, 100, "what was read went, the others wait for the wheel");
+    assert!(cache.get(at(10), &0_u32.to_be_bytes()).is_none(), "deadlines are exact to the nanosecond");
+    assert_eq!(cache.stats().entries, 100, "the read removed its entry; the others wait for the wheel");
     let due = cache.next_deadline().unwrap();
     assert!(due <= at(12), "{due}");
     assert_eq!(cache.reclaim(at(12), 70), 70);
@@ -266,9 +266,9 @@ fn deadlines_hide_at_once_and_reclaim_in_portions() {
     assert!(many[0].is_none() && many[1].is_some());
 }
 
-/// Threads add to counters while others fill the cache so that counters are evicted, and while they expire. An eviction or
-/// expiry may lose a counter as a whole, never one addition of several: the sums told are all different within a life of the
-/// counter, and each life starts at the first delta.
+/// Threads add to counters while other threads fill the cache, so that counters are evicted or expire. An
+/// eviction or expiry may remove a whole counter, but never lose a single addition. So the returned sums are
+/// distinct within one life of a counter, and each life begins with the first delta.
 #[test]
 fn reads_and_writes_of_a_key_are_one_step_under_eviction_and_expiry() {
     for seed in seeds(6) {
@@ -297,7 +297,7 @@ fn reads_and_writes_of_a_key_are_one_step_under_eviction_and_expiry() {
                             if step % 50 == 0 {
                                 clock.fetch_add(1, Ordering::SeqCst);
                             }
-                            // The other thread may have no turn meanwhile: then these take the room.
+                            // The filling thread may get no CPU time; these puts then cause the evictions.
                             if step % 8 == 0 {
                                 let (key, expiry) = (rng.below(300).to_string(), Duration::from_millis(30));
                                 cache.put(now(), key.as_bytes(), &[1; 300], Expiry::after(now(), expiry)).unwrap();
@@ -315,14 +315,14 @@ fn reads_and_writes_of_a_key_are_one_step_under_eviction_and_expiry() {
             told
         });
         let ordered: BTreeMap<_, _> = told.iter().map(|(counter, version, sum)| ((*counter, *version), *sum)).collect();
-        assert_eq!(ordered.len(), told.len(), "seed {seed}: each addition has a version of its own");
+        assert_eq!(ordered.len(), told.len(), "seed {seed}: each addition must have its own version");
         let mut lives = 0;
         let mut before = (0, 0);
         for ((counter, version), sum) in ordered {
             let last = if before.0 == counter { before.1 } else { 0 };
             assert!(
                 sum == last + 1 || sum == 1,
-                "seed {seed}: {counter}: {sum} after {last} at {version:?}: one was lost"
+                "seed {seed}: {counter}: {sum} after {last} at {version:?}: an addition was lost"
             );
             lives += u64::from(sum == 1);
             before = (counter, sum);
@@ -332,7 +332,7 @@ fn reads_and_writes_of_a_key_are_one_step_under_eviction_and_expiry() {
     }
 }
 
-/// What `add` does, with the version that it gave; a counter lives for 20 ms.
+/// Adds 1 to a counter and returns the sum with its version. A counter lives for 20 ms.
 fn count(cache: &Cache, now: Moment, counter: u64) -> (Version, i64) {
     let add = |entry: Option<&CacheEntry>| {
         let before = entry.map_or(0, |entry| std::str::from_utf8(&entry.value).unwrap().parse::<i64>().unwrap());
@@ -379,7 +379,7 @@ fn what_is_used_outlives_what_is_not() {
         }
     }
     let stats = cache.stats();
-    assert!(stats.hit_ratio().unwrap() > 0.8, "a stream of keys used once does not push out those in use: {stats:?}");
+    assert!(stats.hit_ratio().unwrap() > 0.8, "keys used once must not evict keys in use: {stats:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Queue groups: one member gets each message, and which.
+//! Queue groups: exactly one member receives each message, and the choice of that member.
 
 use thalweg_broker::{Broker, Link, Policy, SubscribeError, SubscribeOptions, SubscriptionId};
 use thalweg_types::limits::{MAX_QUEUE_GROUP_BYTES, MAX_QUEUE_GROUP_MEMBERS};
@@ -36,9 +36,9 @@ fn a_member_that_is_full_is_passed_over() {
         let there: usize = members.iter().map(|link| take(link).len()).sum();
         let expected = match policy {
             Policy::Block => 20,
-            // The notice of the gap, and in one case the message that took the place of the oldest.
+            // The item above 20 is a gap notice. With `DropOld`, the newest message also replaced the oldest.
             Policy::DropNew | Policy::DropOld => 21,
-            // One says that it was given up.
+            // One of the items reports the disconnect.
             Policy::Disconnect => 16,
         };
         assert_eq!(there, expected, "{policy:?}");
@@ -76,8 +76,8 @@ fn the_less_busy_get_more() {
         broker.publish(&message("jobs.x", number), None).unwrap();
     }
     let got = idle.stats().messages;
-    assert!(got >= 250, "of 400, both are compared in half of the cases and one alone in a quarter: {got}");
-    assert!(got < 400, "none is left out altogether: {got}");
+    assert!(got >= 250, "of 400 messages, both are compared in half of the cases and one alone in a quarter: {got}");
+    assert!(got < 400, "the busier member must get some messages: {got}");
 }
 
 #[test]
@@ -110,9 +110,9 @@ fn one_group_over_several_patterns_and_beside_plain_subscriptions() {
     crate::common::subscribe(&link, 4, "jobs.>");
     for number in 0..30 {
         let published = broker.publish(&message("jobs.x", number), None).unwrap();
-        assert_eq!(published.delivered, 2, "the plain one, and one of three");
+        assert_eq!(published.delivered, 2, "the plain subscription, and one of three members");
         let out = take(&link);
-        assert_eq!(out.len(), 1, "in one copy: {out:?}");
+        assert_eq!(out.len(), 1, "the link gets one copy: {out:?}");
         let ids: Vec<_> = crate::common::told(&out).into_iter().map(|(id, _)| id).collect();
         assert!(ids.contains(&4) && ids.len() == 2, "{ids:?}");
     }

@@ -1,4 +1,5 @@
-//! Subjects, queues and caches at their public face. What the allocator gives out is counted in `../memory.rs`, alone.
+//! Tests of the public interface: subjects, queues and caches. `../memory.rs` counts allocations in a
+//! separate process.
 
 #![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 

@@ -1,4 +1,4 @@
-//! Who gets what: against a matcher that compares every pattern with every subject.
+//! Deliveries compared with a model that matches every pattern with every subject.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,12 +22,12 @@ fn random_pattern(rng: &mut Rng) -> String {
     tokens.join(".")
 }
 
-/// Pattern and group.
+/// Pattern and queue group of a subscription.
 type Wanted = (Pattern, Option<Vec<u8>>);
 
 struct Model {
     links: Vec<Link>,
-    /// By link and id.
+    /// Subscriptions by link index and id.
     subscriptions: BTreeMap<(usize, u64), Wanted>,
     next_id: u64,
 }
@@ -74,7 +74,7 @@ impl Model {
         let mut got = BTreeSet::new();
         for (at, link) in self.links.iter().enumerate() {
             let out = take(link);
-            assert!(out.len() <= 1, "seed {seed}: one copy for all of a link's subscriptions: {out:?}");
+            assert!(out.len() <= 1, "seed {seed}: a link gets one copy for all its subscriptions: {out:?}");
             for (id, _) in told(&out) {
                 assert!(got.insert((at, id)), "seed {seed}: {text} twice for {at}/{id}");
             }
@@ -86,7 +86,7 @@ impl Model {
             let chosen = members.iter().filter(|member| got.remove(member)).count();
             assert_eq!(chosen, 1, "seed {seed}: {text} for group {name:?}");
         }
-        assert!(got.is_empty(), "seed {seed}: {text} for those who did not ask: {got:?}");
+        assert!(got.is_empty(), "seed {seed}: {text} was delivered without a matching subscription: {got:?}");
     }
 }
 
@@ -109,7 +109,7 @@ fn agrees_with_a_naive_matcher() {
         drop(model);
         let stats = broker.stats();
         assert_eq!((stats.subscriptions, stats.links, stats.queued_bytes), (0, 0, 0));
-        assert_eq!(stats.subjects, stats.cached_subjects, "only remembered ones are left");
+        assert_eq!(stats.subjects, stats.cached_subjects, "only cached subjects may be left");
     }
 }
 
@@ -119,7 +119,7 @@ fn remembered_matches_follow_every_change() {
     let link = broker.open_link(quiet()).unwrap();
     let count = |to: &str| broker.publish(&message(to, 0), None).unwrap().delivered;
     for _ in 0..4 {
-        assert_eq!(count("a.b"), 0, "looked for, and then remembered as nothing");
+        assert_eq!(count("a.b"), 0, "the lookup finds no subscription, and then the cache does");
     }
     subscribe(&link, 1, "a.*");
     assert_eq!(count("a.b"), 1);
@@ -143,7 +143,7 @@ fn what_is_remembered_is_bounded_and_needs_a_second_publish() {
     for number in 0..5000 {
         broker.publish(&message(&format!("inbox.{number}"), number), None).unwrap();
     }
-    assert_eq!(broker.stats().subjects, 0, "subjects used once push nothing out");
+    assert_eq!(broker.stats().subjects, 0, "subjects used once must not be cached");
     for number in 0..5000 {
         let to = format!("inbox.{number}");
         for _ in 0..3 {
@@ -166,7 +166,7 @@ fn a_subject_with_very_many_subscriptions() {
     assert_eq!(broker.publish(&message("a", 1), None).unwrap().delivered, 600);
     for (id, link) in links.iter().enumerate().rev() {
         let out = take(link);
-        let [Outbound::Batch { subscriptions, .. }] = &*out else { panic!("one copy: {out:?}") };
+        let [Outbound::Batch { subscriptions, .. }] = &*out else { panic!("not one copy: {out:?}") };
         assert_eq!(subscriptions.len(), 2);
         link.unsubscribe(SubscriptionId(id as u64)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What waits for a subscription: bounds, policies, credit, gaps; against a model of one queue.
+//! Queues: limits, policies, credit and gaps, compared with a model of one queue.
 
 use std::collections::VecDeque;
 
@@ -28,12 +28,12 @@ fn open(broker: &Broker, to: &str, options: &SubscribeOptions) -> Link {
     link
 }
 
-/// One queue, as simple as can be.
+/// A minimal model of one queue.
 struct Model {
     policy: Policy,
     max: (u64, u64),
     credit: (i64, i64),
-    /// Number, messages, bytes, missed before it.
+    /// Number, messages and bytes of each batch, and messages missed before it.
     queue: VecDeque<(u64, u64, u64, u64)>,
     missed_before: u64,
     missed_after: u64,
@@ -45,7 +45,7 @@ impl Model {
         self.queue.is_empty() || (held.0 + messages <= self.max.0 && held.1 + bytes <= self.max.1)
     }
 
-    /// Whether the publish happens.
+    /// Returns true if the publish succeeds.
     fn publish(&mut self, number: u64, messages: u64, bytes: u64) -> bool {
         while !self.fits(messages, bytes) {
             match self.policy {
@@ -58,7 +58,7 @@ impl Model {
                     self.missed_after += messages;
                     return true;
                 }
-                Policy::Disconnect => unreachable!("not in this test"),
+                Policy::Disconnect => unreachable!("this test does not use that policy"),
             }
         }
         self.queue.push_back((number, messages, bytes, std::mem::take(&mut self.missed_after)));
@@ -96,7 +96,7 @@ fn each_policy_does_what_its_name_says() {
             let max = (1 + rng.below(40), 100 + rng.below(4000));
             let credit = Credit { messages: rng.below(20), bytes: rng.below(5000) };
             let options = SubscribeOptions { credit, ..options(policy, max.0, max.1) };
-            // Each has a subject of its own, and one for all.
+            // Each subscription matches a subject of its own, and one that all share.
             link.subscribe(SubscriptionId(id as u64), pattern(&format!("own.{id}")), &options).unwrap();
             models.push(Model {
                 policy,
@@ -150,14 +150,14 @@ fn a_blocked_publish_happens_for_nobody_and_wakes_its_publisher() {
     }
     let blocked = broker.publish(&message("a", 2), Some(&waiter)).unwrap_err();
     assert_eq!((blocked.link, blocked.subscription), (full.id(), SubscriptionId(1)));
-    assert_eq!(told_to(1, &take(&free)), [Told::Message(0), Told::Message(1)], "not the one that did not happen");
+    assert_eq!(told_to(1, &take(&free)), [Told::Message(0), Told::Message(1)], "a blocked publish delivers nothing");
     assert_eq!(bell.count(), 0);
     assert_eq!(take(&full).len(), 2);
     assert_eq!(bell.count(), 1, "room");
     broker.publish(&message("a", 2), Some(&waiter)).unwrap();
     assert_eq!(told_to(1, &take(&free)), [Told::Message(2)], "once");
     assert_eq!(told_to(1, &take(&full)), [Told::Message(2)]);
-    assert_eq!(bell.count(), 1, "nobody waits any more");
+    assert_eq!(bell.count(), 1, "no publisher waits any more");
     assert_eq!(broker.stats().blocked, 1);
 }
 
@@ -166,7 +166,7 @@ fn room_reserved_for_a_publish_that_failed_is_free_again() {
     let broker = broker();
     let links: Vec<_> = (0..4).map(|_| open(&broker, "a", &options(Policy::Block, 1, 99))).collect();
     for turn in 0..4 {
-        // Another one is full each time; those that come before it in the order get and lose a reservation.
+        // A different link is full in each turn. Links before it in the order get a reservation and lose it.
         let own = links[turn].id();
         links[turn].subscribe(SubscriptionId(2), pattern("own"), &options(Policy::Block, 1, 99)).unwrap();
         broker.publish(&message("own", 0), None).unwrap();
@@ -178,7 +178,7 @@ fn room_reserved_for_a_publish_that_failed_is_free_again() {
         }
         assert_eq!(broker.publish(&message("a", 2), None).unwrap_err().link, own);
         for link in links.iter().filter(|link| link.id() != own) {
-            assert_eq!(link.stats().messages, 0, "nothing reserved, nothing queued");
+            assert_eq!(link.stats().messages, 0, "no reservation and no message may be left");
         }
         take(&links[turn]);
         links[turn].unsubscribe(SubscriptionId(2)).unwrap();
@@ -201,7 +201,7 @@ fn a_publisher_waits_for_a_subscription_that_goes() {
             0 => link.unsubscribe(SubscriptionId(1)).unwrap(),
             1 => drop(link),
             _ => {
-                // The link is given up because of another subscription.
+                // The link is closed because of another subscription.
                 let options = options(Policy::Disconnect, 1, 99);
                 link.subscribe(SubscriptionId(3), pattern("c"), &options).unwrap();
                 broker.publish(&message("c", 0), None).unwrap();
@@ -228,12 +228,12 @@ fn disconnect_gives_up_the_link_and_its_memory_at_once() {
     let published = broker.publish(&message("a", 2), None).unwrap();
     assert_eq!((published.delivered, published.missed), (0, 1));
     assert_eq!(broker.stats().queued_bytes, 0);
-    assert!(!broker.publish(&message("a", 3), None).unwrap().matched(), "it is gone for publishers");
+    assert!(!broker.publish(&message("a", 3), None).unwrap().matched(), "publishers must no longer match the link");
     assert!(link.subscribe(SubscriptionId(5), pattern("x"), &SubscribeOptions::DEFAULTS).is_err());
     let out = take(&link);
     assert!(matches!(&*out, [Outbound::Disconnect { subscription: SubscriptionId(2), messages: 3 }]), "{out:?}");
-    assert!(take(&link).is_empty(), "said once");
-    assert_eq!(bell.count(), 2, "for the first message, and for the end");
+    assert!(take(&link).is_empty(), "reported only once");
+    assert_eq!(bell.count(), 2, "one call for the first message, one for the disconnect");
     drop(link);
     assert_eq!(broker.stats().subscriptions, 0);
 }
@@ -266,14 +266,14 @@ fn a_links_bound_counts_all_its_subscriptions() {
     link.subscribe(SubscriptionId(2), pattern("b"), &options(Policy::Block, 100, 1000)).unwrap();
     link.subscribe(SubscriptionId(3), pattern("c"), &options(Policy::DropOld, 100, 1000)).unwrap();
     assert_eq!(broker.publish(&sized("a", 1, 60, 1), None).unwrap().delivered, 1);
-    assert_eq!(broker.publish(&sized("c", 2, 40, 1), None).unwrap().delivered, 1, "to the brim");
+    assert_eq!(broker.publish(&sized("c", 2, 40, 1), None).unwrap().delivered, 1, "the batch fits exactly");
     assert!(broker.publish(&sized("b", 3, 8, 1), None).is_err());
     assert_eq!(broker.publish(&sized("a", 4, 8, 1), None).unwrap().missed, 1);
-    assert_eq!(broker.publish(&sized("c", 5, 40, 1), None).unwrap().delivered, 1, "in the place of its own");
-    assert_eq!(broker.publish(&sized("c", 6, 41, 1), None).unwrap().missed, 1, "others' it does not take");
+    assert_eq!(broker.publish(&sized("c", 5, 40, 1), None).unwrap().delivered, 1, "replaces its own oldest batch");
+    assert_eq!(broker.publish(&sized("c", 6, 41, 1), None).unwrap().missed, 1, "must not replace batches of others");
     let out = take(&link);
     assert_eq!(told_to(1, &out), [Told::Message(1), Told::Gap(1)]);
-    assert_eq!(told_to(3, &out), [Told::Gap(3)], "one of them said, where it would have come");
+    assert_eq!(told_to(3, &out), [Told::Gap(3)], "the gap is reported at the position of the missed message");
     broker.publish(&sized("b", 3, 8, 1), None).unwrap();
 }
 
@@ -286,7 +286,7 @@ fn the_brokers_bound_counts_all_links() {
     let publish = |at: usize| broker.publish(&sized(&format!("s{at}"), 0, step as usize, 1), None).unwrap().delivered;
     assert_eq!((publish(0), publish(0), publish(1)), (1, 1, 1));
     assert_eq!((publish(0), publish(1)), (0, 0), "full");
-    assert_eq!(publish(2), 1, "one for which nothing waits gets a batch beyond the bound");
+    assert_eq!(publish(2), 1, "an empty link accepts one batch above the limit");
     assert_eq!(publish(2), 0);
     assert_eq!(broker.stats().queued_bytes, 4 * step);
     let _ = take(&links[0]);
@@ -297,8 +297,8 @@ fn the_brokers_bound_counts_all_links() {
     assert_eq!(broker.stats().queued_bytes, 0);
 }
 
-/// The link that blocks has something that its receiver does not permit to be sent, so nothing ever leaves it: room comes
-/// from others.
+/// The blocking link holds a batch for which its receiver grants no credit, so nothing ever leaves its queue.
+/// The room comes from the other links.
 #[test]
 fn a_publisher_that_waits_for_the_brokers_memory_is_woken_by_any_link() {
     for how in 0..3 {
@@ -332,17 +332,17 @@ fn a_driver_is_told_once_until_it_looks() {
     let without = SubscribeOptions { credit: Credit::NONE, ..SubscribeOptions::DEFAULTS };
     link.subscribe(SubscriptionId(1), pattern("a"), &without).unwrap();
     broker.publish(&message("a", 0), None).unwrap();
-    assert_eq!(bell.count(), 0, "it may not get it");
+    assert_eq!(bell.count(), 0, "without credit there is no notification");
     link.grant(SubscriptionId(1), Credit { messages: 3, bytes: 1000 }).unwrap();
     assert_eq!(bell.count(), 1);
     broker.publish(&message("a", 1), None).unwrap();
     broker.publish(&message("a", 2), None).unwrap();
-    assert_eq!(bell.count(), 1, "it knows");
+    assert_eq!(bell.count(), 1, "already notified");
     let mut out = Vec::new();
-    assert_eq!(link.take(&mut out, Budget { batches: 1, bytes: 0 }), Taken::More, "the first always");
+    assert_eq!(link.take(&mut out, Budget { batches: 1, bytes: 0 }), Taken::More, "the first batch is always taken");
     assert_eq!(out.len(), 1);
     broker.publish(&message("a", 3), None).unwrap();
-    assert_eq!(bell.count(), 1, "it knows that there is more");
+    assert_eq!(bell.count(), 1, "after `More` there is no further notification");
     assert_eq!(link.take(&mut out, Budget { batches: 9, bytes: 15 }), Taken::More);
     assert_eq!(link.take(&mut out, Budget::UNLIMITED), Taken::All, "the fourth has no credit");
     assert_eq!(out.len(), 3);
@@ -394,7 +394,11 @@ fn gaps_come_before_the_shared_copy_that_follows_them() {
         broker.publish(&message("a", number), None).unwrap();
     }
     let out = take(&link);
-    assert_eq!(out.iter().filter(|item| matches!(item, Outbound::Batch { .. })).count(), 5, "one copy each: {out:?}");
+    assert_eq!(
+        out.iter().filter(|item| matches!(item, Outbound::Batch { .. })).count(),
+        5,
+        "one copy of each batch: {out:?}"
+    );
     assert_eq!(told_to(1, &out), [0, 1, 2, 3, 4].map(Told::Message));
     assert_eq!(told_to(2, &out), [Told::Gap(3), Told::Message(3), Told::Message(4)]);
     assert_eq!(told_to(3, &out), [Told::Message(0), Told::Message(1), Told::Gap(3)]);

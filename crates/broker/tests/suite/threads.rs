@@ -1,4 +1,4 @@
-//! Publishers and subscribers on several threads: one order, nothing twice, nothing lost, nobody waits for ever.
+//! Publishers and subscribers on several threads: one order, no duplicates, no losses, no endless waits.
 
 use std::{
     collections::BTreeMap,
@@ -15,12 +15,12 @@ use crate::common::{Bell, Rng, broker, message, number, pattern, quiet, seeds, s
 
 const PUBLISHERS: u64 = 3;
 
-/// Publisher in the high bits, its count in the low ones.
+/// Publisher in the high 32 bits, its message count in the low 32 bits.
 fn stamp(publisher: u64, count: u64) -> u64 {
     publisher << 32 | count
 }
 
-/// What a link was told, until `done` says that publishing is over and nothing is left.
+/// Takes the items of a link until `done` is set and nothing is left.
 fn drain(link: &Link, bell: &Bell, done: &AtomicBool) -> Vec<Outbound> {
     let mut out = Vec::new();
     let mut seen = 0;
@@ -34,7 +34,7 @@ fn drain(link: &Link, bell: &Bell, done: &AtomicBool) -> Vec<Outbound> {
     }
 }
 
-/// Publishes, waiting for room where it has to.
+/// Publishes `count` messages, and waits for room whenever a publish is blocked.
 fn publish_all(broker: &Broker, publisher: u64, count: u64, subjects: &[&str], seed: u64) {
     let bell = Bell::new();
     let waiter: Arc<dyn Notify> = bell.clone();
@@ -54,7 +54,7 @@ fn one_order_for_all_subscribers_of_a_subject() {
         println!("seed {seed}");
         let broker = broker();
         let done = AtomicBool::new(false);
-        // Literal and wildcard, with room and with hardly any, in a mixed order of creation.
+        // Literal and wildcard subscriptions, with large and tiny queues, created in mixed order.
         let wanted: &[(&str, u64)] = &[("a.x", 9999), ("a.*", 3), (">", 9999), ("*.x", 7), ("a.x", 2), ("a.>", 9999)];
         let links: Vec<_> = wanted
             .iter()
@@ -83,10 +83,10 @@ fn one_order_for_all_subscribers_of_a_subject() {
             links.iter().for_each(|(_, bell)| bell.notify());
             readers.into_iter().map(|reader| reader.join().unwrap()).collect()
         });
-        assert_eq!(got[0].len() as u64, PUBLISHERS * 2000, "seed {seed}: each once");
+        assert_eq!(got[0].len() as u64, PUBLISHERS * 2000, "seed {seed}: each message must arrive once");
         assert_publishers_in_order(&got[0], seed);
         for other in &got[1..] {
-            assert!(*other == got[0], "seed {seed}: another order");
+            assert!(*other == got[0], "seed {seed}: the orders differ");
         }
     }
 }
@@ -94,7 +94,7 @@ fn one_order_for_all_subscribers_of_a_subject() {
 fn sole(item: &Outbound) -> u64 {
     match item {
         Outbound::Batch { batch, .. } => number(batch),
-        other => panic!("nothing is dropped: {other:?}"),
+        other => panic!("no message may be dropped: {other:?}"),
     }
 }
 
@@ -169,7 +169,12 @@ fn a_group_under_fire_delivers_each_once_while_members_block() {
         });
         got.sort_unstable();
         let expected: Vec<u64> = (0..PUBLISHERS).flat_map(|of| (0..2000).map(move |at| stamp(of, at))).collect();
-        assert!(got == expected, "seed {seed}: each exactly once, {} of {}", got.len(), expected.len());
+        assert!(
+            got == expected,
+            "seed {seed}: each message must arrive exactly once; received {} of {}",
+            got.len(),
+            expected.len()
+        );
     }
 }
 
@@ -198,7 +203,7 @@ fn storms_of_subscriptions_while_others_publish() {
                     let waiter: Arc<dyn Notify> = bell;
                     let mut rng = Rng(seed ^ publisher);
                     while running.load(Ordering::SeqCst) > 0 {
-                        // Whoever would wait gives up: nobody drains those links for long.
+                        // A blocked publisher gives up, because no driver drains these links for long.
                         let _ = broker.publish(&message(rng.pick(&subjects), 1), Some(&waiter));
                     }
                 });
@@ -210,7 +215,7 @@ fn storms_of_subscriptions_while_others_publish() {
             assert_eq!(
                 broker.publish(&message(text, 1), None).unwrap().delivered,
                 1,
-                "seed {seed}: the one that stayed"
+                "seed {seed}: the subscription that stayed must get all messages"
             );
         }
         drop(constant);

@@ -1,4 +1,4 @@
-//! Writes that go to the disk without a stop in the page cache.
+//! Direct writes: from memory to the disk, bypassing the page cache.
 
 use std::{fs::File, io};
 
@@ -7,11 +7,12 @@ use rustix::{
     io::Errno,
 };
 
-/// What offset, length and memory of a direct write must be multiples of, whatever the disk's blocks are.
+/// Offset, length and memory address of a direct write must be multiples of this, whatever the disk's block
+/// size.
 pub const DIRECT_BLOCK_BYTES: usize = 4096;
 
-/// From now on the file's writes (and reads) pass by the page cache, or do not; says whether they do: not every file
-/// system can. Those that say so only when written to answer the first write with `InvalidInput`.
+/// Turns direct I/O of the file on or off, for writes and reads. Returns true if it is on; not every file
+/// system supports it. Some file systems accept the flag but fail the first write with `InvalidInput`.
 pub fn set_direct(file: &File, direct: bool) -> io::Result<bool> {
     let flags = fcntl_getfl(file)?;
     let wanted = if direct { flags | OFlags::DIRECT } else { flags - OFlags::DIRECT };

@@ -1,7 +1,7 @@
 //! One open file of the operating system.
 //!
-//! Reads and writes that a signal interrupts go on; short ones are completed. A sync is one system
-//! call: whatever it answers is final.
+//! Interrupted reads and writes are resumed, and short ones are completed. A sync is one system call, and its
+//! result is final.
 
 use std::{fs, io, os::unix::fs::FileExt};
 
@@ -10,7 +10,7 @@ use rustix::{buffer::spare_capacity, io::Errno};
 use super::{mapping::RealMapping, write_out::write_out};
 use crate::{File, Mapping};
 
-/// Parts the kernel accepts in one vectored write (`IOV_MAX`).
+/// Maximum parts that the kernel accepts in one vectored write (`IOV_MAX`).
 const MAX_PARTS: usize = 1024;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl File for RealFile {
                 Err(error) => return Err(error.into()),
             }
         }
-        // The allocator may have given more than was asked for.
+        // The allocator can return more capacity than requested.
         bytes.truncate(len);
         Ok(bytes)
     }
@@ -79,13 +79,13 @@ impl File for RealFile {
     }
 }
 
-/// Writes all parts with a call that may be interrupted or write less than it is given.
+/// Writes all parts with a call that can be interrupted or can write less than requested.
 fn write_parts(
     parts: &[io::IoSlice<'_>],
     mut offset: u64,
     mut write_some: impl FnMut(&[io::IoSlice<'_>], u64) -> Result<usize, Errno>,
 ) -> io::Result<()> {
-    // Next to write: the byte `within` of the part `next`.
+    // Position of the next byte to write: byte `within` of part `next`.
     let (mut next, mut within) = (0, 0);
     loop {
         while next < parts.len() && within == parts[next].len() {
@@ -121,7 +121,7 @@ fn write_parts(
 mod tests {
     use super::*;
 
-    /// Writes three parts through a call that takes at most `most` bytes and is interrupted every other time.
+    /// Writes three parts with a call that accepts at most `most` bytes and is interrupted every other time.
     fn written_in_steps_of(most: usize) -> Vec<u8> {
         let parts = [b"abc".as_slice(), b"", b"de", b"", b"fghij", b""].map(io::IoSlice::new);
         let mut file = vec![];

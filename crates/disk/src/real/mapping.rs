@@ -1,7 +1,7 @@
 //! A shared, writable memory mapping of a file's beginning.
 //!
-//! Only ever written through raw pointers: no Rust reference into the mapped memory exists, so other
-//! handles and other processes may change the file underneath without breaking an aliasing rule.
+//! The mapping is written only through raw pointers. No Rust reference into the mapped memory exists, so
+//! other handles and other processes can change the file without breaking an aliasing rule.
 
 use std::{fs, io, ptr::NonNull};
 
@@ -26,8 +26,8 @@ impl RealMapping {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        // SAFETY: a null hint lets the kernel choose the address, so nothing mapped is replaced. The
-        // mapping is not populated: that would dirty every page of a segment at once.
+        // SAFETY: a null hint lets the kernel choose the address, so no existing mapping is replaced. The
+        // mapping is not populated, because that would dirty every page of a segment immediately.
         let start = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
         };
@@ -46,19 +46,19 @@ impl Mapping for RealMapping {
             data.len(),
             self.len
         );
-        // SAFETY: the destination lies within the mapping (checked above), which lives as long as
-        // `self`; `data` is a Rust slice and can't overlap memory that no reference points into.
-        // The page may be gone if the medium fails or the file was cut short by somebody else: the
-        // kernel then ends the process with SIGBUS. That is a crash like any other; nothing written
-        // here has been acknowledged as durable before a sync that succeeded.
+        // SAFETY: the destination is within the mapping (checked above), which lives as long as `self`;
+        // `data` is a Rust slice and can't overlap memory that no reference points into. The page can be
+        // missing if the medium fails or another process has truncated the file. The kernel then ends the
+        // process with SIGBUS. That is a crash like any other: bytes written here are acknowledged as durable
+        // only after a successful sync.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.start.as_ptr().add(offset), data.len()) }
     }
 }
 
 impl Drop for RealMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length and unmapped only here. It fails only for arguments
-        // that `mmap` would not have returned.
+        // SAFETY: mapped by `new` with this length and unmapped only here. `munmap` fails only for arguments that
+        // `mmap` would not have returned.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap: {unmapped:?}");
     }

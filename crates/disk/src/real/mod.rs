@@ -1,8 +1,8 @@
 //! A directory of the operating system as a [`Disk`].
 //!
-//! Owns: turning relative paths into system calls below one root. Does not own: retries. A failed
-//! `fsync` is passed up at once and never repeated, because the kernel has marked the pages clean by
-//! then and a second call would report a success that did not happen.
+//! Owns: the translation of relative paths into system calls below one root. Does not own: retries. A failed
+//! `fsync` is returned immediately and never repeated: the kernel has marked the pages clean by then, so a
+//! second call would report a success that did not happen.
 
 mod direct;
 mod file;
@@ -27,17 +27,18 @@ use crate::{Disk, File, LockGuard, path};
 
 /// A directory tree below a root in the file system.
 ///
-/// Symbolic links inside the root are followed: whoever can place them there owns the data anyway.
+/// Symbolic links inside the root are followed: a user who can create them there already has access to the
+/// data.
 #[derive(Debug)]
 pub struct RealDisk {
     root: PathBuf,
 }
 
 impl RealDisk {
-    /// Opens `root`, creating it, and the directories above it, if missing. Its entry is durable on
-    /// return: the parent of each new directory is synced, and that of an existing root too.
+    /// Opens `root`, and creates it with its missing ancestors. The directory entry is durable on return: the
+    /// parent of each new directory is synced, and for an existing root its parent too.
     pub fn open(root: impl AsRef<Path>) -> io::Result<Self> {
-        // Absolute, so that a process that changes its working directory keeps its data.
+        // The absolute path stays valid if the process changes its working directory.
         let root = std::path::absolute(root)?;
         create_durably(&root)?;
         if !root.is_dir() {
@@ -58,7 +59,7 @@ impl RealDisk {
     }
 }
 
-/// Creates `dir` and what is missing above it, top down, syncing the parent of each.
+/// Creates `dir` and its missing ancestors, top down, and syncs the parent of each.
 fn create_durably(dir: &Path) -> io::Result<()> {
     if dir.exists() {
         return sync_entry(dir);
@@ -66,7 +67,7 @@ fn create_durably(dir: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = dir.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
     for dir in missing.into_iter().rev() {
         match fs::create_dir(dir) {
-            // Somebody else was faster; sync all the same, as they may not have come to it yet.
+            // Another process was faster. Sync all the same, as it may not have synced yet.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => other?,
         }
@@ -77,15 +78,15 @@ fn create_durably(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the entry of an existing directory durable: an earlier process may have been killed between
-/// creating it and syncing the parent.
+/// Makes the entry of an existing directory durable, because an earlier process may have been killed between
+/// creating the directory and syncing its parent.
 fn sync_entry(dir: &Path) -> io::Result<()> {
     let Some(parent) = dir.parent() else { return Ok(()) };
     if fs::metadata(dir)?.dev() != fs::metadata(parent)?.dev() {
-        return Ok(()); // A mount point: the administrator's, not ours.
+        return Ok(()); // A mount point, which the administrator created.
     }
     match sync_directory(parent) {
-        // A parent that we may not read is not one that we created this directory in.
+        // This process cannot have created a directory in a parent that it may not read.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other,
     }
@@ -113,7 +114,7 @@ impl Disk for RealDisk {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         match fs::rename(from, to) {
-            // A file over the directory it lies in: the kernel looks at the nesting first.
+            // The target is a directory that contains the source file: the kernel checks the nesting first.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Err(io::ErrorKind::IsADirectory.into()),
             other => other,
         }
@@ -131,7 +132,8 @@ impl Disk for RealDisk {
         let mut names = Vec::new();
         for entry in fs::read_dir(self.dir_path(dir)?)? {
             let entry = entry?;
-            // A name that is not UTF-8 is not ours: no path of this trait could have created it.
+            // A name that is not UTF-8 was created by another program: no path of this trait could have
+            // created it.
             if let (false, Ok(name)) = (entry.file_type()?.is_dir(), entry.file_name().into_string()) {
                 names.push(name);
             }
@@ -150,7 +152,7 @@ impl Disk for RealDisk {
 
     fn free_bytes(&self) -> io::Result<u64> {
         let stat = rustix::fs::statvfs(&self.root)?;
-        // `f_bavail`, not `f_bfree`: the rest is kept for the superuser.
+        // Uses `f_bavail`, not `f_bfree`, because the difference is reserved for the superuser.
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
@@ -167,7 +169,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// Closing the file releases the lock.
+/// A locked file; closing it releases the lock.
 #[derive(Debug)]
 struct RealLock {
     _file: fs::File,

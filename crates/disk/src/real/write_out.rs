@@ -1,11 +1,11 @@
-//! Sending what was written to a file on its way to the disk, before anybody syncs it.
+//! Early write-out of written data to the disk, before a sync.
 
 use std::{fs::File, io, os::fd::AsRawFd as _};
 
-/// Hands what was written to a part of the file to the disk, and waits until it has taken it. That is not a sync: the
-/// file's length and the places of its blocks are not on disk, nor has the disk emptied its cache. It leaves less to do
-/// to a later sync, and unlike one it needs nothing of the file system's journal, so that it holds up nobody who
-/// changes other files. Where the kernel can't do it nothing happens.
+/// Writes the dirty pages of a range of the file to the disk and waits until the disk has received them. This
+/// is not a sync: the file's length and block locations may not be on disk, and the disk's cache is not
+/// flushed. A later sync has less to do. Unlike a sync, this does not use the file system's journal, so it
+/// does not delay changes of other files. Does nothing where the kernel does not support it.
 pub fn write_out(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let range = |at: u64| i64::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
     let (offset, len) = (range(offset)?, range(len)?);
@@ -16,7 +16,7 @@ pub fn write_out(file: &File, offset: u64, len: u64) -> io::Result<()> {
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // A pipe, a device, a file system that knows better.
+        // The file is a pipe or a device, or the file system does not support the call.
         Some(libc::ESPIPE | libc::EINVAL | libc::ENOSYS) => Ok(()),
         _ => Err(error),
     }

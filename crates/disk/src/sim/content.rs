@@ -1,23 +1,24 @@
 //! Bytes of one file, sparse and shared.
 //!
-//! Owns: a length and 4096-byte blocks, allocated on first write, copied only when changed, so that a
-//! simulated disk can be forked cheaply. Does not own: what is durable.
+//! Owns: a length and 4096-byte blocks, allocated on first write and copied only when changed, so that a fork
+//! of a simulated disk is cheap. Does not own: durability.
 //!
-//! Invariant: a block that is missing reads as zeroes.
+//! Invariant: a missing block reads as zeroes.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, LazyLock},
 };
 
-/// What the medium writes whole or not at all.
+/// Bytes of a sector, which the medium writes completely or not at all.
 pub(super) const SECTOR_BYTES: usize = 512;
-/// What the simulated file system allocates.
+/// Bytes of a block, the unit in which the simulated file system allocates.
 pub(super) const BLOCK_BYTES: usize = 4096;
 
 type Block = [u8; BLOCK_BYTES];
 
-/// Shared by every block that is allocated and zero: a zero-filled segment costs a pointer per block.
+/// A block of zeroes shared by all zero blocks, so that a zero-filled segment costs one pointer for each
+/// block.
 static ZEROES: LazyLock<Arc<Block>> = LazyLock::new(|| Arc::new([0; BLOCK_BYTES]));
 
 #[derive(Clone, Debug, Default)]
@@ -39,7 +40,7 @@ impl Content {
         self.blocks.contains_key(&block)
     }
 
-    /// Copies what is at `offset`, also past the length.
+    /// Copies the bytes at `offset`, also beyond the length.
     pub(super) fn read(&self, buf: &mut [u8], offset: u64) {
         for (within, block, part) in pieces(buf.len(), offset) {
             let target = &mut buf[part.clone()];
@@ -50,14 +51,14 @@ impl Content {
         }
     }
 
-    /// The sectors `first..first + count`, whole.
+    /// Returns the complete sectors `first..first + count`.
     pub(super) fn sectors(&self, first: u64, count: u64) -> Vec<u8> {
         let mut bytes = vec![0; count as usize * SECTOR_BYTES];
         self.read(&mut bytes, first * SECTOR_BYTES as u64);
         bytes
     }
 
-    /// Replaces what is at `offset`, without touching the length.
+    /// Replaces the bytes at `offset` without changing the length.
     pub(super) fn overwrite(&mut self, data: &[u8], offset: u64) {
         for (within, block, part) in pieces(data.len(), offset) {
             let source = &data[part];
@@ -76,12 +77,12 @@ impl Content {
         }
     }
 
-    /// Sets the length alone. Bytes past it stay as they are: see [`trim`](Self::trim).
+    /// Sets only the length. Bytes beyond it stay unchanged: see [`trim`](Self::trim).
     pub(super) fn set_len(&mut self, len: u64) {
         self.len = len;
     }
 
-    /// Zeroes what lies past the length and frees its blocks.
+    /// Zeroes the bytes beyond the length and frees their blocks.
     pub(super) fn trim(&mut self) {
         let block_bytes = BLOCK_BYTES as u64;
         drop(self.blocks.split_off(&self.len.div_ceil(block_bytes)));
@@ -93,7 +94,7 @@ impl Content {
         }
     }
 
-    /// The allocated sectors from `first` on.
+    /// Allocated sectors from `first` on.
     pub(super) fn allocated_sectors_from(&self, first: u64) -> Vec<u64> {
         let per_block = (BLOCK_BYTES / SECTOR_BYTES) as u64;
         let blocks = self.blocks.range(first / per_block..).map(|(block, _)| *block);
@@ -108,7 +109,8 @@ impl Content {
     }
 }
 
-/// Cuts `len` bytes at `offset` at block borders: place in the block, block, range of the buffer.
+/// Splits `len` bytes at `offset` at block boundaries. Each item has the position in its block, the block
+/// number, and the range of the buffer.
 fn pieces(len: usize, offset: u64) -> impl Iterator<Item = (usize, u64, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,25 +1,25 @@
-//! What a simulated disk has been asked to do: figures by kind, and the last operations one by one.
+//! Operations of a simulated disk: figures by kind, and a log of the last operations.
 
 use std::{collections::VecDeque, fmt, ops::Sub};
 
-/// A kind of call.
+/// Kind of a call to the simulated disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Reading from a file. Changes nothing, so it is counted and can fail but is no crash point.
+    /// Reading from a file. Reads change nothing: they are counted and can fail, but are not crash points.
     Read,
     /// Writing to a file, vectored or not.
     Write,
     /// Writing through a mapping.
     MappedWrite,
-    /// Changing a length.
+    /// Changing the length of a file.
     SetLen,
-    /// `sync_data` or `sync_all`.
+    /// A call of `sync_data` or `sync_all`.
     Sync,
     /// Syncing a directory.
     SyncDir,
     /// Creating a file, by `create` or by `lock`.
     Create,
-    /// Creating a directory; one for each level that is missing.
+    /// Creating a directory; one operation for each missing level.
     CreateDir,
     /// Renaming a file.
     Rename,
@@ -27,42 +27,42 @@ pub enum Operation {
     Remove,
 }
 
-/// How often each thing was done. Attempts that failed are counted too, except those after the power
-/// went off. Subtract an earlier value to see what a piece of work did.
+/// Number of calls of each kind. Failed attempts are counted too, except after the power is off. Subtract an
+/// earlier value to measure a piece of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
     /// Writes, without those through mappings.
     pub writes: u64,
-    /// Writes through mappings.
+    /// Number of writes through mappings.
     pub mapped_writes: u64,
     /// Changes of a length by `set_len`.
     pub set_lens: u64,
-    /// Syncs of files.
+    /// Number of syncs of files.
     pub syncs: u64,
-    /// Syncs of directories.
+    /// Number of syncs of directories.
     pub dir_syncs: u64,
-    /// Files created.
+    /// Number of created files.
     pub creates: u64,
-    /// Directories created.
+    /// Number of created directories.
     pub dir_creates: u64,
-    /// Renames.
+    /// Number of renamed files.
     pub renames: u64,
-    /// Removals.
+    /// Number of removed files.
     pub removes: u64,
-    /// Writes and `set_len`s that made a file longer.
+    /// Writes and `set_len`s that extended a file.
     pub extensions: u64,
-    /// Writes that had blocks allocated: what a prewritten file spares.
+    /// Writes that allocated blocks, which a prewritten file avoids.
     pub allocations: u64,
-    /// Bytes read.
+    /// Total bytes read.
     pub bytes_read: u64,
-    /// Bytes written, through mappings too.
+    /// Bytes written, including those through mappings.
     pub bytes_written: u64,
 }
 
 impl Counts {
-    /// Everything that can change the medium: the number of crash points.
+    /// Number of operations that can change the medium, which is the number of crash points.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.writes
@@ -115,16 +115,16 @@ impl Sub for Counts {
     }
 }
 
-/// One operation, as the op log shows it.
+/// One operation in the operation log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its number: the disk's first operation is 1.
+    /// Number of the operation; the disk's first operation is 1.
     pub number: u64,
-    /// What it was.
+    /// Kind of the operation.
     pub operation: Operation,
-    /// The file's or directory's path; for a rename the old one.
+    /// Path of the file or directory; the old path for a rename.
     pub path: String,
-    /// Offset and length of a write; 0 and the new length of a `set_len`.
+    /// Offset and length of a write in bytes; 0 and the new length for a `set_len`.
     pub range: Option<(u64, u64)>,
 }
 
@@ -138,7 +138,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// The last operations, as many as were asked for; none by default.
+/// The last operations, up to a configured number; none by default.
 #[derive(Debug, Default)]
 pub(super) struct OpLog {
     capacity: usize,

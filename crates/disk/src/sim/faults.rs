@@ -1,4 +1,4 @@
-//! Faults to come: which call fails, how, and what it leaves behind.
+//! Planned faults: which call fails, how, and with which partial effect.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use thalweg_types::{Action, Classified};
 
 use super::counts::Operation;
 
-/// The error that a fault reports.
+/// Error code that a fault reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Errno {
     /// `EIO`: the medium failed.
@@ -25,25 +25,25 @@ impl From<Errno> for io::Error {
     }
 }
 
-/// How often a fault strikes.
+/// Number of calls that a fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strikes {
     Once,
     FromThenOn,
 }
 
-/// What a failing call does before it fails.
+/// Partial effect of a failing call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spill {
     Nothing,
     Part,
 }
 
-/// A call that shall fail.
+/// A planned failure of a call.
 ///
-/// By default once, on any path, and without any effect: a failed write has written nothing, and a
-/// failed sync has put nothing on the medium, but has marked the pages clean, as Linux does: reads still
-/// see them, later syncs succeed without writing them, a power loss takes them.
+/// By default the fault strikes once, on any path, and the failed call has no effect. A failed write has
+/// written nothing. A failed sync has written nothing to the medium, but has marked the pages clean, as Linux
+/// does: reads still see them, later syncs succeed without writing them, and a power loss discards them.
 #[derive(Clone, Debug)]
 pub struct Fault {
     operation: Operation,
@@ -55,10 +55,10 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The `nth` call of that kind from now on fails; the next one is the first.
+    /// Creates a fault that fails the `nth` call of that kind, counted from 1 at the next call.
     ///
     /// # Panics
-    /// If `nth` is 0, or if the operation is [`Operation::MappedWrite`], which can't report an error.
+    /// Panics if `nth` is 0, or if the operation is [`Operation::MappedWrite`], which can't report an error.
     #[must_use]
     pub fn new(operation: Operation, nth: u64, errno: Errno) -> Self {
         assert!(nth > 0, "calls are counted from 1");
@@ -66,22 +66,23 @@ impl Fault {
         Self { operation, nth, errno, strikes: Strikes::Once, spill: Spill::Nothing, path_part: String::new() }
     }
 
-    /// Counts and fails only calls on paths that contain `part`. A file goes by its latest name.
+    /// Counts and fails only calls on paths that contain `part`. Compares with a file's latest name.
     #[must_use]
     pub fn on_path(mut self, part: &str) -> Self {
         part.clone_into(&mut self.path_part);
         self
     }
 
-    /// Later calls fail too: the device is gone.
+    /// Fails all later calls as well, like a lost device.
     #[must_use]
     pub fn for_good(mut self) -> Self {
         self.strikes = Strikes::FromThenOn;
         self
     }
 
-    /// A failing write leaves a beginning of its data in the file; a failing sync of a file puts some of
-    /// the sectors on the medium. How much is drawn from the disk's seed. Other calls are not affected.
+    /// Lets the failing call take partial effect. A failing write writes a prefix of its data; a failing sync
+    /// of a file writes some sectors to the medium. The disk's seed decides how much. Other kinds of calls
+    /// are not affected.
     #[must_use]
     pub fn leaving_a_part(mut self) -> Self {
         self.spill = Spill::Part;
@@ -89,7 +90,7 @@ impl Fault {
     }
 }
 
-/// The plan of faults of one disk.
+/// Planned faults of one disk.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     planned: Vec<Planned>,
@@ -110,7 +111,7 @@ impl Faults {
         self.planned.clear();
     }
 
-    /// Counts a call; the fault that strikes it. The one planned first wins.
+    /// Counts a call and returns the fault that strikes it. The fault planned first wins.
     pub(super) fn strike(&mut self, operation: Operation, path: &str) -> Option<(Errno, Spill)> {
         let mut struck = None;
         for planned in &mut self.planned {
@@ -131,14 +132,14 @@ impl Faults {
     }
 }
 
-/// The simulated machine is off: nothing on this disk works any more. Take the disk that
-/// [`SimDisk::power_loss`](super::SimDisk::power_loss) returns and open that.
+/// Error returned by every call after the simulated power loss. Continue on the disk that
+/// [`SimDisk::power_loss`](super::SimDisk::power_loss) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("power is off; continue on the disk that a simulated power loss returns")]
+#[error("the power is off: continue on the disk that a simulated power loss returns")]
 pub struct PowerIsOff;
 
 impl PowerIsOff {
-    /// Whether this is why a call failed.
+    /// Returns true if this caused the failure of a call.
     #[must_use]
     pub fn caused(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Self>())

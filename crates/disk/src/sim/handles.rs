@@ -1,12 +1,12 @@
-//! What a simulated disk hands out: open files, mappings, locks. Each is a number and the shared state.
+//! Handles of a simulated disk: open files, mappings, locks. Each consists of a number and the shared state.
 
 use std::io;
 
 use super::{SimDisk, content::BLOCK_BYTES, names::InodeId};
 use crate::{File, LockGuard, Mapping};
 
-/// Keeps a file that was removed alive while it is open. Made for a handle that the state has already
-/// counted; gives it back.
+/// Keeps a removed file alive while it is open. The state counts each handle when it creates it; dropping the
+/// handle decrements the count.
 #[derive(Debug)]
 struct Handle {
     disk: SimDisk,

@@ -1,8 +1,8 @@
-//! One simulated file without its name: what the cache shows, what the medium holds, and the changes
-//! in between.
+//! One simulated file without its name: the cached content, the durable content, and the pending changes
+//! between them.
 //!
-//! Invariant: `cached` is `durable` with every pending change applied, except for sectors that a
-//! failed sync left behind (clean in the cache, never written).
+//! Invariant: `cached` is `durable` with every pending change applied, except for sectors after a failed sync
+//! (clean in the cache, never written).
 
 use super::{
     content::{Content, SECTOR_BYTES},
@@ -10,10 +10,10 @@ use super::{
     rng::Rng,
 };
 
-/// A change that the medium has not been told to keep yet.
+/// A change that is not durable yet.
 #[derive(Clone, Debug)]
 struct Pending {
-    /// Number of the operation that made it.
+    /// Number of the operation that made the change.
     operation: u64,
     sectors: Sectors,
     /// The new length, if it changed.
@@ -32,7 +32,8 @@ enum Sectors {
         first: u64,
         count: u64,
     },
-    /// A shorter length zeroes the rest of the sector it ends in, and every sector from `first` on.
+    /// Effect of a shorter length: zeroes the end of the sector that contains the new end, and every sector
+    /// from `first` on.
     Cut {
         boundary: Option<(u64, Box<[u8; SECTOR_BYTES]>)>,
         first: u64,
@@ -41,14 +42,14 @@ enum Sectors {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inode {
-    /// The last name it had in the cache: for faults by path, and for events.
+    /// Latest name in the cache, for faults by path and for events.
     pub(super) name: String,
     pub(super) cached: Content,
     pub(super) durable: Content,
     pending: Vec<Pending>,
-    /// Whether the cached directory names it.
+    /// True while the cached directory has an entry for the file.
     pub(super) linked: bool,
-    /// Open handles and mappings.
+    /// Number of open handles and mappings.
     pub(super) handles: usize,
 }
 
@@ -57,7 +58,7 @@ impl Inode {
         Self { name: name.to_owned(), linked: true, ..Self::default() }
     }
 
-    /// A file after a restart of the machine: `content` is all there is.
+    /// A file after a restart of the machine, with `content` both cached and durable.
     pub(super) fn restored(name: &str, content: Content) -> Self {
         Self { durable: content.clone(), cached: content, ..Self::new(name) }
     }
@@ -99,8 +100,8 @@ impl Inode {
         Sectors::Cut { boundary, first: len.div_ceil(sector_bytes) }
     }
 
-    /// A sync that succeeds: the medium takes every pending change. What an earlier failed sync left
-    /// behind is not among them.
+    /// Succeeds a sync: every pending change becomes durable. Changes lost by an earlier failed sync are no
+    /// longer pending.
     pub(super) fn sync(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
             pending.sectors.apply(&mut self.durable, |_| true);
@@ -109,8 +110,8 @@ impl Inode {
         self.durable.trim();
     }
 
-    /// A sync that fails: the pages become clean without having been written, except for those sectors
-    /// that `spill` lets through. Lengths are metadata and stay pending.
+    /// Fails a sync: the pages become clean without being written, except for sectors that `spill` permits.
+    /// Lengths are metadata and stay pending.
     pub(super) fn fail_sync(&mut self, mut spill: Option<&mut Rng>) {
         for pending in &mut self.pending {
             let sectors = std::mem::replace(&mut pending.sectors, Sectors::None);
@@ -121,7 +122,7 @@ impl Inode {
         self.pending.retain(|pending| pending.len.is_some());
     }
 
-    /// What is found after the power fails: any subset of pending sector versions and lengths.
+    /// Content after a power loss: any subset of pending sector versions and lengths is applied.
     pub(super) fn survivors(&self, survival: &mut Survival) -> Content {
         let mut content = self.durable.clone();
         survival.next_file();
@@ -135,7 +136,7 @@ impl Inode {
         content
     }
 
-    /// Evicts what is clean: it is read from the medium again.
+    /// Evicts clean pages, so that reads fetch them from the medium again.
     pub(super) fn drop_clean(&mut self) {
         let len = self.cached.len();
         self.cached = self.durable.clone();
@@ -161,7 +162,7 @@ impl Inode {
 }
 
 impl Sectors {
-    /// Brings those versions into `content` that `keeps` lets through.
+    /// Applies to `content` those sector versions that `keeps` permits.
     fn apply(&self, content: &mut Content, mut keeps: impl FnMut(u64) -> bool) {
         match self {
             Self::None => {}

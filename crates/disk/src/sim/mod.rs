@@ -1,23 +1,23 @@
-//! A disk in memory that fails as real ones do, from a seed.
+//! A simulated disk in memory that fails like real disks, driven by a seed.
 //!
-//! Owns: what is in the cache, what is on the medium, and everything that can happen in between: power
-//! loss with any subset of the unsynced changes, failing calls, a full disk, flipped bits. Does not own
-//! time or chance: a seed and the sequence of calls decide everything.
+//! Owns: the cached state, the durable state, and everything that can happen between them: power loss with
+//! any subset of the unsynced changes, failing calls, a full disk, flipped bits. Does not own time or chance:
+//! the seed and the sequence of calls determine everything.
 //!
-//! What it promises, and no more:
-//! * A file's bytes and length survive a power loss once `sync_data` or `sync_all` has succeeded after
-//!   them; until then each 512-byte sector holds the synced or any later version, independently
-//!   (see [`PowerLoss`]). The media assumption: a sector is written whole or not at all, and rewriting a
+//! Guarantees, and nothing beyond them:
+//! * A file's bytes and length survive a power loss if `sync_data` or `sync_all` has succeeded after them.
+//!   Until then each 512-byte sector holds the synced or any later version, independently of other sectors
+//!   (see [`PowerLoss`]). The media assumption: a sector is written completely or not at all, and rewriting a
 //!   sector with the same prefix keeps the prefix.
-//! * A name, or its absence, survives once `sync_dir` of its directory has succeeded. Syncing a file does
-//!   not sync its name. A rename is atomic. Changes of one name keep their order.
-//! * After a failed sync the pages are clean: reads see them, later syncs don't write them, a power loss
-//!   (or an eviction, see [`SimDisk::drop_caches`]) brings the old bytes back. Likewise for entries of a
+//! * A name, or its absence, survives if `sync_dir` of its directory has succeeded. Syncing a file does not
+//!   sync its name. A rename is atomic. Changes of one name keep their order.
+//! * After a failed sync the pages are clean: reads see them, later syncs don't write them, and a power loss
+//!   (or an eviction, see [`SimDisk::drop_caches`]) restores the old bytes. The same applies to entries of a
 //!   directory whose sync failed.
 //!
-//! A [`SimDisk`] stands for one run of a machine. [`power_loss`](SimDisk::power_loss) returns what the
-//! next run finds and leaves this one as it is, so that many outcomes can be drawn from one crash.
-//! To visit every crash point of a workload, cut the power after each number of operations in turn:
+//! A [`SimDisk`] represents one run of a machine. [`power_loss`](SimDisk::power_loss) returns the disk of the
+//! next run and leaves this one unchanged, so a test can draw many outcomes from one crash. To visit every
+//! crash point of a workload, cut the power after each number of operations in turn:
 //!
 //! ```
 //! use thalweg_disk::{Disk, SimDisk};
@@ -77,19 +77,19 @@ pub struct SimDisk {
     state: Arc<Mutex<State>>,
 }
 
-/// A bit that was flipped.
+/// Position of a flipped bit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flip {
-    /// The file.
+    /// Path of the file.
     pub path: String,
-    /// The byte.
+    /// Offset of the byte.
     pub offset: u64,
-    /// The bit in it, 0 to 7.
+    /// Number of the bit in the byte, 0 to 7.
     pub bit: u8,
 }
 
 impl SimDisk {
-    /// An empty disk. The seed decides what faults that leave a part behind leave.
+    /// Creates an empty disk. The seed determines the partial effects of faults.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::from_state(State::new(seed))
@@ -99,46 +99,46 @@ impl SimDisk {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// A panic in one test thread (a write past a mapping) leaves the state whole: go on with it.
+    /// Ignores poisoning: a panic in one test thread (a write beyond a mapping) leaves the state consistent.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // Crashes.
 
-    /// What the next run of the machine finds if the power fails now, in a way drawn from the seed
+    /// Returns the disk of the machine's next run if the power fails now; the seed selects the outcome
     /// ([`PowerLoss::drawn`]). The new disk has no open handles, locks or planned faults, and counts from
-    /// zero; this one stays as it is.
+    /// zero. This disk stays unchanged.
     #[must_use]
     pub fn power_loss(&self, seed: u64) -> Self {
         self.power_loss_as(PowerLoss::drawn(seed, self.unsynced_changes()))
     }
 
-    /// As [`power_loss`](Self::power_loss), in the given way.
+    /// Returns the disk after a power loss with the given outcome; see [`power_loss`](Self::power_loss).
     #[must_use]
     pub fn power_loss_as(&self, loss: PowerLoss) -> Self {
         Self::from_state(self.state().after_power_loss(loss))
     }
 
-    /// What another process finds if this one is killed now: the cache with all that was written, and no
-    /// handles or locks. Nothing more has become durable.
+    /// Returns the disk that another process sees if this process is killed now: the cache with all written
+    /// data, without handles or locks. No further data has become durable.
     #[must_use]
     pub fn kill_process(&self) -> Self {
         Self::from_state(self.state().after_kill())
     }
 
-    /// Evicts every clean page: what a failed sync left unwritten reads as the old bytes from now on.
+    /// Evicts every clean page. Pages lost by a failed sync then read as the old bytes.
     pub fn drop_caches(&self) {
         self.state().drop_clean();
     }
 
-    /// Lets that many more operations happen ([`Counts::operations`]: everything but reads); then every
-    /// call fails with [`PowerIsOff`], and writes through mappings do nothing.
+    /// Permits `operations` further operations ([`Counts::operations`]: everything but reads). After that
+    /// every call fails with [`PowerIsOff`], and writes through mappings have no effect.
     pub fn power_off_after(&self, operations: u64) {
         self.state().power_off_after(operations);
     }
 
-    /// Number of operations whose changes a power loss could take.
+    /// Number of operations whose changes a power loss could discard.
     #[must_use]
     pub fn unsynced_changes(&self) -> usize {
         self.state().unsynced().len()
@@ -146,35 +146,36 @@ impl SimDisk {
 
     // Faults.
 
-    /// Plans a fault, besides those planned before.
+    /// Plans a fault in addition to those planned before.
     pub fn fail(&self, fault: Fault) {
         self.state().faults.add(fault);
     }
 
-    /// Forgets all planned faults.
+    /// Removes all planned faults.
     pub fn clear_faults(&self) {
         self.state().faults.clear();
     }
 
-    /// Sets how many bytes can be allocated, in blocks of 4096. Less than is in use: nothing more can.
+    /// Sets the capacity in bytes, in blocks of 4096. Below the bytes in use, no allocation succeeds.
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity_bytes = bytes;
     }
 
-    /// Flips a bit on the medium, and in the cache, whether or not the byte is synced. `InvalidInput`
-    /// if the file has no such byte or the byte no such bit.
+    /// Flips a bit on the medium and in the cache, whether or not the byte is synced. Returns `InvalidInput`
+    /// if the file or byte has no such position.
     pub fn flip_bit(&self, path: &str, offset: u64, bit: u8) -> io::Result<()> {
         let mut state = self.state();
         let id = state.names.file(path)?;
         let inode = state.inode_mut(id)?;
         if offset >= inode.cached.len() || bit > 7 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such bit in the file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file has no such bit"));
         }
         inode.flip(offset, bit);
         Ok(())
     }
 
-    /// Flips a bit drawn from the seed, anywhere in the files' durable bytes; `None` if there are none.
+    /// Flips a random bit, chosen by the seed, in the files' durable bytes. Returns `None` if there are no
+    /// durable bytes.
     pub fn flip_random_bit(&self, seed: u64) -> Option<Flip> {
         let (mut rng, mut state) = (Rng::new(seed), self.state());
         let mut files = Vec::new();
@@ -194,7 +195,7 @@ impl SimDisk {
         None
     }
 
-    // What was done.
+    // Observed operations.
 
     /// Number of operations so far: writes, syncs, and changes of lengths and directories.
     #[must_use]
@@ -202,32 +203,32 @@ impl SimDisk {
         self.counts().operations()
     }
 
-    /// What was done so far, by kind.
+    /// Number of calls so far, by kind.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.state().counts
     }
 
-    /// Keeps the last operations for [`events`](Self::events), up to that many; 0 (the default) keeps none.
+    /// Keeps the last `capacity` operations for [`events`](Self::events); 0 (the default) keeps none.
     pub fn keep_events(&self, capacity: usize) {
         self.state().op_log.keep_last(capacity);
     }
 
-    /// The last operations, oldest first.
+    /// Last operations, oldest first.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
         self.state().op_log.to_vec()
     }
 
-    // Looking in from outside: works with the power off, and is not counted.
+    // Inspection from outside: works with the power off, and is not counted.
 
-    /// A whole file as a reader would see it now.
+    /// Complete file content as a reader sees it now.
     pub fn cached_bytes(&self, path: &str) -> io::Result<Vec<u8>> {
         let state = self.state();
         Ok(state.inode(state.names.file(path)?)?.cached.to_vec())
     }
 
-    /// A whole file as it would be found if the power failed and nothing unsynced had been kept.
+    /// Complete file content after a power loss that discards all unsynced changes.
     #[must_use]
     pub fn durable_bytes(&self, path: &str) -> Option<Vec<u8>> {
         let state = self.state();

@@ -1,9 +1,9 @@
-//! The simulated directory tree: what the cache shows, what the medium holds, and the changes in
-//! between.
+//! The simulated directory tree: the cached entries, the durable entries, and the pending changes between
+//! them.
 //!
-//! Invariant: changes of one name become durable in the order in which they were made; changes of
-//! different names in any order. A rename is one change of two names, so it survives whole or not at
-//! all, and syncing either directory makes it durable.
+//! Invariant: changes of one name become durable in the order in which they were made; changes of different
+//! names become durable in any order. A rename is one change of two names, so it survives completely or not
+//! at all, and syncing either directory makes it durable.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +45,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The file at `path`.
+    /// Returns the file at `path`.
     pub(super) fn file(&self, path: &str) -> io::Result<InodeId> {
         match self.cached.get(path) {
             Some(Node::File(inode)) => Ok(*inode),
@@ -57,7 +57,7 @@ impl Names {
         }
     }
 
-    /// That `dir` is a directory.
+    /// Checks that `dir` is a directory.
     pub(super) fn check_dir(&self, dir: &str) -> io::Result<()> {
         if dir.is_empty() {
             return Ok(());
@@ -69,13 +69,13 @@ impl Names {
         }
     }
 
-    /// That a new file can be made at `path`.
+    /// Checks that a new file can be created at `path`.
     pub(super) fn check_vacant(&self, path: &str) -> io::Result<()> {
         self.check_dir(path::parent(path))?;
         if self.cached.contains_key(path) { Err(io::ErrorKind::AlreadyExists.into()) } else { Ok(()) }
     }
 
-    /// That a file can be moved to `path`; the file that it would replace.
+    /// Checks that a file can be moved to `path`. Returns the file that it would replace.
     pub(super) fn check_target(&self, path: &str) -> io::Result<Option<InodeId>> {
         self.check_dir(path::parent(path))?;
         match self.cached.get(path) {
@@ -85,7 +85,7 @@ impl Names {
         }
     }
 
-    /// The directories that `create_dir(path)` must create, from the top.
+    /// Directories that `create_dir(path)` must create, from the top.
     pub(super) fn missing_dirs(&self, path: &str) -> io::Result<Vec<String>> {
         let mut missing = Vec::new();
         let mut dir = path;
@@ -129,20 +129,20 @@ impl Names {
         Ok(names)
     }
 
-    /// A directory sync that succeeds.
+    /// Succeeds a directory sync: its pending changes become durable.
     pub(super) fn sync_dir(&mut self, dir: &str) {
         for pending in self.take_pending(dir) {
             pending.change.apply(&mut self.durable);
         }
     }
 
-    /// A directory sync that fails: the entries become clean without having been written.
+    /// Fails a directory sync: the entries become clean without being written.
     pub(super) fn fail_sync_dir(&mut self, dir: &str) {
         drop(self.take_pending(dir));
     }
 
-    /// Takes the pending changes in `dir`, and the earlier ones elsewhere that share a name with a taken
-    /// one (a rename between directories and what came before it), in order.
+    /// Takes the pending changes in `dir`, in order. Includes earlier changes in other directories that share
+    /// a name with a taken one (a rename between directories and the changes before it).
     fn take_pending(&mut self, dir: &str) -> Vec<Pending> {
         let mut needed = BTreeSet::new();
         let mut taken = Vec::new();
@@ -162,7 +162,7 @@ impl Names {
         taken
     }
 
-    /// What is found after the power fails. A file whose directory is lost is lost with it.
+    /// Tree after a power loss. A file whose directory is lost is lost too.
     pub(super) fn survivors(&self, survival: &mut Survival) -> Self {
         let mut tree = self.durable.clone();
         let mut lost = BTreeSet::new();
@@ -187,12 +187,12 @@ impl Names {
         self.pending.iter().map(|pending| pending.operation)
     }
 
-    /// Files that the cache shows, in order of their paths.
+    /// Files in the cached tree, in order of their paths.
     pub(super) fn files(&self) -> impl Iterator<Item = (&str, InodeId)> {
         files(&self.cached)
     }
 
-    /// The file that the medium holds under `path`, were the power to fail and nothing unsynced kept.
+    /// Returns the file that the medium has under `path`, as after a power loss without unsynced changes.
     pub(super) fn durable_file(&self, path: &str) -> Option<InodeId> {
         let reachable = ancestors(path).all(|dir| self.durable.get(dir) == Some(&Node::Dir));
         match self.durable.get(path) {
@@ -201,7 +201,7 @@ impl Names {
         }
     }
 
-    /// Whether a power loss could still bring the file back.
+    /// Returns true if a power loss could restore the file.
     pub(super) fn may_return(&self, inode: InodeId) -> bool {
         files(&self.durable).any(|(_, held)| held == inode)
             || self.pending.iter().any(|pending| pending.change.inode() == Some(inode))
@@ -247,7 +247,7 @@ fn files(tree: &Tree) -> impl Iterator<Item = (&str, InodeId)> {
     })
 }
 
-/// The directories above `path`, nearest first, without the root.
+/// Ancestor directories of `path`, nearest first, without the root.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path::parent(path)), |dir| Some(path::parent(dir))).take_while(|dir| !dir.is_empty())
 }

@@ -1,32 +1,32 @@
-//! Which unsynced changes a power loss keeps.
+//! Outcomes of a power loss: which unsynced changes survive.
 //!
-//! Owns: the decision, one change at a time. Does not own: what a change is (see `inode` and `names`).
+//! Owns: the decision for each single change. Does not own: the definition of a change (see `inode` and
+//! `names`).
 //!
-//! The contract, and thereby the media assumption: a sector of 512 bytes is written whole or not at all.
-//! So after a power loss each sector holds one of the versions it had since the last successful sync,
-//! or the synced one; which one is independent of every other sector, of the length, and of the
-//! directory entry. Rewriting a sector with the same prefix therefore keeps the prefix. What was synced
-//! is there.
+//! The contract, and with it the media assumption: a sector of 512 bytes is written completely or not at all.
+//! So after a power loss each sector holds the synced version or any later one. The choice is independent of
+//! every other sector, of the length, and of the directory entry. Rewriting a sector with the same prefix
+//! therefore keeps the prefix. Synced data survives.
 
 use super::rng::Rng;
 
-/// What a power loss leaves of the changes that were not synced.
+/// Outcome of a power loss for unsynced changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerLoss {
-    /// Nothing: the state of the last syncs.
+    /// Discards all unsynced changes: the state of the last syncs.
     LoseUnsynced,
-    /// Everything, as if all had been synced just in time.
+    /// Keeps all unsynced changes, as if they had been synced just in time.
     KeepUnsynced,
-    /// The first changes, in the order in which they were made, and none after them; see
-    /// [`SimDisk::unsynced_changes`](super::SimDisk::unsynced_changes) for how many there are.
+    /// Keeps the first changes, in the order in which they were made, and discards the later ones.
+    /// [`SimDisk::unsynced_changes`](super::SimDisk::unsynced_changes) returns the number of changes.
     KeepPrefix(usize),
-    /// Any subset, drawn from the seed: sector by sector, length by length, entry by entry.
+    /// Keeps a random subset, chosen by the seed: sector by sector, length by length, entry by entry.
     AnySubset(u64),
 }
 
 impl PowerLoss {
-    /// One of the ways above, drawn from a seed; often a subset, now and then a pure one, which is where
-    /// code that is only careful about chaos fails.
+    /// Chooses one of the outcomes above by a seed: often a subset, sometimes one of the pure outcomes, where
+    /// code that only expects chaos can fail.
     #[must_use]
     pub fn drawn(seed: u64, unsynced_changes: usize) -> Self {
         let mut rng = Rng::new(seed);
@@ -39,16 +39,16 @@ impl PowerLoss {
     }
 }
 
-/// Answers, for one power loss, whether a change is kept.
+/// Decides for one power loss whether each change is kept.
 pub(super) enum Survival {
-    /// Changes made by operations below this number.
+    /// Keeps changes made by operations below this number.
     Before(u64),
-    /// Each with a chance of so many sixteenths, drawn anew for each file.
+    /// Keeps each change with a probability of `sixteenths` / 16, chosen again for each file.
     Random { rng: Rng, sixteenths: u64 },
 }
 
 impl Survival {
-    /// `operations` are those with unsynced changes, ascending.
+    /// `operations` are the numbers of the operations with unsynced changes, ascending.
     pub(super) fn new(loss: PowerLoss, operations: &[u64]) -> Self {
         match loss {
             PowerLoss::LoseUnsynced => Self::Before(0),
@@ -58,8 +58,8 @@ impl Survival {
         }
     }
 
-    /// The questions that follow concern another file, or the directory tree. Files are written back
-    /// apart, so one may be wholly on the medium while another is not.
+    /// Announces that the following decisions concern another file, or the directory tree. Files are written
+    /// back separately, so one can be completely on the medium while another is not.
     pub(super) fn next_file(&mut self) {
         if let Self::Random { rng, sixteenths } = self {
             *sixteenths = [0, 1, 4, 8, 12, 15, 16][rng.below(7) as usize];

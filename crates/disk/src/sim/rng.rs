@@ -1,4 +1,4 @@
-//! The simulated disk's only source of chance: SplitMix64, so that a seed replays on any machine.
+//! The simulated disk's only source of randomness: SplitMix64, so that a seed replays on any machine.
 
 /// A generator whose whole state is one number.
 #[derive(Clone, Debug)]
@@ -17,12 +17,12 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number in `0..bound`; 0 if `bound` is 0. The bias of the modulo does not matter to tests.
+    /// Returns a number in `0..bound`; 0 if `bound` is 0. The modulo bias is irrelevant for tests.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next() % bound }
     }
 
-    /// True `sixteenths` times out of 16.
+    /// Returns true with a probability of `sixteenths` / 16.
     pub(super) fn chance(&mut self, sixteenths: u64) -> bool {
         self.below(16) < sixteenths
     }

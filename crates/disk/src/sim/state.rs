@@ -1,7 +1,7 @@
-//! Everything a simulated disk is, behind one lock: the tree, the files, the plan of faults.
+//! State of a simulated disk behind one lock: the tree, the files, the planned faults.
 //!
-//! Invariants: `operations <= power_off_at`; the blocks of files in use (linked in the cached tree, or
-//! open) stay within `capacity` whatever is written.
+//! Invariants: `operations <= power_off_at`; writes keep the blocks of files in use (linked in the cached
+//! tree, or open) within `capacity`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use super::{
     rng::Rng,
 };
 
-/// Capacity of a disk that was given none: more than a test will write.
+/// Default capacity in bytes, more than any test writes.
 const DEFAULT_CAPACITY_BYTES: u64 = 1 << 40;
 
 #[derive(Debug)]
@@ -31,9 +31,9 @@ pub(super) struct State {
     pub(super) counts: Counts,
     pub(super) op_log: OpLog,
     pub(super) capacity_bytes: u64,
-    /// Operations that are let through before the power goes off.
+    /// Number of operations before the power goes off.
     power_off_at: u64,
-    /// Operations before those counted: of processes that were killed while this machine ran.
+    /// Number of operations before those in `counts`, by killed processes of the same run of the machine.
     operations_before: u64,
     rng: Rng,
 }
@@ -65,7 +65,8 @@ impl State {
         if self.counts.operations() < self.power_off_at { Ok(()) } else { Err(PowerIsOff.into()) }
     }
 
-    /// Lets an operation begin: counts it, logs it, gives it its number. A fault that strikes it ends it.
+    /// Begins an operation: counts it, logs it, and returns its number. Returns an error if a fault strikes
+    /// it.
     fn begin(&mut self, operation: Operation, path: &str, range: Option<(u64, u64)>) -> io::Result<u64> {
         let number = self.count(operation, path, range)?;
         match self.faults.strike(operation, path) {
@@ -82,7 +83,7 @@ impl State {
         Ok(self.operations_before + number)
     }
 
-    /// The state found when the power comes back, if it fails now.
+    /// State after the power returns, if it fails now.
     pub(super) fn after_power_loss(&self, loss: PowerLoss) -> Self {
         let mut survival = Survival::new(loss, &self.unsynced());
         let names = self.names.survivors(&mut survival);
@@ -95,7 +96,7 @@ impl State {
         Self { inodes, ..self.restarted(names) }
     }
 
-    /// The state that another process finds, if this one is killed now: the cache lives on.
+    /// State that another process sees if this process is killed now: the cache survives.
     pub(super) fn after_kill(&self) -> Self {
         let mut next = self.restarted(self.names.clone());
         next.operations_before = self.operations_before + self.counts.operations();
@@ -109,7 +110,7 @@ impl State {
         next
     }
 
-    /// No handles, locks, faults or counts.
+    /// Resets handles, locks, faults and counts.
     fn restarted(&self, names: Names) -> Self {
         Self {
             names,
@@ -120,7 +121,7 @@ impl State {
         }
     }
 
-    /// Numbers of the operations whose changes are not synced, ascending.
+    /// Numbers of the operations with unsynced changes, ascending.
     pub(super) fn unsynced(&self) -> Vec<u64> {
         let inodes = self.inodes.values().flat_map(Inode::pending_operations);
         let operations: BTreeSet<u64> = inodes.chain(self.names.pending_operations()).collect();
@@ -198,7 +199,7 @@ impl State {
         result
     }
 
-    /// After a name of the file went away.
+    /// Updates the file's link status after one of its names was removed.
     fn relink(&mut self, id: InodeId) {
         let linked = self.names.files().any(|(_, named)| named == id);
         if let Some(inode) = self.inodes.get_mut(&id) {
@@ -207,7 +208,7 @@ impl State {
         self.release(id);
     }
 
-    /// Forgets a file that nothing can reach any more, not even after a power loss.
+    /// Drops a file that is unreachable, even after a power loss.
     fn release(&mut self, id: InodeId) {
         let in_use = self.inodes.get(&id).is_some_and(|inode| inode.linked || inode.handles > 0);
         if !in_use && !self.names.may_return(id) {
@@ -217,7 +218,7 @@ impl State {
 
     // Handles and locks.
 
-    /// Opens a file; its handle is to be given back.
+    /// Opens a file. The caller must release the handle.
     pub(super) fn open(&mut self, path: &str) -> io::Result<InodeId> {
         self.check_power()?;
         let id = self.names.file(path)?;
@@ -256,7 +257,7 @@ impl State {
 
     // Content.
 
-    /// The file behind a handle, which is why it is there.
+    /// Returns the file behind a handle; the handle ensures that the file exists.
     pub(super) fn inode(&self, id: InodeId) -> io::Result<&Inode> {
         self.inodes.get(&id).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -298,20 +299,20 @@ impl State {
         failure.map_or(Ok(()), Err)
     }
 
-    /// A write through a mapping: it can't fail, so it is dropped when the power is off.
+    /// Writes through a mapping. This cannot return an error, so the write is dropped while the power is off.
     ///
     /// # Panics
-    /// If the file has become shorter than the mapping (the kernel would end the process).
+    /// Panics if the file has become shorter than the mapping (the kernel would end the process).
     pub(super) fn write_mapped(&mut self, id: InodeId, data: &[u8], offset: u64) {
         let Ok(inode) = self.inode(id) else { return };
         if self.check_power().is_err() || data.is_empty() {
             return;
         }
         let len = inode.cached.len();
-        assert!(offset + data.len() as u64 <= len, "mapped file has shrunk to {len} bytes: SIGBUS");
+        assert!(offset + data.len() as u64 <= len, "the mapped file has shrunk to {len} bytes: SIGBUS");
         let path = inode.name.clone();
         if let Ok(number) = self.count(Operation::MappedWrite, &path, Some((offset, data.len() as u64))) {
-            // Both can only fail for a file that is not there.
+            // Both calls fail only for a missing file.
             let _ = self.apply_write(number, id, data, offset);
         }
     }
@@ -329,8 +330,8 @@ impl State {
         Ok(())
     }
 
-    /// How much of a write finds space, and the error if that is not all: as a kernel would, a beginning
-    /// is written before the disk is found to be full.
+    /// Returns the number of bytes of a write that find space, and the error if that is not all of them. Like
+    /// a kernel, the disk writes a prefix before it reports that it is full.
     fn fitting(&self, id: InodeId, len: usize, offset: u64) -> (usize, Option<io::Error>) {
         let block_bytes = BLOCK_BYTES as u64;
         let Some(inode) = self.inodes.get(&id) else { return (0, None) };
@@ -387,8 +388,8 @@ impl State {
     }
 }
 
-/// The end of a range, which must be a length that a file can have.
+/// Returns the end of a range, or an error if it exceeds the maximum length of a file.
 fn end_of(offset: u64, len: usize) -> io::Result<u64> {
     let end = offset.checked_add(len as u64).filter(|end| i64::try_from(*end).is_ok());
-    end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "offset is beyond what a file can have"))
+    end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the offset exceeds the maximum length of a file"))
 }

@@ -1,4 +1,4 @@
-//! What every disk does: the same checks on real files and on the simulated disk.
+//! Behaviour of every disk: the same checks on real files and on the simulated disk.
 
 use std::{
     io::{self, ErrorKind, IoSlice},
@@ -64,7 +64,7 @@ fn writes_overlay_extend_and_leave_zeroes_between() {
 fn vectored_write_joins_all_parts() {
     on_both(|disk| {
         let file = file_with(disk, "a", b"xx");
-        // More parts than one system call takes, of uneven sizes, some empty.
+        // More parts than one system call accepts, of uneven sizes, some empty.
         let parts: Vec<Vec<u8>> = (0..2500usize).map(|part| vec![part as u8; part % 7]).collect();
         let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
         file.write_all_vectored_at(&slices, 2).unwrap();
@@ -240,7 +240,7 @@ fn mapped_writes_are_writes() {
         mapping.write(b"ma", 4093);
         file.sync_data().unwrap();
         drop(file);
-        // The mapping needs no open handle.
+        // The mapping works without an open handle.
         mapping.write(b"X", 0);
         expected[4095..4101].copy_from_slice(b"pwrite");
         expected[0] = b'X';

@@ -1,5 +1,6 @@
-//! The simulated disk's promise under random workloads, against models that know only the promise.
-//! Each failure names its seed; `CONTRACT_SEED=n` runs that one alone, `CONTRACT_SEEDS=n` the first `n`.
+//! The simulated disk's guarantees under random workloads, compared with models that assume nothing else.
+//! Each failure names its seed; `CONTRACT_SEED=n` runs only that seed, `CONTRACT_SEEDS=n` the first `n`
+//! seeds.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,11 +28,11 @@ fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-/// One file: what is durable, what a reader sees, and what a power loss may leave besides.
+/// Model of one file: durable content, cached content, and the versions that a power loss can leave.
 #[derive(Default)]
 struct Model {
     cached: Vec<u8>,
-    /// Fixed size; zeroes past `durable_len`.
+    /// Content of fixed size; zeroes beyond `durable_len`.
     durable: Vec<u8>,
     durable_len: usize,
     /// Versions of each sector since the last sync, oldest first.
@@ -86,25 +87,25 @@ impl Model {
         self.versions.clear();
     }
 
-    /// That `found` is something that a power loss may leave.
+    /// Checks that `found` is a possible outcome of a power loss.
     fn check(&self, found: &[u8]) -> Result<(), String> {
         let len = found.len();
         if len != self.durable_len && !self.lens.contains(&len) {
-            return Err(format!("length {len} was never the file's"));
+            return Err(format!("the file never had length {len}"));
         }
         for (sector, held) in found.chunks(SECTOR).enumerate() {
             let at = sector * SECTOR;
             let matches = |version: &[u8]| version[..held.len()] == *held;
             let later = self.versions.get(&sector).into_iter().flatten();
             if !matches(&self.durable[at..at + SECTOR]) && !later.into_iter().any(|version| matches(version)) {
-                return Err(format!("sector {sector} holds what was never in it"));
+                return Err(format!("sector {sector} holds bytes that were never written to it"));
             }
         }
         Ok(())
     }
 }
 
-/// Runs a random workload on one file and checks power losses on the way.
+/// Runs a random workload on one file and checks power losses during it.
 fn check_content(seed: u64) {
     let mut rng = Rng::new(seed);
     let disk = SimDisk::new(seed);
@@ -136,7 +137,7 @@ fn change(disk: &SimDisk, file: &Arc<dyn File>, model: &mut Model, rng: &mut Rng
             model.write(&data, offset);
         }
         5 if len > 0 => {
-            // A mapping wants allocated blocks: write the whole file first, as the log does.
+            // A mapping requires allocated blocks. So the test first writes the whole file, as the log does.
             let whole = model.cached.clone();
             file.write_all_at(&whole, 0).unwrap();
             model.write(&whole, 0);
@@ -172,9 +173,9 @@ fn content_is_synced_or_some_later_version_sector_by_sector() {
     }
 }
 
-/// Two directories with a few names each; a file's content is its serial number.
+/// Model of two directories with a few names each; a file's content is its serial number.
 struct NameModel {
-    /// For each name, every file (or none) that it had since the last sync of its directory.
+    /// Every file (or none) that each name referred to since the last sync of its directory.
     history: BTreeMap<String, BTreeSet<Option<u64>>>,
     now: BTreeMap<String, u64>,
 }
@@ -258,7 +259,7 @@ fn names_are_synced_or_some_later_state_and_files_never_double() {
     }
 }
 
-/// A workload over several files with everything in it; the trees after each change that is not synced.
+/// Runs a workload of all kinds of calls over several files. Returns the tree after each unsynced change.
 fn unsynced_workload(disk: &SimDisk, rng: &mut Rng) -> Vec<BTreeMap<String, Vec<u8>>> {
     let mut trees = vec![tree(disk)];
     for _ in 0..40 {
@@ -346,7 +347,7 @@ fn what_a_thread_was_told_is_synced_survives_whatever_others_do() {
             let found = disk.power_loss(draw).cached_bytes("a").unwrap();
             for (sector, told) in found.chunks(SECTOR).zip(told) {
                 let held = u64::from_le_bytes(sector[..8].try_into().unwrap());
-                assert!(held >= told, "draw {draw}: {held} where {told} was acknowledged");
+                assert!(held >= told, "draw {draw}: the file holds {held}, but {told} was acknowledged");
             }
         }
     });
@@ -354,7 +355,8 @@ fn what_a_thread_was_told_is_synced_survives_whatever_others_do() {
     assert!(last.chunks(SECTOR).all(|sector| sector[..8] == 300u64.to_le_bytes()));
 }
 
-/// Replaces a file's content by the usual dance, leaving out what is asked to be left out.
+/// Replaces a file's content by the usual sequence (temporary file, sync, rename, directory sync), without
+/// the syncs that the caller switches off.
 fn replace(disk: &SimDisk, content: &[u8], sync_file: bool, sync_dir: bool) -> std::io::Result<()> {
     if disk.list("")?.iter().any(|name| name == "a.tmp") {
         disk.remove("a.tmp")?;
@@ -371,7 +373,8 @@ fn replace(disk: &SimDisk, content: &[u8], sync_file: bool, sync_dir: bool) -> s
     Ok(())
 }
 
-/// Whether the dance survives a crash at every operation: old or new content, and new once it returned.
+/// Returns true if the sequence survives a crash at every operation: old or new content, and new content
+/// after it has returned.
 fn replace_is_safe(sync_file: bool, sync_dir: bool) -> bool {
     let (old, new) = (vec![1; 1500], vec![2; 1500]);
     let mut safe = true;

@@ -1,5 +1,5 @@
-//! The same random calls on real files and on the simulated disk must answer the same, call by call.
-//! Each failure names its seed; `DIFFERENTIAL_SEED=n` runs that one alone, longer.
+//! Random calls on real files and on the simulated disk must return the same results, call by call. Each
+//! failure names its seed; `DIFFERENTIAL_SEED=n` runs only that seed, with more calls.
 
 use std::{
     collections::BTreeMap,
@@ -11,11 +11,11 @@ use thalweg_disk::{Disk, File, LockGuard, Mapping, RealDisk, SimDisk};
 
 use crate::support::Rng;
 
-/// No call removes a directory, so only these are ever created: `d/e` may be a file or a directory.
+/// No call removes a directory, so only these can exist; `d/e` can be a file or a directory.
 const DIRS: [&str; 4] = ["", "d", "d/e", "f"];
 const NAMES: [&str; 4] = ["a", "b", "c", "e"];
 
-/// One disk with what has been opened on it.
+/// One disk with its open handles.
 struct Side {
     disk: Box<dyn Disk>,
     handles: BTreeMap<u64, Arc<dyn File>>,
@@ -23,7 +23,7 @@ struct Side {
     locks: BTreeMap<u64, Box<dyn LockGuard>>,
 }
 
-/// What a call answered, comparable between disks.
+/// Result of a call, comparable between disks.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Done,
@@ -41,7 +41,7 @@ fn done<T>(result: io::Result<T>) -> Answer {
     answer(result, |_| Answer::Done)
 }
 
-/// A call, drawn once and made on both sides.
+/// A random call, executed on both sides.
 #[derive(Clone, Debug)]
 enum Call {
     Open { slot: u64, path: String },
@@ -90,7 +90,7 @@ fn draw(rng: &mut Rng) -> Call {
     }
 }
 
-/// A directory, mostly.
+/// Returns a directory in most cases.
 fn draw_dir(rng: &mut Rng) -> String {
     if rng.below(4) == 0 { draw_path(rng) } else { DIRS[rng.below(4) as usize].to_owned() }
 }
@@ -168,7 +168,7 @@ impl Side {
                 answer(file.read_exact_at(&mut bytes, *offset), |()| Answer::Bytes(bytes))
             }
             Call::SetLen { len, .. } => {
-                // No file may shrink while it is mapped, under whatever handle.
+                // No file may shrink while it is mapped, through any handle.
                 self.mappings.clear();
                 done(file.set_len(*len))
             }
@@ -178,7 +178,7 @@ impl Side {
         }
     }
 
-    /// Writes the file before mapping it, so that it has no holes.
+    /// Writes the whole file before mapping it, so that it has no holes.
     fn map(&mut self, slot: u64, file: &Arc<dyn File>) -> Answer {
         let bytes = read_all(&**file);
         file.write_all_at(&bytes, 0).unwrap();
@@ -188,7 +188,7 @@ impl Side {
         })
     }
 
-    /// Everything on the disk, by way of the trait.
+    /// Complete content of the disk, read through the trait.
     fn contents(&self) -> BTreeMap<String, Vec<u8>> {
         let mut contents = BTreeMap::new();
         for parent in DIRS {
@@ -221,9 +221,9 @@ fn compare(seed: u64, calls: usize) {
         assert!(expected == found, "seed {seed} step {step} {call:?}: real {expected:?}, simulated {found:?}");
         bytes_read += if let Answer::Bytes(bytes) = found { bytes.len() } else { 0 };
     }
-    assert!(bytes_read > 50 * calls, "seed {seed}: hardly anything was compared");
+    assert!(bytes_read > 50 * calls, "seed {seed}: too little data was compared");
     assert!(real.contents() == simulated.contents(), "seed {seed}: trees differ");
-    // And what was never synced is all there if the power loss is a kind one.
+    // Unsynced changes must also be complete after a power loss that keeps them.
     let kept = sim.power_loss_as(thalweg_disk::sim::PowerLoss::KeepUnsynced);
     assert!(Side::new(Box::new(kept)).contents() == simulated.contents(), "seed {seed}: kept tree differs");
 }

@@ -1,4 +1,4 @@
-//! Failing calls, full disks, flipped bits, and the figures that tests assert on.
+//! Failing calls, full disks, flipped bits, and the figures that tests use.
 
 use std::{
     collections::BTreeSet,
@@ -81,7 +81,7 @@ fn a_fault_can_be_bound_to_a_path_and_last() {
     let syncs: Vec<_> = (0..4).map(|_| (errno(log.sync_data()), errno(state.sync_data()))).collect();
     assert_eq!(syncs, [(None, None), (Some(EIO), None), (Some(EIO), None), (Some(EIO), None)]);
     disk.rename("log-1", "other").unwrap();
-    assert_eq!(errno(log.sync_data()), None, "a file goes by its latest name");
+    assert_eq!(errno(log.sync_data()), None, "faults match a file by its latest name");
     disk.rename("other", "log-2").unwrap();
     disk.clear_faults();
     assert_eq!(errno(log.sync_data()), None);
@@ -95,13 +95,14 @@ fn failed_sync_leaves_pages_clean_and_unwritten() {
     disk.fail(Fault::new(Operation::Sync, 1, Errno::Io));
     assert_eq!(errno(file.sync_data()), Some(EIO));
     file.sync_data().unwrap();
-    // Reads still see the page, and no power loss brings it: the second sync lied, as Linux does.
+    // Reads still see the page, but no power loss restores it: the second sync reported a false success, as
+    // on Linux.
     assert_eq!(disk.cached_bytes("a").unwrap(), b"new old old");
     for seed in 0..50 {
         assert_eq!(disk.power_loss(seed).cached_bytes("a").unwrap(), b"old old old", "seed {seed}");
     }
     assert_eq!(disk.kill_process().cached_bytes("a").unwrap(), b"new old old");
-    // Rewriting the page dirties it again, and with it everything in its sector.
+    // Rewriting a part of the page dirties it again, with everything in its sector.
     file.write_all_at(b"!", 3).unwrap();
     file.sync_data().unwrap();
     assert_eq!(disk.power_loss(1).cached_bytes("a").unwrap(), b"new!old old");
@@ -116,7 +117,7 @@ fn eviction_uncovers_what_a_failed_sync_did_not_write() {
     file.sync_data().unwrap_err();
     file.write_all_at(&[2; 512], 512).unwrap();
     disk.drop_caches();
-    // The dirty page stays, the clean one is read from the medium.
+    // The dirty page stays; the clean page is read from the medium.
     assert_eq!(disk.cached_bytes("a").unwrap(), [[0; 512], [2; 512]].concat());
 }
 
@@ -177,7 +178,7 @@ fn a_full_disk_takes_a_beginning_and_refuses_the_rest() {
     assert_eq!(file.write_all_at(&[2; 9000], 5000).unwrap_err().kind(), ErrorKind::StorageFull);
     assert_eq!(file.len().unwrap(), 3 * 4096);
     assert_eq!(disk.free_bytes().unwrap(), 0);
-    // Overwriting allocated blocks and extending without blocks go on.
+    // Overwriting allocated blocks, and extending without allocating, still succeed.
     file.write_all_at(&[3; 100], 0).unwrap();
     file.set_len(1 << 30).unwrap();
     assert_eq!(file.write_all_at(&[1], 1 << 29).unwrap_err().kind(), ErrorKind::StorageFull);
@@ -276,7 +277,7 @@ fn counts_tell_each_kind_apart() {
     let writing = disk.counts() - before;
     assert_eq!((writing.writes, writing.mapped_writes, writing.syncs, writing.reads), (2, 1, 1, 1));
     assert_eq!((writing.bytes_written, writing.bytes_read, writing.operations()), (105, 7, 4));
-    // What a write path into a prewritten file must never do.
+    // Operations that a write path into a prewritten file must never cause.
     assert_eq!((writing.extensions, writing.allocations), (0, 0));
     assert_eq!((writing.creates, writing.renames, writing.removes, writing.dir_syncs), (0, 0, 0, 0));
 

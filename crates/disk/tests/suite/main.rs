@@ -1,4 +1,4 @@
-//! Real files and the simulated disk, at the trait that both implement.
+//! Tests of both disks, real and simulated, through their common trait.
 
 mod support;
 

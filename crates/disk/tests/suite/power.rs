@@ -1,5 +1,5 @@
-//! What the simulated disk keeps and loses when the power fails: one behaviour a test. The same promise
-//! under random workloads is in `contract.rs`.
+//! Outcomes of a power loss on the simulated disk, one behaviour a test. `contract.rs` checks the same
+//! guarantees under random workloads.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +10,15 @@ use thalweg_disk::{
 
 use crate::support::{durable_file, tree};
 
-/// Enough seeds to see every outcome of a handful of coins.
+/// Enough seeds to produce every outcome of a few independent choices.
 const SEEDS: std::ops::Range<u64> = 0..400;
 
-/// Every content that a power loss may leave under a path.
+/// All contents that a power loss can leave under a path.
 fn outcomes(disk: &SimDisk, path: &str) -> BTreeSet<Option<Vec<u8>>> {
     SEEDS.map(|seed| disk.power_loss(seed).cached_bytes(path).ok()).collect()
 }
 
-/// Which of some names a power loss may leave, joined by commas.
+/// All sets of names that a power loss can leave, joined by commas.
 fn name_outcomes(disk: &SimDisk) -> BTreeSet<String> {
     SEEDS.map(|seed| disk.power_loss(seed).paths().join(",")).collect()
 }
@@ -108,7 +108,7 @@ fn set_len_may_be_lost_both_ways() {
     file.sync_data().unwrap();
     file.set_len(1).unwrap();
     let outcomes = outcomes(&disk, "a");
-    // What lies past a cut that was not synced may already read as zeroes.
+    // Bytes beyond an unsynced truncation may already read as zeroes.
     assert_eq!(outcomes, [b"a".to_vec(), b"abc\0\0".to_vec(), b"a\0\0\0\0".to_vec()].map(Some).into());
     file.sync_data().unwrap();
     file.set_len(3).unwrap();
@@ -212,7 +212,7 @@ fn changes_of_one_name_keep_their_order() {
     durable_file(&disk, "a", b"first");
     disk.rename("a", "b").unwrap();
     disk.create("a").unwrap();
-    // The second `a` without the rename would have destroyed a durable file that nobody removed.
+    // The second `a` without the rename would have destroyed a durable file that was never removed.
     assert_eq!(name_outcomes(&disk), names(["a", "a,b", "b"]));
     for seed in SEEDS {
         let files = tree(&disk.power_loss(seed));
@@ -269,7 +269,7 @@ fn a_killed_process_loses_its_locks_but_nothing_written() {
     assert_eq!(next.cached_bytes("a").unwrap(), b"two");
     assert_eq!(next.durable_bytes("a").unwrap(), b"one");
     drop(next.lock("LOCK").unwrap());
-    // The kernel still has the old changes, and they are older than the new ones.
+    // The kernel still has the old changes, which are older than the new ones.
     next.open("a").unwrap().write_all_at(b"3", 0).unwrap();
     let prefix = |kept| next.power_loss_as(PowerLoss::KeepPrefix(kept)).cached_bytes("a").unwrap();
     assert_eq!([prefix(0), prefix(1), prefix(2), prefix(3)], [b"one", b"one", b"two", b"3wo"]);

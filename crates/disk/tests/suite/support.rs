@@ -1,10 +1,10 @@
-//! Shared by the tests of the simulated disk.
+//! Helpers for the tests of the simulated disk.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use thalweg_disk::{Disk, File, SimDisk};
 
-/// A small generator for workloads; the disk has its own.
+/// A small random generator for workloads; the disk has its own.
 pub struct Rng(u64);
 
 impl Rng {
@@ -23,7 +23,7 @@ impl Rng {
         self.next() % bound
     }
 
-    /// Bytes that are unlikely to repeat, now and then zeroes.
+    /// Returns bytes that are unlikely to repeat, and sometimes zeroes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         if self.below(8) == 0 {
             return vec![0; len];
@@ -32,12 +32,12 @@ impl Rng {
     }
 }
 
-/// Every file and its content, as a reader sees them.
+/// All files with their content, as a reader sees them.
 pub fn tree(disk: &SimDisk) -> BTreeMap<String, Vec<u8>> {
     disk.paths().into_iter().map(|path| (path.clone(), disk.cached_bytes(&path).unwrap())).collect()
 }
 
-/// A file in the root whose content and name are synced.
+/// Creates a file in the root with synced content and name.
 pub fn durable_file(disk: &SimDisk, path: &str, data: &[u8]) -> Arc<dyn File> {
     let file = disk.create(path).unwrap();
     file.write_all_at(data, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Shows what is in a log, batch by batch and record by record.
+//! Dumps a log, batch by batch and record by record.
 
 use std::ops::ControlFlow;
 
@@ -15,33 +15,33 @@ use crate::{
     survey::{Depth, Survey},
 };
 
-/// What a dump comes across, in the order of the log.
+/// An item of a dump, in log order.
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// A segment begins.
+    /// The start of a segment.
     Segment {
-        /// Its file, relative to the disk's root.
+        /// Path of the file, relative to the disk's root.
         file: String,
-        /// Its generation.
+        /// Generation of the segment.
         generation: Generation,
-        /// LSN of its first record.
+        /// LSN of the segment's first record.
         base: Lsn,
     },
-    /// A good batch begins; its records follow.
+    /// A valid batch; its records follow.
     Batch {
-        /// Where it begins in the file.
+        /// Byte offset of the batch in the file.
         offset: u32,
-        /// Its header.
+        /// Header of the batch.
         header: BatchHeader,
     },
-    /// A good record.
+    /// A valid record.
     Record(LogRecord),
-    /// A bad place; what follows comes after the next good header.
+    /// Damage. The dump continues at the next valid header.
     Damage(Corruption),
 }
 
-/// Calls `visit` with what lies at `from` and above, up to `limit` records or until the visitor breaks. Records past
-/// a torn end are not shown; what follows damage is.
+/// Calls `visit` with the items at LSN `from` and above, up to `limit` records or until the visitor breaks.
+/// Does not show records beyond a torn end, but shows those after damage.
 pub fn dump(
     disk: &dyn Disk,
     dir: &str,
@@ -102,7 +102,7 @@ pub fn dump(
     Ok(())
 }
 
-/// The live segments that may hold `from` or what follows, and how far each is shown.
+/// Live segments that can hold `from` or later records, each with the position to which it is shown.
 fn extents(inventory: &Inventory, from: Lsn) -> Result<Vec<(&crate::inventory::Found, u32)>, OfflineError> {
     let survey = Survey::of(inventory, Depth::Tail)?;
     let mut shown = Vec::new();
@@ -110,7 +110,7 @@ fn extents(inventory: &Inventory, from: Lsn) -> Result<Vec<(&crate::inventory::F
         let later_starts_below = inventory.live.get(at + 1).is_some_and(|next| next.header.base <= from);
         let until = match survey.kept.get(at) {
             Some(kept) if at + 1 < survey.kept.len() || survey.corruption.is_none() => kept.extent.written,
-            // Damage, or past it: everything that still has a valid header.
+            // At or after damage: shows everything that still has a valid header.
             _ if survey.corruption.is_some() => found.key().limit,
             _ => continue,
         };

@@ -1,7 +1,7 @@
-//! Looking at a log that nobody has open: verify, dump, stats. Nothing is written, not even a lock.
+//! Inspects a log that no process has open: verify, dump, stats. Writes nothing, not even a lock.
 //!
-//! Owns: going through a damaged log without stopping at the first bad place. What is good and where the log ends
-//! is decided by the same code as at open.
+//! Owns: the traversal of a damaged log beyond the first damage. The code of open decides which batches are
+//! valid and where the log ends.
 
 mod dump;
 mod stats;
@@ -22,16 +22,17 @@ use crate::{
     inventory::{Found, Inventory},
 };
 
-/// Why a directory could not be looked at. Damage in it is no error here: it is what was asked for.
+/// Error returned when a directory cannot be inspected. Damage is not an error here, but the result of the
+/// inspection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OfflineError {
-    /// There is no such directory, or no segment file in it.
-    #[error("{dir} holds no log: give the data directory that `serve` was given")]
+    /// The directory does not exist or has no segment file.
+    #[error("{dir} contains no log: use the data directory given to `serve`")]
     NoLog {
-        /// The directory.
+        /// Path of the directory that was inspected.
         dir: String,
     },
-    /// The disk refused.
+    /// A disk operation failed during the inspection.
     #[error("{0}")]
     Disk(#[from] DiskFault),
 }
@@ -61,16 +62,16 @@ fn inventory(disk: &dyn Disk, dir: &str) -> Result<Inventory, OfflineError> {
     if inventory.slots.is_empty() { Err(no_log()) } else { Ok(inventory) }
 }
 
-/// What [`each_batch`] comes across.
+/// An item that [`each_batch`] passes to its visitor.
 enum Step<'a> {
-    /// A good batch, and the window that holds it.
+    /// A valid batch, and the window that holds it.
     Batch(u32, Checked, &'a mut Window),
-    /// A bad place, and whether a valid header follows it in the segment; goes on there.
+    /// Damage, and true if a valid header follows it in the segment. The traversal continues there.
     Bad(BadAt, bool),
 }
 
-/// Calls `visit` with every batch and every bad place of a segment up to `until`. A bad batch at the end is reported
-/// too, if `until` is past it. The visitor says whether to go on.
+/// Calls `visit` with every batch and every damage of a segment up to `until`. Reports a damaged batch at the
+/// end too, if `until` is beyond it. The visitor decides whether to continue.
 fn each_batch(
     found: &Found,
     until: u32,
@@ -92,7 +93,7 @@ fn each_batch(
             Err(bad) => {
                 let next = find_header(&mut window, key, at + BATCH_ALIGN).explain("read", found.path())?;
                 let flow = visit(Step::Bad(bad, next.is_some()))?;
-                // What follows a bad place has nothing to be joined to.
+                // A batch after damage has no known predecessor.
                 expected = None;
                 at = next.map_or(until, |(position, _)| position);
                 flow

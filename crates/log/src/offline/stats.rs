@@ -1,4 +1,4 @@
-//! What a log's directory holds, without reading all of it.
+//! Figures of a log's directory, without reading all of it.
 
 use serde::Serialize;
 use thalweg_disk::Disk;
@@ -9,33 +9,33 @@ use crate::{
     survey::{Depth, Survey},
 };
 
-/// A live segment.
+/// Figures of a live segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SegmentStats {
-    /// Its file, relative to the disk's root.
+    /// Path of the file, relative to the disk's root.
     pub file: String,
-    /// Its generation.
+    /// Generation of the segment.
     pub generation: u64,
-    /// LSN of its first record.
+    /// LSN of the first record.
     pub first_lsn: u64,
-    /// Exclusive.
+    /// Exclusive bound of the records.
     pub next_lsn: u64,
-    /// Space time of its first record, in microseconds.
+    /// Space time of the first record, in microseconds.
     pub first_time: u64,
-    /// Highest space time of a record.
+    /// Highest space time of a record, in microseconds.
     pub last_time: u64,
-    /// Bytes of its batches.
+    /// Total bytes of the segment's batches.
     pub bytes: u64,
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub file_bytes: u64,
 }
 
-/// A log's directory.
+/// Figures of a log's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Live segments, oldest first.
     pub segments: Vec<SegmentStats>,
-    /// Prepared segments.
+    /// Number of prepared segments.
     pub spare_segments: u64,
     /// Segment files without a valid header.
     pub unreadable_segments: u64,
@@ -43,11 +43,11 @@ pub struct Stats {
     pub first_lsn: u64,
     /// Exclusive bound of the records.
     pub end_lsn: u64,
-    /// Exclusive bound of what is attested as durable.
+    /// Exclusive bound of the records attested as durable.
     pub attested_lsn: u64,
-    /// Whether the log was closed cleanly.
+    /// True if the log was closed cleanly.
     pub clean: bool,
-    /// Bytes of batches.
+    /// Total bytes of all batches.
     pub bytes: u64,
     /// Bytes of all segment files.
     pub file_bytes: u64,

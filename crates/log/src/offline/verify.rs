@@ -1,4 +1,4 @@
-//! Verifies every byte that counts.
+//! Verifies every byte of a log's data.
 
 use std::ops::ControlFlow;
 
@@ -13,30 +13,30 @@ use crate::{
     survey::{Depth, Survey, Surveyed},
 };
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Attested data is damaged: restore or mend.
+    /// Attested data is damaged. Restore it from a copy, or repair the log.
     Data,
-    /// Something that the log can do without is damaged (a copy of a header, a footer): nothing is lost.
+    /// Redundant data is damaged (a copy of a header, a footer); no record is lost.
     Redundant,
 }
 
-/// A bad place.
+/// Damage at one position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// The segment file, relative to the disk's root.
+    /// Path of the segment file, relative to the disk's root.
     pub file: String,
-    /// Byte offset of what is bad.
+    /// Byte offset of the damage.
     pub offset: u64,
-    /// What was checked.
+    /// The check that failed.
     pub what: &'static str,
-    /// The value that was expected.
+    /// Value that the check expected.
     pub expected: u64,
-    /// The value that was there.
+    /// Value found in the file.
     pub got: u64,
 }
 
@@ -47,59 +47,59 @@ impl Finding {
     }
 }
 
-/// An end that was never attested and will be cut at the next open.
+/// An end that was never attested; the next open will cut it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Torn {
-    /// The segment file in which the log ends.
+    /// Path of the segment file in which the log ends.
     pub file: String,
-    /// Where in it.
+    /// Position of the end in the file.
     pub offset: u64,
-    /// Bytes up to the end of the last batch whose header is there.
+    /// Bytes up to the end of the last batch with a valid header.
     pub bytes: u64,
 }
 
-/// The short answer.
+/// Overall result of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// All is as it was written.
+    /// All bytes are as written.
     Good,
-    /// As `Good`, except for what the log can do without.
+    /// All records are good, but redundant data is damaged.
     Degraded,
     /// Attested data is damaged.
     Corrupt,
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The short answer.
+    /// Overall result of the verification.
     pub verdict: Verdict,
-    /// Live segments.
+    /// Number of live segments.
     pub segments: u64,
-    /// Prepared segments.
+    /// Number of prepared segments.
     pub spare_segments: u64,
-    /// Good batches, and good records in them.
+    /// Number of valid batches.
     pub batches: u64,
-    /// Good records.
+    /// Number of valid records.
     pub records: u64,
-    /// Bytes of good batches.
+    /// Total bytes of valid batches.
     pub bytes: u64,
     /// First LSN of the oldest segment.
     pub first_lsn: u64,
     /// Exclusive bound of the records that open would keep.
     pub end_lsn: u64,
-    /// Exclusive bound of what is attested as durable.
+    /// Exclusive bound of the records attested as durable.
     pub attested_lsn: u64,
-    /// Whether the log was closed cleanly.
+    /// True if the log was closed cleanly.
     pub clean: bool,
-    /// A torn end, if there is one.
+    /// The torn end, if there is one.
     pub torn: Option<Torn>,
-    /// Bad places, in the order of the log.
+    /// Damaged positions, in log order.
     pub findings: Vec<Finding>,
 }
 
-/// Reads all of a log and checks it.
+/// Reads and verifies the whole log.
 pub fn verify(disk: &dyn Disk, dir: &str) -> Result<Report, OfflineError> {
     let inventory = inventory(disk, dir)?;
     let mut report = Report {
@@ -172,7 +172,7 @@ impl Report {
     }
 
     fn check_batches(&mut self, found: &Found, until: u32) -> Result<(), DiskFault> {
-        // The unused end of a segment is a bad place after which nothing comes.
+        // The unused end of a segment looks like damage without a valid header after it.
         let ends_before = until < found.key().limit;
         each_batch(found, until, |step| {
             match step {
@@ -191,7 +191,7 @@ impl Report {
         })
     }
 
-    /// The footer of a sealed segment, and whether the next one joins it.
+    /// Checks the footer of a sealed segment, and that the next segment continues it.
     fn check_end(&mut self, kept: &Surveyed, next: &Found) -> Result<(), DiskFault> {
         let footer = kept.found.footer()?;
         let damage = match footer {
@@ -199,7 +199,7 @@ impl Report {
                 Some(Damage::new("footer's end", kept.extent.written, footer.end))
             }
             Ok(footer) if footer.truncates != kept.extent.truncates => {
-                Some(Damage::new("footer's word on truncations", kept.extent.truncates, footer.truncates))
+                Some(Damage::new("footer's truncation flag", kept.extent.truncates, footer.truncates))
             }
             Ok(_) => None,
             Err(damage) => Some(damage),

@@ -1,4 +1,4 @@
-//! What every user of the log relies on, on real files.
+//! Basic behaviour of the log, on real files.
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -60,7 +60,7 @@ fn a_log_that_was_not_closed_keeps_all_and_says_what_was_undecided() {
     let expected = Recovery { attested: Lsn(3), end: Lsn(5), segments: 1, ..Recovery::default() };
     assert_eq!(recovery, expected);
     assert_records(&read_all(&log), 0, &payloads);
-    assert_eq!(log.durable(), Lsn(5), "what open keeps, it makes durable");
+    assert_eq!(log.durable(), Lsn(5), "open must make the records durable that it keeps");
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn an_iteration_goes_on_with_what_was_written_since() {
             append(&log, chunk, Durability::Os).unwrap();
         }
         next += step;
-        assert!(records.next().is_none(), "not before it is told to");
+        assert!(records.next().is_none(), "only after an extension");
         log.extend_records(&mut records).unwrap();
         found.extend(records.by_ref().map(Result::unwrap));
         assert_eq!(found.len(), next - 4);
@@ -194,7 +194,7 @@ fn a_new_log_may_begin_above_zero() {
         assert_eq!((log.start(), log.end(), log.durable()), (Lsn(1000), Lsn(1000), Lsn(1000)));
     }
     for chunk in payloads.chunks(10) {
-        // Also where nothing had been written yet; and it means nothing to a log that is there.
+        // A log without any record continues at `first_lsn` too; an existing log ignores the option.
         let (log, _) = open(&disk, LogOptions { first_lsn: Lsn(7), ..small_options() }).unwrap();
         append(&log, chunk, Durability::Os).unwrap();
     }
@@ -232,7 +232,7 @@ fn a_log_at_rest_is_marked_idle_once_and_only_when_its_time_has_come() {
     for number in 0..20 {
         append(&log, &[payload(number, 10)], Durability::Disk).unwrap();
     }
-    assert_eq!(idle_marks(&disk), [], "no append has paid for a mark");
+    assert_eq!(idle_marks(&disk), [], "appends write no idle batches");
     clock.advance(after);
     while idle_marks(&disk).is_empty() {
         std::thread::yield_now();
@@ -246,7 +246,7 @@ fn a_log_at_rest_is_marked_idle_once_and_only_when_its_time_has_come() {
     while idle_marks(&disk).len() < 2 {
         std::thread::yield_now();
     }
-    assert_eq!(idle_marks(&disk), [Lsn(20), Lsn(22)], "what is not durable is not attested");
+    assert_eq!(idle_marks(&disk), [Lsn(20), Lsn(22)], "only durable records may be attested");
 }
 
 #[test]
@@ -258,7 +258,8 @@ fn a_log_that_is_synced_again_and_again_is_not_marked_idle() {
     let (log, _) = Log::open(Arc::clone(&disk), "log", options, clock.clone(), 7).unwrap();
     append(&log, &[payload(0, 10)], Durability::Disk).unwrap();
     clock.advance(after + Duration::from_millis(2));
-    // Each is synced by the thread that marks: it has come by the mark's first time when the last of them is durable.
+    // The background thread also does these syncs. When the last one is durable, the thread has passed the
+    // marker's first deadline.
     for number in 1..20 {
         append(&log, &[payload(number, 10)], Durability::Os).unwrap();
         log.request_sync();

@@ -1,4 +1,4 @@
-//! Shared by the tests: small logs, records with content that can be checked, a seeded generator.
+//! Helpers of the log's tests: small logs, records with verifiable content, a seeded random generator.
 
 use std::{io::IoSlice, sync::Arc, time::Duration};
 
@@ -20,18 +20,18 @@ pub fn open(disk: &Arc<dyn Disk>, options: LogOptions) -> Result<(Log, Recovery)
     Log::open(Arc::clone(disk), "log", options, Arc::new(SystemClock::default()), 7)
 }
 
-/// As [`open`], with time standing still: nothing happens by itself.
+/// Opens a log like [`open`], with a clock that stands still, so that no background action becomes due.
 pub fn open_still(disk: &Arc<dyn Disk>, options: LogOptions) -> Result<(Log, Recovery), OpenError> {
     Log::open(Arc::clone(disk), "log", options, Arc::new(ManualClock::default()), 7)
 }
 
-/// A payload that says which LSN it belongs to, of `len` bytes.
+/// A payload of `len` bytes that contains its LSN.
 pub fn payload(number: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     (0..len).map(|_| rng.next() as u8).collect()
 }
 
-/// Appends one batch of the given payloads; index and time are those of the expected LSN.
+/// Appends one batch with these payloads. Index and time are derived from the expected LSN.
 pub fn append(log: &Log, payloads: &[Vec<u8>], level: Durability) -> Result<Appended, AppendError> {
     append_for(log, payloads, level, Purpose::Data)
 }
@@ -83,7 +83,7 @@ pub fn read_all(log: &Log) -> Vec<LogRecord> {
     log.records_from(log.start()).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// xorshift64*.
+/// Seeded random numbers (xorshift64*).
 pub struct Rng(pub u64);
 
 impl Rng {

@@ -1,4 +1,5 @@
-//! Flipped bytes, and payloads that look like a log: typed errors or nothing lost, never a panic, never wrong data.
+//! Flipped bytes, and payloads that look like a log: typed errors or no loss, never a panic, never wrong
+//! data.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -22,7 +23,7 @@ fn as_disk(disk: &SimDisk) -> Arc<dyn Disk> {
     Arc::new(disk.clone())
 }
 
-/// A cleanly closed log of three segments, its payloads, and where the batches of each segment end.
+/// A cleanly closed log of three segments, its payloads, and the end of the batches in each segment.
 fn closed_log() -> (SimDisk, Vec<Vec<u8>>, Vec<(String, u32)>) {
     let disk = SimDisk::new(1);
     let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
@@ -39,7 +40,8 @@ fn closed_log() -> (SimDisk, Vec<Vec<u8>>, Vec<(String, u32)>) {
     (disk, payloads, ends)
 }
 
-/// Opens and reads everything; `None` if something said that the data is corrupt. Whatever is read must be right.
+/// Opens the log and reads all records; `None` if an error reports corruption. Records that are read must be
+/// correct.
 fn read(disk: &SimDisk, payloads: &[Vec<u8>]) -> Option<(usize, bool)> {
     let (log, recovery) = match open_still(&as_disk(disk), options()) {
         Ok(opened) => opened,
@@ -77,7 +79,7 @@ fn every_flipped_byte_is_harmless_or_a_typed_error() {
     let mut detected = 0;
     for (number, (file, end)) in ends.iter().enumerate() {
         let len = disk.cached_bytes(file).unwrap().len() as u64;
-        // Between the batches and the footer there is nothing: a few places stand for all.
+        // The bytes between the batches and the footer are unused, so a sample of them suffices.
         let unused = (u64::from(*end)..len - 64).step_by(97);
         for at in (0..u64::from(*end)).chain(unused).chain(len - 64..len) {
             let context = format!("{file} at {at}");
@@ -86,7 +88,7 @@ fn every_flipped_byte_is_harmless_or_a_typed_error() {
             let report = offline::verify(&flipped, "log").unwrap();
             let read = read(&flipped, &payloads);
             let is_batch = (u64::from(DATA_START)..u64::from(*end)).contains(&at);
-            // The markers of a clean close hold nothing; without them the log is not known to be closed.
+            // The markers of a clean close carry no records; without them the log does not count as closed.
             let is_last_marker = number + 1 == ends.len() && (data_end..u64::from(*end)).contains(&at);
             if is_last_marker {
                 assert_eq!(read, Some((payloads.len(), false)), "{context}");
@@ -138,7 +140,7 @@ fn dump_shows_what_is_left_around_damage() {
     assert_records(&some, 5, &payloads[5..7]);
     let stats = offline::stats(&disk, "log").unwrap();
     assert_eq!((stats.segments.len(), stats.first_lsn, stats.end_lsn), (3, 0, payloads.len() as u64));
-    assert_eq!(disk.operations(), before, "offline tools write nothing");
+    assert_eq!(disk.operations(), before, "offline tools must write nothing");
 }
 
 #[test]
@@ -146,14 +148,14 @@ fn a_repair_cuts_at_the_damage_and_says_so() {
     let (disk, payloads, ends) = closed_log();
     disk.flip_bit(&ends[1].0, u64::from(DATA_START) + 60, 3).unwrap();
     let kept = offline::stats(&disk, "log").unwrap().segments[1].first_lsn as usize;
-    // Sealed and attested: open does not look at it, unless told to repair what reading finds.
+    // The segment is sealed and attested, so open does not read it, except in a repair.
     assert_eq!(read(&disk.kill_process(), &payloads), None);
     disk.flip_bit(&ends[2].0, u64::from(DATA_START) + 60, 3).unwrap();
     assert!(matches!(open_still(&as_disk(&disk), options()), Err(OpenError::Corrupt(_))));
     let images = |disk: &SimDisk| ends.iter().map(|(file, _)| disk.cached_bytes(file).unwrap()).collect::<Vec<_>>();
     let before = images(&disk);
     assert!(matches!(open_still(&as_disk(&disk), options()), Err(OpenError::Corrupt(_))));
-    assert!(before == images(&disk), "a refused open changes nothing");
+    assert!(before == images(&disk), "a failed open must change nothing");
     let repair = LogOptions { repair: Repair::CutAtCorruption, ..options() };
     let (log, recovery) = open_still(&as_disk(&disk), repair).unwrap();
     assert!(recovery.repaired.as_ref().is_some_and(|told| told.contains("corrupt at byte")), "{recovery:?}");
@@ -173,7 +175,7 @@ fn a_stored_copy_of_a_log_changes_nothing() {
     for payload in payloads.clone() {
         append(&log, &[payload], Durability::Disk).unwrap();
     }
-    // The file's own batches, at every alignment, as payloads; the last of them torn.
+    // The payloads are the file's own batches at every alignment; the last batch is torn.
     let image = disk.cached_bytes(FIRST).unwrap();
     let copy = image[DATA_START as usize..][..600].to_vec();
     for shift in 0..8 {
@@ -188,13 +190,14 @@ fn a_stored_copy_of_a_log_changes_nothing() {
     let intact = disk.kill_process();
     payloads.extend([copy.clone(), copy]);
     assert_eq!(read(&intact, &payloads), Some((payloads.len(), false)));
-    // Torn: the header of the last batch is gone, its payload is full of headers.
+    // Torn: the header of the last batch is destroyed, and its payload is full of headers.
     for at in [0, 8, 60, 90] {
         let torn = disk.kill_process();
         torn.flip_bit(FIRST, u64::from(end) + at, 0).unwrap();
         assert_eq!(read(&torn, &payloads), Some((payloads.len() - 2, false)), "torn at {at}");
     }
-    // Attested, the same is corruption: told although the batch's own length can't be trusted.
+    // The same damage in attested data is corruption, and is reported although the batch's own length is
+    // unreliable.
     let (log, _) = open_still(&as_disk(&disk), options()).unwrap();
     payloads.push(payload(payloads.len() as u64, 10));
     append(&log, &payloads[payloads.len() - 1..], Durability::Disk).unwrap();
@@ -214,13 +217,13 @@ fn files_that_are_no_segments() {
     file.write_all_at(b"not ours", 0).unwrap();
     disk.create("log/00000009.tmp").unwrap();
     assert_eq!(read(&disk.kill_process(), &payloads), Some((payloads.len(), true)));
-    // A segment cut short, an empty one, and one of another version.
+    // A truncated segment, an empty segment, and a segment of another version.
     for len in [0, 10, 4096, 9000] {
         let short = disk.kill_process();
         short.open(&ends[1].0).unwrap().set_len(len).unwrap();
         assert!(matches!(open_still(&as_disk(&short), options()), Err(OpenError::Corrupt(_))), "cut to {len}");
         assert_eq!(offline::verify(&short, "log").unwrap().verdict, Verdict::Corrupt, "cut to {len}");
-        // Repaired once, it needs no repair again; the bytes are kept.
+        // A repaired log needs no second repair, and the discarded bytes are kept in a file.
         let repair = LogOptions { repair: Repair::CutAtCorruption, ..options() };
         let (_, recovery) = open_still(&as_disk(&short), repair).unwrap();
         assert!(recovery.repaired.is_some() && !recovery.clean, "cut to {len}: {recovery:?}");
@@ -242,7 +245,7 @@ fn files_that_are_no_segments() {
     assert!(matches!(offline::verify(&SimDisk::new(1), "log"), Err(offline::OfflineError::NoLog { .. })));
 }
 
-/// Opening must not read what is sealed and attested.
+/// Opening must not read sealed and attested segments.
 #[test]
 fn open_reads_only_the_end() {
     let disk = SimDisk::new(5);

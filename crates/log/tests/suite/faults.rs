@@ -1,4 +1,4 @@
-//! Failing calls and a full disk: the log stops, says why, and what was promised stays.
+//! Failing calls and a full disk: the log stops, reports the reason, and keeps its guarantees.
 
 use std::{future::Future, sync::Arc, task::Context};
 
@@ -19,7 +19,7 @@ fn open_sim(disk: &SimDisk, options: LogOptions) -> Log {
     open_still(&as_disk(disk), options).unwrap().0
 }
 
-/// Waits until the background has prepared its segments, so that faults strike the write path.
+/// Waits until the background thread has prepared its segments, so that faults strike the write path.
 fn settled(log: &Log) {
     while log.stats().spare_segments < 2 {
         std::thread::yield_now();
@@ -47,17 +47,19 @@ fn a_failed_fsync_is_final_and_what_it_left_clean_is_written_again_at_open() {
         let result = append(&log, &payloads[2..], Durability::Disk);
         assert_failed(&log, &result);
         assert_eq!(log.durable(), Lsn(2));
-        assert_records(&read_all(&log), 0, &payloads); // reads go on
+        assert_records(&read_all(&log), 0, &payloads); // reads continue
         assert!(log.close().is_err());
         drop(log);
-        // The next process finds all records in the cache, clean: a sync alone would not write them.
+        // The next process finds all records in the cache in clean pages, so a sync alone would not write
+        // them.
         let next = disk.kill_process();
         let log = open_sim(&next, small_options());
         assert_eq!(log.end(), Lsn(4));
         drop(log);
         let after = next.power_loss_as(loss);
         assert_records(&read_all(&open_sim(&after, small_options())), 0, &payloads);
-        // Without that open in between, a power loss may take the group that was never acknowledged, no more.
+        // Without an open in between, a power loss can discard the group that was never acknowledged, but no
+        // more.
         let log = open_sim(&disk.power_loss_as(loss), small_options());
         let end = log.end().get() as usize;
         assert!(end == 2 || end == 4);
@@ -75,7 +77,7 @@ fn a_failed_write_is_final() {
         append(&log, &[payload(0, 100)], Durability::Disk).unwrap();
         let fault = Fault::new(Operation::Write, 1, Errno::Io);
         disk.fail(if part { fault.leaving_a_part() } else { fault });
-        let result = append(&log, &[payload(1, 60_000)], Durability::Os); // large: written by a call
+        let result = append(&log, &[payload(1, 60_000)], Durability::Os); // large: written with a system call
         assert_failed(&log, &result);
         assert_eq!(log.end(), Lsn(1));
         assert_records(&read_all(&log), 0, &[payload(0, 100)]);
@@ -143,7 +145,7 @@ fn any_failing_call_during_open_is_an_error_and_the_next_open_succeeds() {
 fn a_full_disk_refuses_data_but_not_deletes_and_goes_on_when_there_is_room() {
     let disk = SimDisk::new(5);
     let options = LogOptions { reserve_bytes: 100_000, history_bytes: 0, ..small_options() };
-    // Room for six segments of 64 KiB besides the reserve.
+    // Capacity for six segments of 64 KiB in addition to the reserve.
     disk.set_capacity(6 * 65_536 + 100_000);
     let log = open_sim(&disk, options.clone());
     settled(&log);
@@ -161,12 +163,12 @@ fn a_full_disk_refuses_data_but_not_deletes_and_goes_on_when_there_is_room() {
     assert_eq!(log.failure(), None);
     assert!(payloads.len() >= 8, "only {} appends", payloads.len());
     assert_records(&read_all(&log), 0, &payloads);
-    // Deletes and trims go on, from the space kept back.
+    // Deletes and trims continue in the reserved space.
     for _ in 0..3 {
         payloads.push(payload(payloads.len() as u64, 20_000));
         append_for(&log, &payloads[payloads.len() - 1..], Durability::Disk, Purpose::Reclaim).unwrap();
     }
-    // What is freed is written to again.
+    // Freed segments are written again.
     log.release(log.end());
     let freed = log.freeable(SpaceTime(u64::MAX));
     assert!(freed.len() >= 3);
@@ -178,7 +180,7 @@ fn a_full_disk_refuses_data_but_not_deletes_and_goes_on_when_there_is_room() {
     let start = log.start().get() as usize;
     for _ in 0..3 {
         payloads.push(payload(payloads.len() as u64, 20_000));
-        // Until the background has removed what it does not recycle, there is still no room.
+        // There is no room until the background thread has removed the segments that it does not recycle.
         let appended = loop {
             match append(&log, &payloads[payloads.len() - 1..], Durability::Disk) {
                 Err(AppendError::DiskFull { .. }) => std::thread::yield_now(),
@@ -187,13 +189,13 @@ fn a_full_disk_refuses_data_but_not_deletes_and_goes_on_when_there_is_room() {
         };
         appended.unwrap();
     }
-    assert_eq!((disk.counts() - before).creates, 0, "recycled, not created");
+    assert_eq!((disk.counts() - before).creates, 0, "segments must be recycled, not created");
     assert!(log.stats().recycled > 0);
     assert_records(&read_all(&log), start as u64, &payloads[start..]);
     log.close().unwrap();
     drop(log);
     let log = open_sim(&disk, options);
-    // A freed segment that has not been recycled yet may be there again, unchanged.
+    // A freed segment that has not been recycled yet may exist again, unchanged.
     let records: Vec<_> = log.records_from(Lsn(start as u64)).unwrap().collect::<Result<_, _>>().unwrap();
     assert_records(&records, start as u64, &payloads[start..]);
 }
@@ -241,7 +243,7 @@ fn a_failed_write_of_a_marker_is_final_and_takes_nothing_back() {
     let disk = SimDisk::new(7);
     let log = open_sim(&disk, small_options());
     settled(&log);
-    // The first write is the batch, the second the marker that attests it once it is durable.
+    // The first write is the batch; the second is the marker that attests it once it is durable.
     disk.fail(Fault::new(Operation::Write, 2, Errno::Io).on_path("00000001.seg"));
     append(&log, &[vec![1]], Durability::Disk).unwrap();
     assert!(log.failure().is_some_and(|reason| reason.contains("marker")), "{:?}", log.failure());

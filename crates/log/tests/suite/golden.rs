@@ -1,7 +1,7 @@
-//! The bytes on disk are what they were: files of format version 1 are written alike and can be read.
+//! The format of the files is stable: files of format version 1 are written identically and can be read.
 //!
-//! `THALWEG_BLESS=1 cargo test -p thalweg-log --test suite golden` writes the files anew; a difference in one that has been
-//! released is a new format version.
+//! `THALWEG_BLESS=1 cargo test -p thalweg-log --test suite golden` rewrites the files. A difference in a
+//! released file means a new format version.
 
 use std::{
     fmt::Write as _,
@@ -24,7 +24,8 @@ fn options() -> LogOptions {
     LogOptions { segment_bytes: 16 * 1024, ..small_options() }
 }
 
-/// A log of two segments that was closed: every kind of record and of batch, a footer, both states of headers.
+/// A closed log of two segments, with every kind of record and of batch, a footer, and headers in both
+/// states.
 fn write() -> (SimDisk, Vec<Vec<u8>>) {
     let sim = SimDisk::new(1);
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
@@ -68,14 +69,14 @@ fn a_log_is_written_byte_for_byte_as_before() {
     }
 }
 
-/// As written before footers had flags. No program wrote truncations then, other than this test.
+/// Files written before footers had flags. At that time no program wrote truncations, except for this test.
 const WITHOUT_FLAGS: [(&str, &str); 2] = [("sealed-v1-without-flags.seg", FILES[0].1), FILES[1]];
 
 #[test]
 fn golden_files_can_be_read() {
     let disk = disk_of(FILES);
     let log = check(&disk);
-    assert_eq!(log.truncations().len(), 1, "the footer says that there is one, in the sealed segment");
+    assert_eq!(log.truncations().len(), 1, "the footer of the sealed segment has the flag");
     check(&disk_of(WITHOUT_FLAGS));
 }
 
@@ -111,7 +112,8 @@ fn hex(bytes: &[u8], from: u32) -> String {
     text
 }
 
-/// The example of the format document is what the code writes, and decodes to what the document says.
+/// The format document's example must equal the bytes that the code writes, and decode to the values in the
+/// document.
 #[test]
 fn the_documented_example_is_real() {
     let sim = SimDisk::new(1);

@@ -1,4 +1,4 @@
-//! The log at its public face.
+//! Tests of the log's public interface.
 
 #![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 

@@ -1,4 +1,5 @@
-//! Seeded sequences of operations against a `Vec`, with reopens and crashes in between; and many threads at once.
+//! Seeded sequences of operations compared with a `Vec`, with reopens and crashes in between; and concurrent
+//! threads.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +29,7 @@ fn sizes(rng: &mut Rng) -> Vec<usize> {
 
 struct Model {
     payloads: Vec<Vec<u8>>,
-    /// Records that must survive a power loss.
+    /// Number of records that must survive a power loss.
     durable: usize,
 }
 
@@ -74,7 +75,7 @@ fn run(seed: u64, steps: u64) {
                 log.release(log.durable());
                 let now = SpaceTime(1000 + model.payloads.len() as u64);
                 for info in log.freeable(now) {
-                    // Some are still pointed into.
+                    // Some freeable segments are still referenced, so they are not freed.
                     if rng.below(3) > 0 {
                         log.free(info.generation).unwrap();
                     }
@@ -120,8 +121,8 @@ fn many_operations_agree_with_a_vec() {
     }
 }
 
-/// 64 threads append at mixed levels while others read: LSNs are dense, each thread's records are in its order, and
-/// every acknowledgement holds after a power loss.
+/// 64 threads append at mixed levels while others read. LSNs must be dense, each thread's records must be in
+/// its order, and every acknowledgement must hold after a power loss.
 #[test]
 fn many_threads() {
     let sim = SimDisk::new(9);
@@ -175,7 +176,8 @@ fn many_threads() {
     }
 }
 
-/// Nobody asks for a sync of an `interval` write: the background does, once its time has come, and only then.
+/// The background thread syncs `interval` writes at their deadline and not earlier, without a caller's
+/// request.
 #[test]
 fn interval_writes_become_durable_by_themselves() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(10));
@@ -194,7 +196,7 @@ fn interval_writes_become_durable_by_themselves() {
     log.wait_durable(appended.next).unwrap();
 }
 
-/// The knob makes whoever syncs wait for company: a few syncs carry all.
+/// The leader of a sync waits for further callers during the commit delay, so a few syncs serve all.
 #[test]
 fn a_commit_delay_gathers_writers() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(11));

@@ -1,7 +1,8 @@
-//! Simulated power loss at every operation of a workload, and again during the recovery that follows.
+//! Simulated power loss at every operation of a workload, and again during the following recovery.
 //!
-//! Background threads make the order of operations vary between runs; the crash point is counted in operations, so
-//! every point of every order that occurs is a valid test. What a failure prints replays the loss, not the order.
+//! Background threads change the order of operations between runs. The crash point is a number of operations,
+//! so every point of every order is a valid test. The output of a failure replays the loss, but not the
+//! order.
 
 use std::sync::Arc;
 
@@ -19,12 +20,12 @@ fn as_disk(disk: &SimDisk) -> Arc<dyn Disk> {
     Arc::new(disk.clone())
 }
 
-/// What the workload has been told.
+/// Results that the workload has received.
 #[derive(Default, Clone)]
 struct Told {
-    /// All that was ever given to append, in order, acknowledged or not.
+    /// Payloads of all appends in order, acknowledged or not.
     given: Vec<Vec<u8>>,
-    /// Records acknowledged as being on disk.
+    /// Number of records acknowledged as durable.
     durable: usize,
     finished: bool,
 }
@@ -43,7 +44,7 @@ impl Told {
         Some(())
     }
 
-    /// The log holds a beginning of what was given, with all that was acknowledged.
+    /// Checks that the log contains a prefix of the appended records, including all acknowledged ones.
     fn check(&self, log: &Log, recovery: &Recovery, context: &str) -> usize {
         let end = log.end().get() as usize;
         assert_eq!(recovery.end, log.end(), "{context}");
@@ -63,7 +64,7 @@ impl Told {
     }
 }
 
-/// Every level, small and large batches, two rolls, a reopen, a free.
+/// A workload with every level, small and large batches, two segment switches, a reopen and a free.
 fn workload(disk: &SimDisk, told: &mut Told) -> Option<()> {
     let (log, _) = open_still(&as_disk(disk), options()).ok()?;
     told.append(&log, &[100, 0, 700], Durability::Disk)?;
@@ -115,14 +116,14 @@ fn power_loss_at_every_operation_and_again_during_recovery() {
         for seed in 0..6 {
             let context = format!("crash after {crash}, loss {seed}");
             let found = disk.power_loss(seed * 1000 + crash);
-            // How long does recovery take, and does it come to a good end?
+            // Measures the operations of the recovery, and checks its result.
             let whole = found.kill_process();
             let (log, recovery) = open_still(&as_disk(&whole), options()).unwrap_or_else(|e| panic!("{context}: {e}"));
             let kept = told.check(&log, &recovery, &context);
             undecided += u64::from(recovery.attested < recovery.end);
             cut += u64::from(recovery.cut_bytes > 0);
             let operations = whole.operations();
-            // What open served is durable, and a log that goes on after it loses nothing either.
+            // Records that open served are durable, and a log that continues after it loses none of them.
             let mut later = told.clone();
             later.given.truncate(kept);
             later.durable = kept;
@@ -165,8 +166,8 @@ fn power_loss_at_every_operation_and_again_during_recovery() {
     assert!(undecided > 0 && cut > 0, "the test must meet undecided groups ({undecided}) and cuts ({cut})");
 }
 
-/// An idle batch has no LSN: when the log goes on in the next segment, all records of the sealed one can be attested
-/// while its last batch is not on disk.
+/// An idle batch has no LSN. So when the log continues in the next segment, all records of the sealed segment
+/// can be attested while its last batch is not on disk.
 #[test]
 fn an_idle_batch_lost_before_a_seal_takes_nothing_attested() {
     let mut lost = 0;
@@ -176,7 +177,7 @@ fn an_idle_batch_lost_before_a_seal_takes_nothing_attested() {
         while log.stats().spare_segments < 2 {
             std::thread::yield_now();
         }
-        // The disk is gone before the background syncs the sealed segment.
+        // The power fails before the background thread syncs the sealed segment.
         disk.power_off_after(8);
         let mut told = Told::default();
         told.append(&log, &[4000], Durability::Disk);
@@ -193,7 +194,7 @@ fn an_idle_batch_lost_before_a_seal_takes_nothing_attested() {
     assert!((1..300).contains(&lost));
 }
 
-/// A large batch of short records goes to disk in several writes, the header last.
+/// A large batch of short records is written to disk in several writes, the header last.
 #[test]
 fn a_batch_written_by_pieces_is_there_whole_or_not_at_all() {
     let options = || LogOptions { segment_bytes: 1 << 20, ..options() };
@@ -222,6 +223,6 @@ fn a_batch_written_by_pieces_is_there_whole_or_not_at_all() {
             }
         }
     }
-    assert!(writes >= 5, "only {writes} operations: not by pieces");
+    assert!(writes >= 5, "only {writes} operations: the batch was not written in pieces");
     assert!(whole > 0 && gone > 0, "{whole} whole, {gone} gone");
 }

@@ -1,4 +1,4 @@
-//! Freeing, recycling, holes, the history floor, and a write path that changes no directory.
+//! Freeing, recycling, holes, the history floor, and a write path without directory changes.
 
 use std::{
     io,
@@ -31,7 +31,7 @@ fn only_sealed_and_released_segments_can_be_freed() {
     let (log, _) = filled(&disk, 10);
     let segments = log.segments();
     assert!(segments.len() > 4);
-    assert!(log.freeable(SpaceTime::default()).is_empty(), "nothing is released");
+    assert!(log.freeable(SpaceTime::default()).is_empty(), "no record is released");
     assert!(matches!(log.free(segments[0].generation), Err(AppendError::StillNeeded { .. })));
     log.release(segments[1].next);
     let freeable = log.freeable(SpaceTime(u64::MAX));
@@ -55,14 +55,14 @@ fn a_hole_is_kept_over_a_reopen_and_blobs_below_it_stay_readable() {
     let held = log.records_from(Lsn(0)).unwrap();
     log.release(log.end());
     log.free(segments[2].generation).unwrap();
-    assert!(log.durable() > segments[2].next, "its successor is on disk before it goes");
+    assert!(log.durable() > segments[2].next, "the next segment must be durable first");
     let gone = segments[2].generation;
     assert!(matches!(log.segment_records(gone), Err(ReadError::Gone { generation }) if generation == gone));
     assert_eq!(log.start(), segments[3].first);
     assert!(matches!(log.records_from(Lsn(0)), Err(ReadError::Compacted { oldest }) if oldest == segments[3].first));
     let read: Vec<_> = held.collect::<Result<_, _>>().unwrap();
     assert_records(&read, 0, &payloads);
-    // Recycled now that no reader holds it.
+    // The segment is recycled after the reader has dropped it.
     while log.stats().recycled == 0 {
         std::thread::yield_now();
     }
@@ -92,7 +92,7 @@ fn a_segment_is_recycled_only_when_no_reader_holds_it() {
     while log.stats().recycled < 2 {
         std::thread::yield_now();
     }
-    // New writes go through all spares; the held segment is none of them.
+    // New writes use all spares; the held segment is not one of them.
     for number in 12..24 {
         append(&log, &[payload(number, 3000)], Durability::Disk).unwrap();
     }
@@ -101,13 +101,13 @@ fn a_segment_is_recycled_only_when_no_reader_holds_it() {
     let held: Vec<_> = reader.by_ref().collect::<Result<_, _>>().unwrap();
     assert_records(&held, 0, &payloads[..segments[0].next.get() as usize]);
     drop(reader);
-    // Recycled, or removed if there are spares enough.
+    // The segment is recycled, or removed if there are enough spares.
     while log.stats().recycled == before && !gone(&*disk, &segments[0].file) {
         std::thread::yield_now();
     }
 }
 
-/// Frees all that can be, and waits until each of these files is ready to be written to again, or removed.
+/// Frees all possible segments, and waits until each of their files is ready for writing or removed.
 fn free_all(log: &Log, disk: &dyn Disk) -> (usize, usize) {
     log.release(log.end());
     let freed = log.freeable(SpaceTime(u64::MAX));
@@ -128,7 +128,7 @@ fn free_all(log: &Log, disk: &dyn Disk) -> (usize, usize) {
 #[test]
 fn as_many_segments_are_recycled_as_were_used_lately() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(7));
-    let (log, _) = filled(&disk, 40); // two to a segment
+    let (log, _) = filled(&disk, 40); // two records in each segment
     assert_eq!(free_all(&log, &*disk), (19, 0));
     let before = log.stats();
     assert!(before.spare_segments >= 19);
@@ -139,7 +139,7 @@ fn as_many_segments_are_recycled_as_were_used_lately() {
     assert_eq!(
         (after.created, after.zeroed_bytes),
         (before.created, before.zeroed_bytes),
-        "15 were taken: none is made"
+        "15 spares were taken, so no segment may be created"
     );
 }
 
@@ -171,8 +171,8 @@ fn the_history_floor_keeps_what_is_both_near_and_young() {
     assert_eq!(segments.len(), 6); // two records each; times are 1000 + LSN
     let sealed = segments.len() - 1;
     let freeable = |now| log.freeable(SpaceTime(now)).len();
-    assert_eq!(freeable(2000), sealed, "all are old");
-    // All are young: those within 14,000 bytes of the end are kept.
+    assert_eq!(freeable(2000), sealed, "all segments are old");
+    // All segments are young: those within 14,000 bytes of the end are kept.
     let mut after = 0;
     let near = segments.iter().rev().filter(|info| {
         let kept = after < 14_000;
@@ -182,7 +182,7 @@ fn the_history_floor_keeps_what_is_both_near_and_young() {
     let kept_by_bytes = near.count() - 1;
     assert_eq!(kept_by_bytes, 2);
     assert_eq!(freeable(1000), sealed - kept_by_bytes);
-    // 1013 - 5 = 1008: the segment of records 8 and 9 is young, that of 6 and 7 is not.
+    // 1013 - 5 = 1008: the segment of records 8 and 9 is young; the segment of records 6 and 7 is not.
     assert_eq!(freeable(1013), sealed - 1);
 }
 
@@ -201,13 +201,13 @@ fn lsns_never_go_back_when_all_but_the_active_segment_are_gone() {
     for seed in 0..30 {
         let disk: Arc<dyn Disk> = Arc::new(sim.power_loss(seed));
         let (log, _) = open_still(&disk, options()).unwrap();
-        assert_eq!(log.end(), Lsn(11), "freeing made the end durable");
+        assert_eq!(log.end(), Lsn(11), "freeing must make the end durable");
         let start = log.start().get() as usize;
         assert_records(&read_all(&log), start as u64, &payloads[start..]);
     }
 }
 
-/// Records which threads change directories or lengths.
+/// A disk that records which threads change directories or lengths.
 #[derive(Debug)]
 struct Watched {
     disk: SimDisk,
@@ -318,7 +318,7 @@ fn the_write_path_creates_renames_and_extends_nothing() {
     let rolls = 8;
     let mut number = 0;
     while log.segments().len() < rolls {
-        let len = [10, 5000, 40_000][number as usize % 3]; // mapped and called
+        let len = [10, 5000, 40_000][number as usize % 3]; // through the mapping and by system calls
         append(&log, &[payload(number, len)], Durability::ALL[number as usize % 5]).unwrap();
         number += 1;
     }
@@ -329,7 +329,7 @@ fn the_write_path_creates_renames_and_extends_nothing() {
     log.close().unwrap();
     let changes = changes.lock().unwrap();
     let preparing = changes.iter().filter(|(thread, _)| thread == "log-prepare").count();
-    assert!(preparing > 3 * rolls, "the preparer is watched");
+    assert!(preparing > 3 * rolls, "the changes of the preparer thread must be recorded");
     let others: Vec<_> = changes.iter().filter(|(thread, _)| thread != "log-prepare").collect();
     assert!(others.is_empty(), "{others:?}");
     assert!(sim.counts().extensions > 0);

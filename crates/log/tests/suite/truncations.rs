@@ -1,4 +1,4 @@
-//! The table of truncations: there when the log is, whichever way it was closed, and no longer than their segments.
+//! The table of truncations: complete at every open, however the log was closed, and without freed segments.
 
 use std::{io::IoSlice, sync::Arc};
 
@@ -25,7 +25,7 @@ fn truncate(log: &Log, space: u32, index: u64) -> Truncation {
     Truncation { space: SpaceId(space), lsn, index: Index(index) }
 }
 
-/// Goes on in the next segment.
+/// Appends until the log continues in the next segment.
 fn roll(log: &Log) {
     let before = log.segments().len();
     while log.segments().len() == before {
@@ -100,7 +100,7 @@ fn a_damaged_segment_with_truncations_is_not_opened_as_if_it_had_none() {
     let segments = log.segments();
     drop(log);
     let damage = |file: &str| disk.open(file).unwrap().write_all_at(&[0xff; 8], 8192 + 60).unwrap();
-    // One without truncations is not read at open.
+    // Open does not read a segment without truncations.
     damage(&segments[1].file);
     assert_eq!(*open_still(&disk, options()).unwrap().0.truncations(), all);
     damage(&segments[2].file);
@@ -120,13 +120,10 @@ fn a_truncation_goes_with_its_segment() {
     let segments = log.segments();
     log.free(segments[0].generation).unwrap();
     assert_eq!(*log.truncations(), all[1..]);
-    // A later one that covers others takes their place, in its space.
+    // A later truncation replaces the earlier ones of its space that it covers.
     let covering = truncate(&log, 0, 3);
     assert_eq!(*log.truncations(), [all[1], covering]);
     drop(log);
     let log = open_still(&disk, options()).unwrap().0;
-    assert!(
-        log.truncations().contains(&covering) && log.truncations().len() <= 3,
-        "a freed segment may be there again"
-    );
+    assert!(log.truncations().contains(&covering) && log.truncations().len() <= 3, "a freed segment may exist again");
 }

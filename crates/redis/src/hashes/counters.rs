@@ -1,4 +1,4 @@
-//! Fields that are numbers.
+//! Commands on numeric fields.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! Many fields at once: all, a page, some by chance. In the order of fields as bytes.
+//! Commands on many fields: all fields, pages, random choices. Fields are ordered by their bytes.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -44,7 +44,7 @@ pub(super) fn hvals(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(replies))
 }
 
-/// Visits all fields of a hash, or none of one that is not there, as long as what is visited fits into a reply.
+/// Visits all fields of a hash, while they fit into a reply. A missing hash has no fields.
 fn each(
     read: &dyn Read,
     key: &[u8],
@@ -59,7 +59,7 @@ fn each(
     if fits { Ok(()) } else { Err(refused(REPLY_TOO_LARGE)) }
 }
 
-/// The cursor is a position, see [`crate::page`].
+/// The cursor is a position; see [`crate::page`].
 pub(super) fn hscan(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let Some(hash) = Hash::find(read, args[1])? else {
         return Ok(Reply::Array(vec![Reply::bulk(b""), Reply::Array(Vec::new())]));
@@ -70,14 +70,14 @@ pub(super) fn hscan(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(filling.finish())
 }
 
-/// Chooses among the first [`MAX_REDIS_SCAN_ROWS`] fields, each as likely: what it costs is bounded, as nothing here
-/// counts fields up to a position.
+/// Chooses among the first [`MAX_REDIS_SCAN_ROWS`] fields, each with the same probability. This bounds the
+/// cost, because the store cannot jump to the field at a position.
 pub(super) fn hrandfield(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let Some(count) = args.get(2) else {
         let one = choose(read, args[1], 1, false)?.pop();
         return Ok(one.map_or(Reply::Null, |(field, _)| field));
     };
-    // Redis's own bounds, for the sake of its error.
+    // Redis's own limits, needed for the same error.
     let count = integer_between(count, -i64::MAX, i64::MAX)?;
     let with_values = match args[3..] {
         [] => false,
@@ -95,13 +95,14 @@ pub(super) fn hrandfield(read: &dyn Read, args: &[&[u8]]) -> Answer {
     })
 }
 
-/// Up to `count` different fields, or as many as `-count` of which some may be the same; with their values or nothing.
+/// Returns up to `count` different fields, or exactly `-count` fields with repetitions. Includes their values
+/// if requested.
 fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<Vec<(Reply, Reply)>, Stop> {
     let Some(hash) = Hash::find(read, key)? else { return Ok(Vec::new()) };
     let fields = usize::try_from(hash.fields).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS);
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let mut random = Random(read.seed());
-    // How often each field is chosen.
+    // Number of times that each field was chosen.
     let mut chosen = vec![0_usize; fields];
     if count < 0 {
         if wanted > MAX_REDIS_REPLY_BYTES / REDIS_REPLY_ITEM_BYTES {
@@ -111,7 +112,8 @@ fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<
             chosen[random.below(fields)] += 1;
         }
     } else {
-        // Each field with the chance that what is still wanted has among what is left.
+        // The probability of each field is the number of fields still wanted divided by the number of
+        // remaining fields.
         let mut wanted = wanted.min(fields);
         for (at, chosen) in chosen.iter_mut().enumerate() {
             if random.below(fields - at) < wanted {
@@ -127,7 +129,7 @@ fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<
     Ok(pairs)
 }
 
-/// The fields that are chosen, as often as they are.
+/// Returns the chosen fields, each as many times as it was chosen.
 fn gather(read: &dyn Read, hash: &Hash, chosen: &[usize], with_values: bool) -> Result<Vec<(Reply, Reply)>, Stop> {
     let (mut pairs, mut budget, mut fits, mut at) = (Vec::new(), ReplyBudget::default(), true, 0);
     read.parts(hash.id, Bound::Unbounded, Bound::Unbounded, false, &mut |field, value| {

@@ -17,7 +17,7 @@ fn bulks(reply: Reply) -> Vec<Vec<u8>> {
     items.into_iter().map(bulk).collect()
 }
 
-/// All fields by pages; how many pages there were.
+/// Reads all fields page by page. Also returns the number of pages.
 fn scan(model: &mut Model, key: &[u8], count: &[u8]) -> (Vec<Vec<u8>>, usize) {
     let (mut position, mut fields, mut pages) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -44,7 +44,7 @@ fn pages_have_each_field_once_and_an_empty_one_ends_none() {
     for count in [1, 2, 7, 99, 100, 1000] {
         let (fields, pages) = scan(&mut model, b"h", count.to_string().as_bytes());
         assert_eq!(fields, names);
-        // The first page has one more, as it may not end behind the empty name.
+        // The first page has one more field, because a page must not end after the empty name.
         assert!(pages <= 100_usize.div_ceil(count) && pages >= 100 / (count + 1), "{pages} of {count}");
     }
 }

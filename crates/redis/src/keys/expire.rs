@@ -1,4 +1,4 @@
-//! Deadlines of keys: telling, setting and removing them.
+//! Commands that read, set and remove deadlines of keys.
 
 use crate::{
     Reply,
@@ -39,7 +39,7 @@ fn tell(read: &dyn Read, args: &[&[u8]], unit: Unit, since: Since) -> Answer {
     Ok(Reply::Integer(i64::try_from(told).unwrap_or(i64::MAX)))
 }
 
-/// Conditions on the deadline that a key has.
+/// Conditions on the current deadline of a key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Conditions {
     nx: bool,
@@ -69,7 +69,7 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// Whether a key with that deadline gets the new one. No deadline counts as one that never comes.
+    /// Returns true if a key with deadline `old` gets the new one. A missing deadline counts as infinite.
     fn are_met(self, old: Option<i64>, new: i64) -> bool {
         (!self.nx || old.is_none())
             && (!self.xx || old.is_some())
@@ -107,7 +107,7 @@ fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, since: Sinc
     let new = millis.and_then(|millis| millis.checked_add(base)).ok_or_else(|| bad_expire_time(command))?;
     let Some(look) = store.look(key)? else { return Ok(Reply::Integer(0)) };
     let old = look.deadline.map(|old| i64::try_from(old).unwrap_or(i64::MAX));
-    // Compared as they are kept.
+    // Compares with the deadline as it would be stored.
     if !conditions.are_met(old, new.min(MAX_DEADLINE_MILLIS as i64)) {
         return Ok(Reply::Integer(0));
     }

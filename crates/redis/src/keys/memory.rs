@@ -1,5 +1,5 @@
-//! MEMORY USAGE: what a key takes, about. Redis counts its own structures; here the bytes of the key, of its value, and of
-//! what is kept with each row are counted. A hash's or a stream's rows are told from a few of them.
+//! MEMORY USAGE: approximate size of a key. Redis counts its own structures. This counts the bytes of the
+//! key, of its value, and the overhead of each row. For hashes and streams it extrapolates from a few rows.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -16,9 +16,9 @@ use crate::{
     streams,
 };
 
-/// Rows that are looked at if nothing else is asked for.
+/// Default number of rows that are sampled.
 const DEFAULT_SAMPLES: usize = 5;
-/// Bytes that are kept with each row: where it belongs, its revision, its place in an index.
+/// Overhead of each row in bytes: owner, revision, and index position.
 const ROW_BYTES: u64 = 48;
 
 pub(super) const SUBCOMMANDS: &[Subcommand] = &[
@@ -29,13 +29,13 @@ pub(super) const SUBCOMMANDS: &[Subcommand] = &[
 const HELP: &[&str] = &[
     "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "USAGE <key> [SAMPLES <count>]",
-    "    Bytes that <key> and its value take, about. Of hashes and streams <count>",
-    "    parts are looked at (default: 5, 0 means 20000).",
+    "    Approximate bytes of <key> and its value. For hashes and streams, <count>",
+    "    parts are sampled (default: 5, 0 means 20000).",
     "HELP",
     "    Prints this help.",
 ];
 
-/// `MEMORY USAGE key [SAMPLES count]`
+/// `MEMORY USAGE key [SAMPLES count]`: returns the approximate bytes of a key.
 pub(super) fn memory(read: &dyn Read, args: &[&[u8]]) -> Answer {
     if chosen(SUBCOMMANDS, args) == "help" {
         return Ok(help(HELP));
@@ -71,7 +71,8 @@ fn samples(options: &[&[u8]]) -> Result<usize, Stop> {
     Ok(samples)
 }
 
-/// Of all fields or entries, by what the first of them take. What groups keep is not counted.
+/// Estimates the bytes of all fields or entries from the size of the first ones. Rows of consumer groups are
+/// not counted.
 fn parts_bytes(read: &dyn Read, collection: &Collection, samples: usize) -> Result<u64, Stop> {
     let (count, first) = match collection.kind {
         Kind::Stream => streams::entries_of(collection)?,

@@ -1,4 +1,4 @@
-//! Other names for keys, and copies of them.
+//! Commands that rename and copy keys.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -54,7 +54,7 @@ pub(super) fn copy<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     Ok(Reply::Integer(1))
 }
 
-/// Whether a key that is there is replaced.
+/// Parses the options. Returns true if an existing target is replaced.
 fn parse_copy(options: &[&[u8]]) -> Result<bool, Stop> {
     let mut replaces = false;
     let mut rest = options;
@@ -66,8 +66,9 @@ fn parse_copy(options: &[&[u8]]) -> Result<bool, Stop> {
             }
             [database, _after @ ..] if is(option, "db") => {
                 integer_between(database, i64::from(i32::MIN), i64::from(i32::MAX))?;
-                // A command knows one database: others may be other keyspaces, or caches, which no commit covers.
-                return Err(refused("ERR COPY to a database that is named is not done: leave out DB, or GET and SET"));
+                // A command has access to one database only: others can be other keyspaces, or caches, which
+                // no commit covers.
+                return Err(refused("ERR COPY does not support the DB option: leave it out, or use GET and SET"));
             }
             _ => return Err(refused(SYNTAX)),
         };
@@ -75,7 +76,8 @@ fn parse_copy(options: &[&[u8]]) -> Result<bool, Stop> {
     Ok(replaces)
 }
 
-/// A collection with the same parts. They are held in memory meanwhile, and copied within one entry: hence the bounds.
+/// Creates a collection with the same parts. They are held in memory in the meantime, and copied within one
+/// log entry; hence the limits.
 fn copy_parts<'a>(store: &mut dyn Store<'a>, old: Collection) -> Result<Collection, Stop> {
     let parts = gather(store, old.id)?;
     let id = store.new_collection()?;
@@ -102,7 +104,7 @@ fn gather<'a>(store: &mut dyn Store<'a>, id: CollectionId) -> Result<Parts, Stop
         Ok(parts)
     } else {
         Err(Stop::error(format!(
-            "ERR the key is too large to be copied at once: {MAX_REDIS_COPY_PARTS} parts, {MAX_REDIS_COPY_BYTES} bytes"
+            "ERR the key is too large for one copy: at most {MAX_REDIS_COPY_PARTS} parts and {MAX_REDIS_COPY_BYTES} bytes"
         )))
     }
 }

@@ -1,4 +1,4 @@
-//! OBJECT: what Redis tells about how it keeps a value, told of how it would keep ours.
+//! OBJECT: reports how Redis would store a value. Thalweg stores values differently.
 
 use crate::{
     Reply,
@@ -8,7 +8,7 @@ use crate::{
     store::{Kind, Read, Value},
 };
 
-/// Longest string that Redis keeps beside its header.
+/// Maximum bytes of a string that Redis stores beside its header.
 const MAX_EMBEDDED_BYTES: usize = 44;
 
 pub(super) const SUBCOMMANDS: &[Subcommand] = &[
@@ -19,7 +19,7 @@ pub(super) const SUBCOMMANDS: &[Subcommand] = &[
     Subcommand::of_key("object|refcount", 3, super::READ_SLOW),
 ];
 
-/// `OBJECT`'s help.
+/// Help text of `OBJECT`.
 const HELP: &[&str] = &[
     "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "ENCODING <key>",
@@ -44,7 +44,7 @@ pub(super) fn object(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let Some(look) = read.look(key)? else { return Ok(Reply::Null) };
     Ok(match (name, look.kind) {
         ("refcount", _) => Reply::Integer(1),
-        ("idletime", _) => Reply::error("ERR when a key was read last is not kept"),
+        ("idletime", _) => Reply::error("ERR the time of a key's last read is not stored"),
         ("freq", _) => Reply::error(
             "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
              between policies at runtime LRU and LFU data will take some time to adjust.",

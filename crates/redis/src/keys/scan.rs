@@ -1,4 +1,4 @@
-//! Lists of keys: SCAN, KEYS, RANDOMKEY.
+//! Commands that list keys: SCAN, KEYS, RANDOMKEY.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ use crate::{
     value::ReplyBudget,
 };
 
-/// The cursor is a position, see [`crate::page`].
+/// The cursor is a position; see [`crate::page`].
 pub(super) fn scan(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let page = Page::parse(Of::Keys, &args[2..])?;
     let kind = page.kind;
@@ -45,8 +45,8 @@ pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
     if fits { Ok(Reply::Array(replies)) } else { Err(refused(REPLY_TOO_LARGE)) }
 }
 
-/// One of the first [`MAX_REDIS_SCAN_ROWS`] keys, each as likely: what it costs is bounded, as nothing here counts keys
-/// up to a position.
+/// Chooses one of the first [`MAX_REDIS_SCAN_ROWS`] keys, each with the same probability. This bounds the
+/// cost, because the store cannot jump to the key at a position.
 pub(super) fn randomkey(read: &dyn Read, _: &[&[u8]]) -> Answer {
     let stored = usize::try_from(read.len()?).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS);
     if stored == 0 {
@@ -65,6 +65,6 @@ pub(super) fn randomkey(read: &dyn Read, _: &[&[u8]]) -> Answer {
         looked += 1;
         ControlFlow::Continue(())
     })?;
-    // Keys that have ended are among those stored, but are not visited.
+    // Expired keys count as stored, but the visit skips them.
     Ok(chosen.or(first).unwrap_or(Reply::Null))
 }

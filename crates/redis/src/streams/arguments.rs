@@ -1,4 +1,4 @@
-//! Small helpers for arguments of this family.
+//! Helpers to parse arguments of stream commands.
 
 use crate::{
     command::Stop,
@@ -6,22 +6,22 @@ use crate::{
     number::parse_integer,
 };
 
-/// Whether an argument is that word, in whatever case.
+/// Returns true if an argument is that word, in any case.
 pub(super) fn is(argument: &[u8], word: &str) -> bool {
     argument.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// An integer; what is none answers `otherwise`.
+/// Parses an integer; otherwise returns the error `otherwise`.
 pub(super) fn integer_or(argument: &[u8], otherwise: &'static str) -> Result<i64, Stop> {
     parse_integer(argument).ok_or(Stop::error(otherwise))
 }
 
-/// An argument as errors repeat it.
+/// Converts an argument for use in an error.
 pub(super) fn shown(argument: &[u8]) -> String {
     printable(c_string(argument))
 }
 
-/// A subcommand with options that are not its own.
+/// A subcommand has options that it does not support.
 pub(super) fn wrong_subcommand(command: &'static str, subcommand: &[u8]) -> Stop {
     errors::wrong_subcommand(command, subcommand).into()
 }

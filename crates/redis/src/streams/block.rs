@@ -1,12 +1,13 @@
-//! What a session waits for when a client reads with `BLOCK`.
+//! Blocking reads: the state of a session that waits because of `BLOCK`.
 //!
-//! Owns: whether a command blocks, for how long and on which keys, and whether it would find something by now. Does not
-//! own the waiting, nor who wakes it.
+//! Owns: whether a command blocks, for how long and on which keys, and whether it would now find an entry.
+//! Does not own: the waiting itself, or the wake-up of a waiter.
 //!
-//! In order: a session makes a [`Blocked`] of the arguments over one view; does the command as it was given, over the same
-//! view if it only reads; and if that answered a null array, and there is no `MULTI` around it, waits until a key of
-//! [`Blocked::keys`] was written, looks with [`Blocked::poll`], and does [`Blocked::arguments`] when that says so. If this
-//! answers a null array (another consumer was first), it goes on waiting.
+//! Sequence: a session creates a [`Blocked`] from the arguments over one view. Then it executes the command
+//! as given, over the same view if it only reads. If the reply is a null array, and the command is not within
+//! `MULTI`, the session waits until a key of [`Blocked::keys`] is written. It then calls [`Blocked::poll`],
+//! and executes [`Blocked::arguments`] if that reports `Ready`. If the reply is again a null array (another
+//! consumer was faster), it continues to wait.
 
 use std::time::Duration;
 
@@ -24,10 +25,10 @@ use crate::{
     store::{Read, StoreError},
 };
 
-/// Entries of each stream that a command gets that had to wait, if it does not say how many.
+/// Maximum entries of each stream for a command that had to wait and has no `COUNT`.
 const COUNT_AFTER_WAITING: u64 = 1000;
 
-/// A command that waits until there is something to read.
+/// A command that waits for an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     group: Option<(Bytes, Bytes)>,
@@ -37,19 +38,20 @@ pub struct Blocked {
     streams: Vec<(Bytes, Option<EntryId>)>,
 }
 
-/// How it stands with a command that waits.
+/// State of a waiting command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Poll {
-    /// There is nothing yet.
+    /// There is no entry yet.
     Waiting,
-    /// The command would answer something.
+    /// The command would return an entry.
     Ready,
-    /// There won't be anything: this is its answer.
+    /// There will be no entry; contains the reply to the command.
     Ended(Reply),
 }
 
 impl Blocked {
-    /// The command of these arguments, if it is one that may block and was asked to. One that is wrong is none.
+    /// Parses a command that can block and has the option `BLOCK`. Returns `None` for other and for invalid
+    /// commands.
     pub fn begin(read: &dyn Read, arguments: &[&[u8]]) -> Result<Option<Self>, StoreError> {
         let is_one = |name| arguments.first().is_some_and(|command| super::arguments::is(command, name));
         if !is_one("xread") && !is_one("xreadgroup") {
@@ -88,25 +90,25 @@ impl Blocked {
         }))
     }
 
-    /// For how long it waits; none: until there is something.
+    /// Maximum time to wait; `None` without a limit.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// Whether it reads for a group: then it ends if that, or its stream, goes away.
+    /// Returns true if the command reads for a group. Then it ends if the group or its stream is deleted.
     #[must_use]
     pub fn has_group(&self) -> bool {
         self.group.is_some()
     }
 
-    /// The streams that it reads.
+    /// Keys of the streams that the command reads.
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
         self.streams.iter().map(|(key, _)| key)
     }
 
-    /// The command that is done when there is something: it does not block, and has ids that don't depend on when it is
-    /// done.
+    /// Returns the command to execute when there is an entry. It does not block, and its ids do not depend on
+    /// the time of execution.
     #[must_use]
     pub fn arguments(&self) -> Vec<Bytes> {
         let word = Bytes::from_static;
@@ -124,7 +126,7 @@ impl Blocked {
         arguments
     }
 
-    /// Whether there is something by now. Looks at each stream, and at none of its entries but one.
+    /// Checks whether there is an entry now. Reads each stream's meta and at most one of its entries.
     pub fn poll(&self, read: &dyn Read) -> Result<Poll, StoreError> {
         for (key, after) in &self.streams {
             let found = match (&self.group, after) {

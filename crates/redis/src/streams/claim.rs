@@ -1,4 +1,4 @@
-//! `XCLAIM` and `XAUTOCLAIM`: pending entries change their consumer.
+//! `XCLAIM` and `XAUTOCLAIM`: assign pending entries to another consumer.
 
 use std::ops::ControlFlow;
 
@@ -20,26 +20,26 @@ use crate::{
     store::{Read, Store},
 };
 
-/// How many pending entries `XAUTOCLAIM` looks at for each that it may claim.
+/// Number of pending entries that `XAUTOCLAIM` may visit for each entry that it may claim.
 const LOOKS: u64 = 10;
 
-/// How claimed entries are changed and shown.
+/// Options that determine how claimed entries are changed and returned.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     min_idle: i64,
-    /// When they count as delivered.
+    /// Time recorded as the last delivery.
     delivered: u64,
     deliveries: Option<u64>,
     just_id: bool,
 }
 
-/// A group whose entries are claimed.
+/// A claim in progress on one group.
 struct Claiming<'n> {
     stream: Stream,
     group: &'n [u8],
     ledger: Ledger,
     name: &'n [u8],
-    /// The consumer that claims, once it does.
+    /// Number of the claiming consumer; `None` before its first claim.
     consumer: Option<u64>,
     room: Room,
     is_changed: bool,
@@ -66,7 +66,7 @@ impl<'n> Claiming<'n> {
         Ok(())
     }
 
-    /// The number of the consumer, which is made if it is not there.
+    /// Returns the number of the consumer, and creates it if it does not exist.
     fn consumer<'a>(&mut self, store: &mut dyn Store<'a>) -> Result<u64, Stop> {
         if let Some(number) = self.consumer {
             return Ok(number);
@@ -82,7 +82,7 @@ impl<'n> Claiming<'n> {
         Ok(number)
     }
 
-    /// Claims an entry that is there, of which `old` is pending.
+    /// Claims an existing entry; `old` is its pending state.
     fn claim<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
@@ -105,7 +105,7 @@ impl<'n> Claiming<'n> {
 }
 
 /// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME ms] [RETRYCOUNT count] [FORCE] [JUSTID]
-/// [LASTID id]`
+/// [LASTID id]`: assigns the given pending entries to a consumer.
 pub(super) fn xclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let mut claiming = Claiming::begin(&*store, arguments[1], arguments[2], arguments[3])?;
     let min_idle = integer_or(arguments[4], "ERR Invalid min-idle-time argument for XCLAIM")?.max(0);
@@ -182,13 +182,14 @@ impl Options {
                 _ => return Err(Stop::error(format!("ERR Unrecognized XCLAIM option '{}'", shown(option)))),
             }
         }
-        // A time that can't be is taken as now: clients work with clocks of their own.
+        // A time in the future or before the epoch counts as now, because clients use their own clocks.
         parsed.delivered = u64::try_from(delivered).ok().filter(|time| *time <= now).unwrap_or(now);
         Ok(parsed)
     }
 }
 
-/// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`
+/// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`: assigns idle pending entries to a
+/// consumer.
 pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let min_idle = integer_or(arguments[4], "ERR Invalid min-idle-time argument for XAUTOCLAIM")?.max(0);
     let start = EntryId::range_start(arguments[5])?;
@@ -240,7 +241,7 @@ fn parse_count(argument: &[u8]) -> Result<u64, Stop> {
     is_allowed.then_some(count as u64).ok_or_else(|| Stop::error("ERR COUNT must be > 0"))
 }
 
-/// The pending entries to look at, and the one behind them, or none.
+/// Returns the pending entries to visit, and the next one after them, if there is one.
 fn candidates(
     read: &dyn Read,
     claiming: &Claiming<'_>,

@@ -1,4 +1,4 @@
-//! `XREADGROUP`: entries go to a consumer, and are pending until it acknowledges them.
+//! `XREADGROUP`: delivers entries to a consumer; they stay pending until it acknowledges them.
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
@@ -20,7 +20,8 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`
+/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`:
+/// delivers entries to a consumer of a group.
 pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let reading = Reading::parse(arguments)?;
     let (group, consumer) = reading.group.expect("parsed with a group");
@@ -53,13 +54,13 @@ pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
     Ok(streams(found))
 }
 
-/// What a missing key or group answers.
+/// Error for a missing key or group.
 fn no_group(key: &[u8], group: &[u8]) -> Stop {
     let (key, group) = (shown(key), shown(group));
     Stop::error(format!("NOGROUP No such key '{key}' or consumer group '{group}' in XREADGROUP with GROUP option"))
 }
 
-/// Entries on their way to a consumer.
+/// A delivery in progress to one consumer.
 struct Delivery<'n> {
     stream: Stream,
     group: &'n [u8],
@@ -69,7 +70,7 @@ struct Delivery<'n> {
 }
 
 impl<'n> Delivery<'n> {
-    /// The consumer is made if it is not there.
+    /// Begins a delivery. Creates the consumer if it does not exist.
     fn begin<'a>(
         store: &mut dyn Store<'a>,
         mut stream: Stream,
@@ -91,7 +92,7 @@ impl<'n> Delivery<'n> {
         self.stream.save_groups(store, key)
     }
 
-    /// Delivers what the group has not seen.
+    /// Delivers entries that the group has not received yet.
     fn new_ones<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
@@ -120,7 +121,8 @@ impl<'n> Delivery<'n> {
         Ok(entries)
     }
 
-    /// The group has seen an entry. How many it read is known as long as nobody deleted entries before the end.
+    /// Advances the group to an entry. The number of entries read stays known unless entries beyond it were
+    /// deleted.
     fn advance(&mut self, id: EntryId) {
         let group = &mut self.ledger.group;
         if group.read >= 0 && !self.stream.has_gaps_from(id) {
@@ -131,7 +133,8 @@ impl<'n> Delivery<'n> {
         group.last_id = id;
     }
 
-    /// Entries become the consumer's, also those that are pending already: `XGROUP SETID` may have gone back.
+    /// Assigns entries to the consumer. Some can already be pending, because `XGROUP SETID` can move the
+    /// group back.
     fn own<'a>(&mut self, store: &mut dyn Store<'a>, ids: &[EntryId]) -> Result<(), StoreError> {
         let (Some(&first), Some(&last)) = (ids.first(), ids.last()) else { return Ok(()) };
         let mut olds = BTreeMap::new();
@@ -146,7 +149,7 @@ impl<'n> Delivery<'n> {
         Ok(())
     }
 
-    /// Delivers what is pending with the consumer again.
+    /// Delivers the consumer's pending entries again.
     fn again<'a>(
         &mut self,
         store: &mut dyn Store<'a>,

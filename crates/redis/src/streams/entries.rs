@@ -17,7 +17,8 @@ use crate::{
     store::{Read, Store},
 };
 
-/// `XADD key [NOMKSTREAM] [MAXLEN|MINID [=|~] threshold [LIMIT count]] *|id field value [field value ...]`
+/// `XADD key [NOMKSTREAM] [MAXLEN|MINID [=|~] threshold [LIMIT count]] *|id field value [field value ...]`:
+/// adds an entry, then trims the stream if requested.
 pub(super) fn xadd<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let Options { trim, no_stream, id, end } = Options::parse(arguments, Of::Add)?;
     let fields = &arguments[end..];
@@ -41,18 +42,18 @@ pub(super) fn xadd<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
     Ok(id.reply())
 }
 
-/// `XLEN key`
+/// `XLEN key`: returns the number of entries.
 pub(super) fn xlen(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
     let stream = Stream::find(read, arguments[1])?;
     Ok(Reply::Integer(stream.map_or(0, |stream| stream.meta.len as i64)))
 }
 
-/// `XRANGE key start end [COUNT count]`
+/// `XRANGE key start end [COUNT count]`: returns the entries of a range, oldest first.
 pub(super) fn xrange(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
     range(read, arguments, (2, 3), Order::Ascending)
 }
 
-/// `XREVRANGE key end start [COUNT count]`
+/// `XREVRANGE key end start [COUNT count]`: returns the entries of a range, newest first.
 pub(super) fn xrevrange(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
     range(read, arguments, (3, 2), Order::Descending)
 }
@@ -79,7 +80,7 @@ fn range(read: &dyn Read, arguments: &[&[u8]], (start, end): (usize, usize), ord
     }
 }
 
-/// Entries of a range as replies show them: so many at most, and as many as there is room for.
+/// Collects entries of a range as replies: at most `count`, and as many as fit in the reply.
 pub(super) fn collect(
     read: &dyn Read,
     stream: &Stream,
@@ -101,7 +102,7 @@ pub(super) fn collect(
     Ok(entries)
 }
 
-/// `XDEL key id [id ...]`
+/// `XDEL key id [id ...]`: deletes entries, and returns how many existed.
 pub(super) fn xdel<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let key = arguments[1];
     let Some(mut stream) = Stream::find(&*store, key)? else { return Ok(Reply::Integer(0)) };
@@ -118,7 +119,7 @@ pub(super) fn xdel<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
     Ok(Reply::Integer(deleted))
 }
 
-/// `XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]`
+/// `XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]`: sets counters of a stream.
 pub(super) fn xsetid<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let last_id = EntryId::strict(arguments[2], 0)?;
     let (mut added, mut max_deleted) = (None, EntryId::ZERO);

@@ -1,7 +1,7 @@
-//! What a destroyed group leaves: its consumers and its pending entries.
+//! Leftovers of destroyed groups: their consumers and pending entries.
 //!
-//! A few rows go with the group. If there are more, a grave says so, and whatever changes the stream later removes a few
-//! more: no command pays for a group that was large.
+//! A few rows are removed together with the group. If more are left, a grave row records that, and later
+//! changes of the stream remove a few more each. So no single command pays for a large group.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::store::{Store, StoreError};
 
-/// Removes the rows of a group that is not there any more, or leaves a grave.
+/// Removes the rows of a destroyed group, or leaves a grave.
 pub(super) fn bury<'a>(stream: &mut Stream, store: &mut dyn Store<'a>, group: u64) -> Result<(), StoreError> {
     if empty(stream, store, group)? == Rest::Some {
         store.put_part(stream.at, &layout::grave(group), NOTHING)?;
@@ -23,7 +23,7 @@ pub(super) fn bury<'a>(stream: &mut Stream, store: &mut dyn Store<'a>, group: u6
     Ok(())
 }
 
-/// Removes some rows of a grave, if there is one.
+/// Removes some rows of one grave, if there is one.
 pub(super) fn sweep<'a>(stream: &mut Stream, store: &mut dyn Store<'a>) -> Result<(), StoreError> {
     if stream.meta.graves == 0 {
         return Ok(());
@@ -45,7 +45,7 @@ pub(super) fn sweep<'a>(stream: &mut Stream, store: &mut dyn Store<'a>) -> Resul
     Ok(())
 }
 
-/// Whether rows are left.
+/// Result of a removal: whether rows are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     None,

@@ -1,4 +1,4 @@
-//! Consumer groups and their consumers, as rows; and `XGROUP`.
+//! Consumer groups and their consumers, stored as rows; and `XGROUP`.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -21,7 +21,7 @@ use crate::{
     store::{Read, Store, StoreError},
 };
 
-/// `XGROUP`'s help.
+/// Help text of `XGROUP`.
 const HELP: &[&str] = &[
     "XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "CREATE <key> <groupname> <id|$> [option]",
@@ -42,7 +42,7 @@ const HELP: &[&str] = &[
     "    Prints this help.",
 ];
 
-/// `XGROUP`'s subcommands.
+/// Subcommands of `XGROUP`.
 pub(super) const SUBCOMMANDS: &[Subcommand] = &[
     Subcommand::of_key("xgroup|create", -5, super::WRITE_SLOW.and(Flags::DENY_OOM)),
     Subcommand::of_key("xgroup|createconsumer", 5, super::WRITE_SLOW.and(Flags::DENY_OOM)),
@@ -52,13 +52,13 @@ pub(super) const SUBCOMMANDS: &[Subcommand] = &[
     Subcommand::of_key("xgroup|setid", -5, super::WRITE_SLOW),
 ];
 
-/// A group of a stream.
+/// Finds a group of a stream by name.
 pub(super) fn find(read: &dyn Read, stream: &Stream, name: &[u8]) -> Result<Option<Group>, StoreError> {
     let group = read.part(stream.at, &layout::group(name))?;
     group.map(|group| Group::decode(&group)).transpose()
 }
 
-/// Puts a group that was changed.
+/// Writes the row of a changed group.
 pub(super) fn put<'a>(
     store: &mut dyn Store<'a>,
     stream: &Stream,
@@ -68,7 +68,7 @@ pub(super) fn put<'a>(
     store.put_part(stream.at, &layout::group(name), &group.encode())
 }
 
-/// All groups, by name.
+/// Returns all groups, ordered by name.
 pub(super) fn all(read: &dyn Read, stream: &Stream) -> Result<Vec<(Bytes, Group)>, StoreError> {
     let mut groups = Vec::new();
     let range = (Bound::Included(GROUPS.0), Bound::Excluded(GROUPS.1));
@@ -81,7 +81,7 @@ pub(super) fn all(read: &dyn Read, stream: &Stream) -> Result<Vec<(Bytes, Group)
     Ok(groups)
 }
 
-/// The number of a consumer of a group.
+/// Returns the number of a group's consumer.
 pub(super) fn consumer_number(
     read: &dyn Read,
     stream: &Stream,
@@ -92,13 +92,13 @@ pub(super) fn consumer_number(
     number.map(|number| layout::decode_number(&number)).transpose()
 }
 
-/// A consumer by its number.
+/// Reads a consumer by its number.
 pub(super) fn consumer(read: &dyn Read, stream: &Stream, number: u64) -> Result<Consumer, StoreError> {
     let consumer = read.part(stream.at, &layout::consumer(number))?;
     Consumer::decode(&consumer.ok_or_else(|| layout::damaged("consumer", b""))?)
 }
 
-/// All consumers of a group, by name, with their numbers.
+/// Returns all consumers of a group with their numbers, ordered by name.
 pub(super) fn consumers(read: &dyn Read, stream: &Stream, group: &Group) -> Result<Vec<(u64, Consumer)>, StoreError> {
     let (lower, upper) =
         (layout::consumer_name(group.number, b""), layout::consumer_name(group.number.saturating_add(1), b""));
@@ -111,7 +111,8 @@ pub(super) fn consumers(read: &dyn Read, stream: &Stream, group: &Group) -> Resu
     numbers.into_iter().map(|number| Ok((number, consumer(read, stream, number)?))).collect()
 }
 
-/// Makes a consumer, which must not be there. The group's count of them is changed, its row is not put.
+/// Creates a consumer that does not exist. Updates the group's number of consumers, but does not write the
+/// group's row.
 pub(super) fn create_consumer<'a>(
     store: &mut dyn Store<'a>,
     stream: &mut Stream,
@@ -128,7 +129,8 @@ pub(super) fn create_consumer<'a>(
     Ok((number, consumer))
 }
 
-/// Refuses a consumer that is not there and can't be made. Who is to change something else first asks this before.
+/// Returns an error if a consumer does not exist and cannot be created. Callers check this before other
+/// changes.
 pub(super) fn check_consumer(read: &dyn Read, stream: &Stream, group: &Group, name: &[u8]) -> Result<(), Stop> {
     match consumer_number(read, stream, group, name)? {
         Some(_) => Ok(()),
@@ -139,7 +141,7 @@ pub(super) fn check_consumer(read: &dyn Read, stream: &Stream, group: &Group, na
 fn check_room(group: &Group, name: &[u8]) -> Result<(), Stop> {
     check_name(name)?;
     if group.consumers >= MAX_REDIS_CONSUMERS {
-        let text = format!("ERR the group has {MAX_REDIS_CONSUMERS} consumers already: delete those that are gone");
+        let text = format!("ERR the group has {MAX_REDIS_CONSUMERS} consumers already: delete unused ones");
         return Err(Stop::error(text));
     }
     Ok(())
@@ -153,7 +155,7 @@ fn check_name(name: &[u8]) -> Result<(), Stop> {
     Err(Stop::error(format!("ERR the name is longer than {max} bytes: use a shorter one")))
 }
 
-/// `XGROUP subcommand ...`
+/// `XGROUP subcommand ...`: creates, changes and destroys consumer groups and their consumers.
 pub(super) fn xgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     match chosen(SUBCOMMANDS, arguments) {
         "create" => create(store, arguments),
@@ -190,7 +192,7 @@ impl Options {
     }
 }
 
-/// `XGROUP CREATE key group id|$ [MKSTREAM] [ENTRIESREAD entries-read]`
+/// `XGROUP CREATE key group id|$ [MKSTREAM] [ENTRIESREAD entries-read]`: creates a group.
 fn create<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let options = Options::parse(arguments, true)?;
     let (key, name) = (arguments[2], arguments[3]);
@@ -215,7 +217,7 @@ fn create<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
         return Err(Stop::error("BUSYGROUP Consumer Group name already exists"));
     }
     if stream.meta.groups >= MAX_REDIS_GROUPS {
-        let text = format!("ERR the stream has {MAX_REDIS_GROUPS} consumer groups already: destroy those not needed");
+        let text = format!("ERR the stream has {MAX_REDIS_GROUPS} consumer groups already: destroy unneeded ones");
         return Err(Stop::error(text));
     }
     let number = stream.number();
@@ -235,7 +237,7 @@ fn no_stream() -> Stop {
     )
 }
 
-/// Those that need the stream, and mostly the group.
+/// Runs the subcommands that need an existing stream, most of them also a group.
 fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &str) -> Answer {
     let options = match command {
         "setid" => Options::parse(arguments, false)?,
@@ -301,7 +303,7 @@ fn delete_consumer<'a>(
     let Consumer { pending, name: consumer, .. } = ledger.consumer(&*store, number)?.clone();
     if pending > MAX_REDIS_STREAM_ROWS {
         let text = format!(
-            "ERR the consumer has {pending} entries pending: claim or acknowledge all but {MAX_REDIS_STREAM_ROWS}"
+            "ERR the consumer has {pending} pending entries: claim or acknowledge all but {MAX_REDIS_STREAM_ROWS}"
         );
         return Err(Stop::error(text));
     }
@@ -316,7 +318,7 @@ fn delete_consumer<'a>(
     Ok(Reply::Integer(pending as i64))
 }
 
-/// A group that must be there is not.
+/// Error for a missing group.
 pub(super) fn no_group(group: &[u8], key: &[u8]) -> Stop {
     Stop::error(format!("NOGROUP No such consumer group '{}' for key name '{}'", shown(group), shown(key)))
 }

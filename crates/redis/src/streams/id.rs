@@ -1,7 +1,7 @@
-//! Ids of entries: what they are, and the ways in which clients write them.
+//! Ids of entries, and the forms in which clients write them.
 //!
-//! Owns: `ms-seq` in all forms that Redis takes, its odd ones included (a zero byte ends an id, as it ended a C string;
-//! numbers that are not canonical are read as `strtoull` reads them).
+//! Owns: `ms-seq` in all forms that Redis accepts, including odd ones: a zero byte ends an id, as in a C
+//! string, and numbers that are not canonical are parsed like `strtoull` does.
 
 use std::fmt;
 
@@ -13,27 +13,27 @@ use crate::{
     number::{MAX_DIGITS, put_digits},
 };
 
-/// What an id that is none answers.
+/// Error for an invalid id.
 const INVALID: &str = "ERR Invalid stream ID specified as stream command argument";
-/// Longest argument that may be an id.
+/// Maximum bytes of an argument that is parsed as an id.
 const MAX_ID_BYTES: usize = 127;
 
-/// Of an entry. Ordered; the numbers have no gaps in between, so each has one next to it.
+/// Id of an entry. Ordered, and dense: every id has a direct successor and predecessor, except at the ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
-    /// Milliseconds since the Unix epoch, if nobody chose otherwise.
+    /// Milliseconds since the Unix epoch, unless the client chose another value.
     pub ms: u64,
-    /// Counts the entries of the same millisecond.
+    /// Sequence number among the entries of the same millisecond.
     pub seq: u64,
 }
 
 impl EntryId {
-    /// Of no entry: below all of them.
+    /// The id below all entries.
     pub const ZERO: Self = Self { ms: 0, seq: 0 };
-    /// Above or at all entries.
+    /// The highest possible id.
     pub const MAX: Self = Self { ms: u64::MAX, seq: u64::MAX };
 
-    /// The next one.
+    /// Returns the next id.
     #[must_use]
     pub fn next(self) -> Option<Self> {
         match self.seq.checked_add(1) {
@@ -42,7 +42,7 @@ impl EntryId {
         }
     }
 
-    /// The one before.
+    /// Returns the previous id.
     #[must_use]
     pub fn before(self) -> Option<Self> {
         match self.seq.checked_sub(1) {
@@ -51,29 +51,29 @@ impl EntryId {
         }
     }
 
-    /// As names of parts hold it: in order as bytes.
+    /// Encodes the id for names of parts, preserving its order.
     #[must_use]
     pub fn to_be_bytes(self) -> [u8; 16] {
         ((u128::from(self.ms) << 64) | u128::from(self.seq)).to_be_bytes()
     }
 
-    /// The reverse.
+    /// Decodes an id encoded by [`to_be_bytes`](Self::to_be_bytes).
     #[must_use]
     pub fn from_be_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_be_bytes(bytes);
         Self { ms: (both >> 64) as u64, seq: both as u64 }
     }
 
-    /// As a bulk string.
+    /// Returns the id as a bulk string.
     pub(super) fn reply(self) -> Reply {
-        // As `Display` writes it, many times as fast: each XADD answers one.
+        // Same text as `Display`, but many times faster: every XADD replies with an id.
         let mut text = [b'-'; 2 * MAX_DIGITS + 1];
         let dash = put_digits(&mut text, self.seq) - 1;
         let begin = put_digits(&mut text[..dash], self.ms);
         Reply::Bulk(Bytes::copy_from_slice(&text[begin..]))
     }
 
-    /// An id without `-` and `+`; without a sequence it is `seq`.
+    /// Parses an id that is neither `-` nor `+`. A missing sequence becomes `seq`.
     pub(super) fn strict(argument: &[u8], seq: u64) -> Result<Self, Stop> {
         match Written::parse(argument) {
             Some(Written::Id(id)) => Ok(id),
@@ -82,7 +82,7 @@ impl EntryId {
         }
     }
 
-    /// An id, or `-` or `+`.
+    /// Parses an id, `-` or `+`.
     pub(super) fn any(argument: &[u8], seq: u64) -> Result<Self, Stop> {
         match Written::parse(argument) {
             Some(Written::Lowest) => Ok(Self::ZERO),
@@ -91,7 +91,7 @@ impl EntryId {
         }
     }
 
-    /// Where a range begins: the first id that is in it.
+    /// Parses the start of a range. Returns the first id in the range.
     pub(super) fn range_start(argument: &[u8]) -> Result<Self, Stop> {
         match exclusive(argument) {
             Some(rest) => {
@@ -102,7 +102,7 @@ impl EntryId {
         }
     }
 
-    /// Where a range ends: the last id that is in it.
+    /// Parses the end of a range. Returns the last id in the range.
     pub(super) fn range_end(argument: &[u8]) -> Result<Self, Stop> {
         match exclusive(argument) {
             Some(rest) => {
@@ -120,14 +120,14 @@ impl fmt::Display for EntryId {
     }
 }
 
-/// The id that `XADD` is asked to give.
+/// The id that a client requests in `XADD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NewId {
-    /// `*`: by the time.
+    /// `*`: derived from the time.
     Next,
-    /// `ms-*`: the next one of that millisecond.
+    /// `ms-*`: the next id of that millisecond.
     NextOf(u64),
-    /// That one.
+    /// The complete id that the client chose.
     Is(EntryId),
 }
 
@@ -140,7 +140,8 @@ impl NewId {
         }
     }
 
-    /// The id of an entry that is added after `last` at that time, if there is one above `last`.
+    /// Returns the id of an entry added after `last` at time `now`, or `None` if no id above `last` satisfies
+    /// the request.
     pub(super) fn after(self, last: EntryId, now: u64) -> Option<EntryId> {
         let id = match self {
             Self::Next if now > last.ms => EntryId { ms: now, seq: 0 },
@@ -153,7 +154,7 @@ impl NewId {
     }
 }
 
-/// What an argument says.
+/// A parsed id argument.
 enum Written {
     Lowest,
     Highest,
@@ -182,13 +183,13 @@ impl Written {
     }
 }
 
-/// What follows the bracket of an end that is not in its range.
+/// Returns the id after the bracket of an exclusive bound.
 fn exclusive(argument: &[u8]) -> Option<&[u8]> {
     argument.strip_prefix(b"(").filter(|rest| !rest.is_empty())
 }
 
-/// A number as `strtoull` reads it: white space before it and a sign are allowed. A canonical negative one is refused,
-/// any other is taken modulo 2^64, as there.
+/// Parses a number like `strtoull`: leading white space and a sign are permitted. A canonical negative number
+/// is rejected; other negative numbers wrap modulo 2^64, as in C.
 fn number(text: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let start = text.iter().position(|byte| !is_space(byte))?;

@@ -1,6 +1,7 @@
 //! `XINFO`.
 //!
-//! `radix-tree-keys` and `radix-tree-nodes` are what they would be if each node held one entry: there is no such tree.
+//! `radix-tree-keys` and `radix-tree-nodes` are reported as if each tree node held one entry; there is no
+//! such tree.
 
 use std::ops::ControlFlow;
 
@@ -24,7 +25,7 @@ use crate::{
     store::{Read, StoreError},
 };
 
-/// `XINFO`'s help.
+/// Help text of `XINFO`.
 const HELP: &[&str] = &[
     "XINFO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "CONSUMERS <key> <groupname>",
@@ -36,19 +37,19 @@ const HELP: &[&str] = &[
     "HELP",
     "    Prints this help.",
 ];
-/// `XINFO`'s subcommands.
+/// Subcommands of `XINFO`.
 pub(super) const SUBCOMMANDS: &[Subcommand] = &[
     Subcommand::of_key("xinfo|consumers", 4, super::READ),
     Subcommand::of_key("xinfo|groups", 3, super::READ),
     Subcommand::new("xinfo|help", 2, super::HELP),
     Subcommand::of_key("xinfo|stream", -3, super::READ),
 ];
-/// Entries that `FULL` shows if it is not told.
+/// Default number of entries that `FULL` shows.
 const FULL_COUNT: u64 = 10;
-/// All ids.
+/// Range of all ids.
 const ALL: (EntryId, EntryId) = (EntryId::ZERO, EntryId::MAX);
 
-/// `XINFO subcommand ...`
+/// `XINFO subcommand ...`: reports on a stream, its groups or their consumers.
 pub(super) fn xinfo(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
     let name = chosen(SUBCOMMANDS, arguments);
     if name == "help" {
@@ -105,7 +106,7 @@ fn entries_read(group: &Group) -> Reply {
     if group.read == -1 { Reply::Null } else { Reply::Integer(group.read) }
 }
 
-/// Entries that the group has not seen, if that is known.
+/// Number of entries that the group has not received; null if unknown.
 fn lag(stream: &Stream, group: &Group) -> Reply {
     let added = stream.meta.added;
     if added == 0 {
@@ -157,13 +158,13 @@ fn about_stream(read: &dyn Read, stream: &Stream, arguments: &[&[u8]]) -> Answer
     }
 }
 
-/// A stream with all that there is to say of it.
+/// A report of `XINFO STREAM ... FULL` in progress.
 struct Full<'s> {
     read: &'s dyn Read,
     stream: &'s Stream,
     most: u64,
     room: Room,
-    /// Pending entries looked at.
+    /// Number of pending entries visited.
     pending: u64,
 }
 

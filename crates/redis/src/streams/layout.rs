@@ -1,7 +1,7 @@
-//! What a stream is in the store: its meta, and its parts, as bytes.
+//! Byte layout of a stream in the store: its meta and its parts.
 //!
-//! Owns: names and values of all parts; `docs/formats/redis.md` says the same in prose. Does not own what they mean
-//! together: who changes a row keeps the counters of the others.
+//! Owns: names and values of all parts; `docs/formats/redis.md` describes them in prose. Does not own
+//! consistency between rows: code that changes a row also updates the counters in other rows.
 //!
 //! ```text
 //! name                       value
@@ -11,13 +11,13 @@
 //! 4 | consumer u64           consumer
 //! 5 | group u64 | id         pending: delivered, and not acknowledged
 //! 6 | consumer u64 | id      nothing: that one is pending with that consumer
-//! 7 | group u64              nothing: the group is destroyed, and some of its rows 3 to 6 are left
+//! 7 | group u64              nothing: the group is destroyed, but some of its rows 3 to 6 are left
 //! ```
 //!
 //! Invariants:
 //! * Integers in names are big-endian, those in values little-endian.
-//! * Groups and consumers have numbers from one counter of the stream, never used again.
-//! * For each row 5 there is one row 6, of the consumer that it names, and the reverse.
+//! * Groups and consumers have numbers from one counter of the stream, which are never reused.
+//! * Each row 5 has exactly one row 6, of the consumer it names, and vice versa.
 
 use std::error::Error;
 
@@ -27,7 +27,7 @@ use thalweg_types::reply::Reply;
 use super::id::EntryId;
 use crate::store::StoreError;
 
-/// First bytes of names.
+/// First bytes of the parts' names.
 const ENTRY: u8 = 1;
 const GROUP: u8 = 2;
 const CONSUMER_NAME: u8 = 3;
@@ -35,49 +35,50 @@ const CONSUMER: u8 = 4;
 const PENDING: u8 = 5;
 const PENDING_WITH: u8 = 6;
 const GRAVE: u8 = 7;
-/// The form of an entry that holds its fields. Others are for entries whose fields are elsewhere.
+/// Form of an entry that contains its fields. Other values are reserved for entries whose fields are
+/// elsewhere.
 const FORM_FIELDS: u8 = 0;
 
-/// Bytes that no encoder here wrote.
+/// Error returned for bytes that no encoder here has written.
 #[derive(Debug, thiserror::Error)]
-#[error("a stream's {what} is damaged: {len} bytes that no version of this wrote")]
+#[error("a stream's {what} is damaged: its {len} bytes do not decode")]
 pub struct Damaged {
     what: &'static str,
     len: usize,
 }
 
-/// The error for bytes of that kind.
+/// Creates the error for damaged bytes.
 pub(super) fn damaged(what: &'static str, bytes: &[u8]) -> StoreError {
     let error: Box<dyn Error + Send + Sync> = Box::new(Damaged { what, len: bytes.len() });
     StoreError::Failed(error)
 }
 
-/// What a stream's key holds.
+/// Value of a stream's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Entries.
+    /// Number of entries in the stream.
     pub len: u64,
-    /// Of the newest entry ever, or as `XSETID` said. `last_id >= ` the ids of all entries.
+    /// Id of the newest entry ever added, or the id set by `XSETID`. `last_id >= ` the ids of all entries.
     pub last_id: EntryId,
-    /// The greatest that `XDEL` removed.
+    /// Highest id that `XDEL` removed.
     pub max_deleted_id: EntryId,
-    /// Entries ever added, or as `XSETID` said.
+    /// Number of entries ever added, or the number set by `XSETID`.
     pub added: u64,
-    /// Of the first entry; zero if there is none.
+    /// Id of the first entry; zero if there is none.
     pub first_id: EntryId,
     /// Number of the next group or consumer.
     pub next_number: u64,
-    /// Consumer groups.
+    /// Number of consumer groups.
     pub groups: u32,
-    /// Rows 7.
+    /// Number of graves (rows 7): destroyed groups with leftover rows.
     pub graves: u32,
 }
 
 impl Meta {
-    /// Bytes of its encoding.
+    /// Length of the encoding in bytes.
     const LEN: usize = 80;
 
-    /// Its bytes.
+    /// Encodes the meta of a stream.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut bytes = Vec::with_capacity(Self::LEN);
@@ -92,7 +93,7 @@ impl Meta {
         bytes.into()
     }
 
-    /// The reverse.
+    /// Decodes the meta of a stream.
     pub fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
         let mut rest = bytes;
         if rest.len() != Self::LEN {
@@ -111,25 +112,25 @@ impl Meta {
     }
 }
 
-/// A consumer group.
+/// The row of a consumer group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its number.
+    /// Number that identifies the group within the stream.
     pub number: u64,
-    /// The last entry that was delivered as new.
+    /// Id of the last entry that was delivered as new.
     pub last_id: EntryId,
-    /// How many entries were read up to it; negative: not known.
+    /// Number of entries read up to that entry; negative if unknown.
     pub read: i64,
-    /// Rows 5.
+    /// Number of the group's pending entries (rows 5).
     pub pending: u64,
-    /// Consumers.
+    /// Number of consumers of the group.
     pub consumers: u64,
 }
 
 impl Group {
     const LEN: usize = 48;
 
-    /// Its bytes.
+    /// Encodes the group's row.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::LEN);
@@ -141,7 +142,7 @@ impl Group {
         bytes
     }
 
-    /// The reverse.
+    /// Decodes a group's row.
     pub fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
         let mut rest = bytes;
         if rest.len() != Self::LEN {
@@ -160,16 +161,16 @@ impl Group {
 /// A consumer of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
-    /// When it last asked for something.
+    /// Time of its last request, in milliseconds since the Unix epoch.
     pub seen: u64,
-    /// Rows 6.
+    /// Number of the consumer's pending entries (rows 6).
     pub pending: u64,
-    /// Its name.
+    /// Name of the consumer.
     pub name: Bytes,
 }
 
 impl Consumer {
-    /// Its bytes.
+    /// Encodes the consumer's row.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(16 + self.name.len());
@@ -179,7 +180,7 @@ impl Consumer {
         bytes
     }
 
-    /// The reverse.
+    /// Decodes a consumer's row.
     pub fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
         let mut rest = bytes;
         if rest.len() < 16 {
@@ -189,21 +190,21 @@ impl Consumer {
     }
 }
 
-/// An entry that was delivered and not acknowledged.
+/// An entry that was delivered but not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// Whose it is.
+    /// Number of the consumer that has the entry.
     pub consumer: u64,
-    /// When it was delivered last, in milliseconds since the Unix epoch.
+    /// Time of the last delivery, in milliseconds since the Unix epoch.
     pub delivered: u64,
-    /// How often it was delivered.
+    /// Number of deliveries.
     pub deliveries: u64,
 }
 
 impl Pending {
     const LEN: usize = 24;
 
-    /// Its bytes.
+    /// Encodes the pending entry's row.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -213,7 +214,7 @@ impl Pending {
         bytes
     }
 
-    /// The reverse.
+    /// Decodes a pending entry's row.
     pub fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
         let mut rest = bytes;
         if rest.len() != Self::LEN {
@@ -223,7 +224,7 @@ impl Pending {
     }
 }
 
-/// The value of an entry: fields and values in turn.
+/// Encodes the value of an entry: fields and values in turn.
 #[must_use]
 pub fn encode_entry(fields: &[&[u8]]) -> Vec<u8> {
     let len: usize = fields.iter().map(|field| 4 + field.len()).sum();
@@ -236,7 +237,7 @@ pub fn encode_entry(fields: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// The reverse, as the reply that shows them.
+/// Decodes an entry into the reply that shows it.
 pub fn decode_entry(bytes: &[u8]) -> Result<Reply, StoreError> {
     let shared = Bytes::copy_from_slice(bytes);
     let mut fields = Vec::new();
@@ -260,30 +261,30 @@ pub fn decode_entry(bytes: &[u8]) -> Result<Reply, StoreError> {
     Ok(Reply::Array(fields))
 }
 
-/// One more. A counter that a damaged row brought to its end stays there.
+/// Increments a counter. A counter at its maximum, from a damaged row, stays there.
 pub(super) fn one_more(counter: &mut u64) {
     *counter = counter.saturating_add(1);
 }
 
-/// One less; there was none only if the rows don't agree with the counter.
+/// Decrements a counter. Returns an error at zero, which means that the rows contradict the counter.
 pub(super) fn one_less(counter: &mut u64) -> Result<(), StoreError> {
     *counter = counter.checked_sub(1).ok_or_else(|| damaged("counter", b""))?;
     Ok(())
 }
 
-/// The value of rows that say all by their names.
+/// Value of rows whose name contains everything.
 pub(super) const NOTHING: &[u8] = &[];
-/// The value of rows 3.
+/// Encodes the value of a row 3.
 pub(super) fn encode_number(number: u64) -> [u8; 8] {
     number.to_le_bytes()
 }
 
-/// The reverse.
+/// Decodes the value of a row 3.
 pub(super) fn decode_number(bytes: &[u8]) -> Result<u64, StoreError> {
     bytes.try_into().map(u64::from_le_bytes).map_err(|_| damaged("consumer's number", bytes))
 }
 
-/// Name of an entry.
+/// Returns the part name of an entry.
 #[must_use]
 pub fn entry(id: EntryId) -> [u8; 17] {
     let mut name = [ENTRY; 17];
@@ -291,54 +292,54 @@ pub fn entry(id: EntryId) -> [u8; 17] {
     name
 }
 
-/// Name of a group.
+/// Returns the part name of a group.
 #[must_use]
 pub fn group(name: &[u8]) -> Vec<u8> {
     [&[GROUP], name].concat()
 }
 
-/// Before all groups, and behind them.
+/// Range of the part names of all groups: start, exclusive end.
 pub(super) const GROUPS: (&[u8], &[u8]) = (&[GROUP], &[GROUP + 1]);
-/// Before all graves, and behind them.
+/// Range of the part names of all graves: start, exclusive end.
 pub(super) const GRAVES: (&[u8], &[u8]) = (&[GRAVE], &[GRAVE + 1]);
 
-/// Name of a consumer's number; without a name, what all those of the group begin with.
+/// Returns the part name of a consumer's number. With an empty name, returns the common prefix for the group.
 #[must_use]
 pub fn consumer_name(group: u64, name: &[u8]) -> Vec<u8> {
     [&[CONSUMER_NAME], &group.to_be_bytes()[..], name].concat()
 }
 
-/// Name of a consumer.
+/// Returns the part name of a consumer.
 #[must_use]
 pub fn consumer(number: u64) -> [u8; 9] {
     numbered(CONSUMER, number)
 }
 
-/// Name of a pending entry.
+/// Returns the part name of a pending entry.
 #[must_use]
 pub fn pending(group: u64, id: EntryId) -> [u8; 25] {
     numbered_id(PENDING, group, id)
 }
 
-/// Name of the row that says with whom it is pending.
+/// Returns the part name of the row that assigns a pending entry to its consumer.
 #[must_use]
 pub fn pending_with(consumer: u64, id: EntryId) -> [u8; 25] {
     numbered_id(PENDING_WITH, consumer, id)
 }
 
-/// Name of a grave.
+/// Returns the part name of a grave.
 #[must_use]
 pub fn grave(group: u64) -> [u8; 9] {
     numbered(GRAVE, group)
 }
 
-/// The id at the end of an entry's or a pending entry's name.
+/// Returns the id at the end of an entry's or a pending entry's part name.
 pub(super) fn id_of(name: &[u8]) -> Result<EntryId, StoreError> {
     let id = name.last_chunk().filter(|_| name.len() == 17 || name.len() == 25);
     id.map(|id| EntryId::from_be_bytes(*id)).ok_or_else(|| damaged("part's name", name))
 }
 
-/// The number in a grave's name.
+/// Returns the number in a grave's part name.
 pub(super) fn number_of(name: &[u8]) -> Result<u64, StoreError> {
     let number = name.last_chunk().filter(|_| name.len() == 9);
     number.map(|number| u64::from_be_bytes(*number)).ok_or_else(|| damaged("part's name", name))

@@ -4,7 +4,7 @@ fn id(ms: u64, seq: u64) -> EntryId {
     EntryId { ms, seq }
 }
 
-/// Bytes from hexadecimal digits; spaces are for the reader.
+/// Parses hexadecimal digits into bytes, ignoring spaces.
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<_> = text.chars().filter(|digit| !digit.is_whitespace()).collect();
     let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();

@@ -1,15 +1,15 @@
-//! Native streams as streams of Redis: their records are entries, and entries become records.
+//! Native streams as Redis streams: records appear as entries, and added entries become records.
 //!
-//! Owns: how the two are translated, for a database whose keys are the native streams. Does not own the streams; whoever
-//! has them implements [`Read`](crate::Read) with what is here, so that all reading commands work over it, and does the
-//! writes that [`Write::parse`] gives.
+//! Owns: the conversion, for a database whose keys are native streams. Does not own the streams. Their owner
+//! implements [`Read`](crate::Read) with the functions here, so that all reading commands work, and executes
+//! the writes that [`Write::parse`] returns.
 //!
 //! ```text
 //! record   key · headers · payload        at 1700000000123 ms, offset 42
 //! entry    1700000000123-42   key … · header value · … · payload …
 //! ```
 //!
-//! Invariant: ids rise with offsets, because times never fall. `docs/redis-streams.md` has the reasons.
+//! Invariant: ids increase with offsets, because times never decrease. `docs/redis-streams.md` explains why.
 
 use std::ops::Bound;
 
@@ -28,9 +28,9 @@ use crate::{
     errors::{refused, wrong_arity},
 };
 
-/// The field that shows a record's key.
+/// Field that contains a record's key.
 const KEY: &[u8] = b"key";
-/// The field that shows its payload.
+/// Field that contains a record's payload.
 const PAYLOAD: &[u8] = b"payload";
 
 const ONLY_NEXT: &str =
@@ -39,13 +39,14 @@ const NOT_A_RECORD: &str =
     "ERR fields of native streams are headers: at most 64, with names in UTF-8, besides key and payload";
 const NOT_NATIVE: &str = "ERR native streams have no such command: use a keyspace's database";
 
-/// A record's id.
+/// Returns the entry id of a record: its time in milliseconds, and its offset.
 #[must_use]
 pub fn id_of(time: SpaceTime, offset: Offset) -> EntryId {
     EntryId { ms: time.0 / 1000, seq: offset.0 }
 }
 
-/// A stream of records from `start` to before `next` as a key's meta: when the first kept one was appended, and the last.
+/// Returns the meta of a key for a stream of records from `start` up to, but excluding, `next`. The times are
+/// those of the first kept and the last appended record.
 #[must_use]
 pub fn meta(start: Offset, next: Offset, first_time: SpaceTime, last_time: SpaceTime) -> Bytes {
     let len = next.0.saturating_sub(start.0);
@@ -54,7 +55,7 @@ pub fn meta(start: Offset, next: Offset, first_time: SpaceTime, last_time: Space
     Meta { len, last_id, added: next.0, first_id, ..Meta::default() }.encode()
 }
 
-/// A record as the value of an entry's part.
+/// Encodes a record as the value of an entry's part.
 #[must_use]
 pub fn entry_of(record: &Record<'_>) -> Vec<u8> {
     let mut fields: Vec<&[u8]> = Vec::with_capacity(2 * record.headers.len() + 4);
@@ -70,7 +71,7 @@ pub fn entry_of(record: &Record<'_>) -> Vec<u8> {
     layout::encode_entry(&fields)
 }
 
-/// The first and the last id of entries whose parts are within bounds, if there can be any.
+/// Returns the first and last id of entries whose parts can be within bounds; `None` if there can be none.
 #[must_use]
 pub fn ids_within((lower, upper): (Bound<&[u8]>, Bound<&[u8]>)) -> Option<(EntryId, EntryId)> {
     let (lowest, highest) = (layout::entry(EntryId::ZERO), layout::entry(EntryId::MAX));
@@ -88,12 +89,12 @@ pub fn ids_within((lower, upper): (Bound<&[u8]>, Bound<&[u8]>)) -> Option<(Entry
     (first <= last).then_some((first, last))
 }
 
-/// What stays of a stream that is trimmed, by its offsets.
+/// Parsed trim options, which determine the kept records by their offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trimmed(Trim);
 
 impl Trimmed {
-    /// The id from which on everything stays; none if that depends on how many there are.
+    /// Returns the id from which on all entries stay; `None` if the options limit the number of entries.
     #[must_use]
     pub fn first_id(self) -> Option<EntryId> {
         match self.0.keep {
@@ -102,15 +103,15 @@ impl Trimmed {
         }
     }
 
-    /// Where a stream from `start` to before `next` begins then; `first` is the offset of what
-    /// [`first_id`](Self::first_id) asked for.
+    /// Returns the first kept offset of a stream that has the offsets from `start` up to, but excluding,
+    /// `next`. `first` is the offset of the id that [`first_id`](Self::first_id) returned.
     #[must_use]
     pub fn start(self, start: Offset, next: Offset, first: Option<Offset>) -> Offset {
         let wanted = match (self.0.keep, first) {
             (Keep::Newest(len), _) => next.0.saturating_sub(len),
             (Keep::From(_), first) => first.map_or(0, |first| first.0),
         };
-        // Nothing is read to be removed: the bound of other streams does not matter.
+        // Trimming reads no records, so the row limit of other streams does not apply.
         Offset(wanted.max(start.0).min(next.0).min(start.0.saturating_add(self.0.limit)))
     }
 }
@@ -118,28 +119,29 @@ impl Trimmed {
 /// A command that changes native streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write<'a> {
-    /// An append.
+    /// Appends a record.
     Add {
-        /// The stream's name.
+        /// Name of the stream.
         stream: &'a str,
-        /// Of one record.
+        /// Record to append.
         record: Record<'a>,
-        /// Whether a missing stream is left missing.
+        /// True if a missing stream must not be created.
         no_stream: bool,
-        /// What follows it.
+        /// Trim after the append, if requested.
         trim: Option<Trimmed>,
     },
-    /// A trim.
+    /// Trims a stream.
     Trim {
-        /// The stream's name.
+        /// Name of the stream.
         stream: &'a str,
-        /// How far.
+        /// Records that the trim removes or keeps.
         trim: Trimmed,
     },
 }
 
 impl<'a> Write<'a> {
-    /// The write that a command means, whose number of arguments was checked; otherwise the error reply.
+    /// Parses a command with a checked number of arguments into a write. Returns the error reply if there is
+    /// none.
     pub fn parse(arguments: &[&'a [u8]]) -> Result<Self, Reply> {
         Self::of(arguments).map_err(|stop| match stop {
             Stop::Refused(reply) => reply,

@@ -1,6 +1,7 @@
-//! Pending lists: what was delivered and not acknowledged, by group and by consumer. `XACK` and `XPENDING`.
+//! Pending lists of groups and consumers: entries that were delivered but not acknowledged. `XACK` and
+//! `XPENDING`.
 //!
-//! Owns: that rows 5 and 6 and the counters of the group and its consumers agree.
+//! Owns: the consistency of rows 5 and 6 with the counters of groups and consumers.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +25,8 @@ use crate::{
     store::{CollectionId, Read, Store, StoreError},
 };
 
-/// A group whose pending list changes: its row and those of its consumers are put once, at the end.
+/// A group during changes of its pending list. The rows of the group and its consumers are written once, at
+/// the end.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub group: Group,
@@ -37,7 +39,7 @@ impl Ledger {
         Self { group, at: stream.at, consumers: BTreeMap::new() }
     }
 
-    /// A consumer whose row is put at the end.
+    /// Returns a consumer whose row is written at the end.
     pub fn consumer(&mut self, read: &dyn Read, number: u64) -> Result<&mut Consumer, StoreError> {
         if !self.consumers.contains_key(&number) {
             let row = read.part(self.at, &layout::consumer(number))?;
@@ -47,18 +49,19 @@ impl Ledger {
         Ok(self.consumers.get_mut(&number).expect("inserted above"))
     }
 
-    /// A consumer's row is not put.
+    /// Drops a consumer, so that its row is not written.
     pub fn forget(&mut self, number: u64) {
         self.consumers.remove(&number);
     }
 
-    /// What is pending of an entry.
+    /// Returns the pending state of an entry.
     pub fn find(&self, read: &dyn Read, id: EntryId) -> Result<Option<Pending>, StoreError> {
         let row = read.part(self.at, &layout::pending(self.group.number, id))?;
         row.map(|row| Pending::decode(&row)).transpose()
     }
 
-    /// Gives an entry to a consumer, or changes when and how often it was delivered. `old` is what was pending of it.
+    /// Assigns an entry to a consumer, or changes time and number of its deliveries. `old` is its previous
+    /// pending state.
     pub fn put<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
@@ -80,7 +83,7 @@ impl Ledger {
         store.put_part(self.at, &layout::pending(self.group.number, id), &new.encode())
     }
 
-    /// An entry is not pending any more.
+    /// Removes an entry from the pending lists.
     pub fn remove<'a>(&mut self, store: &mut dyn Store<'a>, id: EntryId, old: Pending) -> Result<(), StoreError> {
         store.delete_part(self.at, &layout::pending(self.group.number, id))?;
         store.delete_part(self.at, &layout::pending_with(old.consumer, id))?;
@@ -89,7 +92,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Puts the rows that were changed, and the group's.
+    /// Writes the changed rows, and the group's row.
     pub fn close<'a>(self, store: &mut dyn Store<'a>, name: &[u8]) -> Result<(), StoreError> {
         for (number, consumer) in self.consumers {
             store.put_part(self.at, &layout::consumer(number), &consumer.encode())?;
@@ -98,7 +101,7 @@ impl Ledger {
     }
 }
 
-/// What is pending in a group, from an id on, in order.
+/// Visits the pending entries of a group in an id range, in order.
 pub(super) fn visit(
     read: &dyn Read,
     stream: &Stream,
@@ -116,7 +119,7 @@ pub(super) fn visit(
     })
 }
 
-/// What is pending with a consumer, from an id on, so many at most.
+/// Returns a consumer's pending entries from an id on, at most `count`.
 pub(super) fn of_consumer(
     read: &dyn Read,
     stream: &Stream,
@@ -141,7 +144,7 @@ pub(super) fn of_consumer(
     ids.into_iter().map(row).collect()
 }
 
-/// `XACK key group id [id ...]`
+/// `XACK key group id [id ...]`: acknowledges entries, and returns how many were pending.
 pub(super) fn xack<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let (key, name) = (arguments[1], arguments[2]);
     let Some(mut stream) = Stream::find(&*store, key)? else { return Ok(Reply::Integer(0)) };
@@ -162,7 +165,7 @@ pub(super) fn xack<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
     Ok(Reply::Integer(acked))
 }
 
-/// Which pending entries `XPENDING` is asked for.
+/// The pending entries that an `XPENDING` command requests.
 struct Wanted<'a> {
     ids: (EntryId, EntryId),
     count: u64,
@@ -170,7 +173,7 @@ struct Wanted<'a> {
     min_idle: i64,
 }
 
-/// `XPENDING key group [[IDLE min-idle-time] start end count [consumer]]`
+/// `XPENDING key group [[IDLE min-idle-time] start end count [consumer]]`: summarises or lists pending entries.
 pub(super) fn xpending(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
     let wanted = match arguments.len() {
         3 => None,
@@ -190,7 +193,7 @@ pub(super) fn xpending(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
     }
 }
 
-/// What a missing key or group answers.
+/// Error for a missing key or group.
 pub(super) fn no_key_or_group(key: &[u8], group: &[u8]) -> Stop {
     Stop::error(format!("NOGROUP No such key '{}' or consumer group '{}'", shown(key), shown(group)))
 }
@@ -253,9 +256,7 @@ fn list(read: &dyn Read, stream: &Stream, group: &Group, wanted: &Wanted<'_>) ->
         None => visit(read, stream, group, wanted.ids, Order::Ascending, &mut |id, pending| Ok(take(id, pending)))?,
     }
     if looked_at > MAX_REDIS_STREAM_ROWS && (found.len() as u64) < wanted.count {
-        return Err(Stop::error(format!(
-            "ERR more than {MAX_REDIS_STREAM_ROWS} entries are pending there: ask for less"
-        )));
+        return Err(Stop::error(format!("ERR more than {MAX_REDIS_STREAM_ROWS} pending entries match: request fewer")));
     }
     let mut ledger = Ledger::open(stream, *group);
     let shown = found.into_iter().map(|(id, pending)| {
@@ -267,7 +268,7 @@ fn list(read: &dyn Read, stream: &Stream, group: &Group, wanted: &Wanted<'_>) ->
     Ok(Reply::Array(shown.collect::<Result<_, StoreError>>()?))
 }
 
-/// Visits what is pending with a consumer, a page at a time.
+/// Visits a consumer's pending entries, page by page.
 fn visit_consumer(
     read: &dyn Read,
     stream: &Stream,
@@ -293,7 +294,7 @@ fn visit_consumer(
     }
 }
 
-/// For how long an entry was not delivered, in milliseconds; negative if the clock went back.
+/// Milliseconds since the last delivery of an entry; negative if the clock went back.
 pub(super) fn idle(now: u64, pending: Pending) -> i64 {
     (now as i64).wrapping_sub(pending.delivered as i64)
 }

@@ -1,4 +1,4 @@
-//! `XREAD`, and the arguments that it has in common with `XREADGROUP`.
+//! `XREAD`, and the arguments that it shares with `XREADGROUP`.
 
 use super::{
     arguments::{integer_or, is},
@@ -15,27 +15,27 @@ use crate::{
     store::{Read, StoreError},
 };
 
-/// What is to be read.
+/// Parsed arguments of a reading command.
 #[derive(Clone, Debug)]
 pub(super) struct Reading<'a> {
-    /// Group and consumer.
+    /// Group and consumer, for `XREADGROUP`.
     pub group: Option<(&'a [u8], &'a [u8])>,
-    /// Entries of each stream at most; none: all.
+    /// Maximum entries of each stream; `None` for all.
     pub count: Option<u64>,
-    /// For how long to wait, in milliseconds; 0: for ever.
+    /// Time to wait in milliseconds; 0 without a limit.
     pub block: Option<u64>,
-    /// Nothing gets pending.
+    /// True if delivered entries do not become pending.
     pub no_ack: bool,
     pub keys: Vec<&'a [u8]>,
     pub ids: Vec<&'a [u8]>,
 }
 
-/// From where on a stream is read.
+/// Start of a read of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
-    /// Behind that entry; with a group, what is pending behind it.
+    /// Reads entries after that id; with a group, pending entries after it.
     After(EntryId),
-    /// What the group has not seen.
+    /// Reads entries that the group has not received.
     New,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Reading<'a> {
         Ok(reading)
     }
 
-    /// From where on to read a stream whose last id is `last`.
+    /// Returns the start of the read for a stream whose last id is `last`.
     pub fn from(&self, id: &[u8], last: EntryId) -> Result<From, Stop> {
         let text = match (id, self.group.is_some()) {
             (b"$", false) => return Ok(From::After(last)),
@@ -127,7 +127,7 @@ fn allowed(with_group: bool, option: &str) -> Result<(), Stop> {
     Err(Stop::error(text))
 }
 
-/// `XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]`
+/// `XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]`: returns entries after the ids.
 pub(super) fn xread(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
     let reading = Reading::parse(arguments)?;
     let mut wanted = Vec::new();
@@ -162,17 +162,17 @@ fn after(
     }
 }
 
-/// What was read of several streams.
+/// Creates the reply for several streams.
 pub(super) fn streams(found: Vec<(Reply, Reply)>) -> Reply {
     if found.is_empty() { Reply::NullArray } else { Reply::Pairs(found) }
 }
 
-/// Whether reading would find something, without looking what.
+/// Returns true if a read would return entries, without reading them.
 pub(super) fn would_find(read: &dyn Read, key: &[u8], id: EntryId) -> Result<bool, StoreError> {
     match Stream::find(read, key) {
         Ok(stream) => stream.map_or(Ok(false), |stream| stream.has_after(read, id)),
         Err(Stop::Failed(error)) => Err(error),
-        // The key holds something else now: it may become a stream again.
+        // The key now has a value of another kind. It may become a stream again.
         Err(Stop::Refused(_)) => Ok(false),
     }
 }

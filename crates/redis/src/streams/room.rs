@@ -1,11 +1,11 @@
-//! How large a reply may become.
+//! Size limit of a reply.
 
 use thalweg_types::{
     limits::{MAX_REDIS_REPLY_BYTES, REDIS_REPLY_ITEM_BYTES},
     reply::Reply,
 };
 
-/// The room of one reply, for replies that end where there is no more. What is taken of it is not given back.
+/// Byte budget of one reply, which ends when the budget is used up. Used bytes are never returned to it.
 #[derive(Clone, Debug)]
 pub(super) struct Room {
     left: usize,
@@ -17,7 +17,7 @@ impl Room {
         Self { left: MAX_REDIS_REPLY_BYTES, is_full: false }
     }
 
-    /// Takes room for a part of the reply, if there is enough.
+    /// Takes the bytes of a part of the reply. Returns false if they do not fit.
     pub fn take(&mut self, part: &Reply) -> bool {
         let needed = size(part);
         self.is_full |= needed > self.left;
@@ -27,7 +27,7 @@ impl Room {
         !self.is_full
     }
 
-    /// Whether something found no room.
+    /// Returns true if a part did not fit.
     pub fn is_full(&self) -> bool {
         self.is_full
     }

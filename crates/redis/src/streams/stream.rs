@@ -1,11 +1,13 @@
-//! A stream as a command finds it, changes it, and puts it back.
+//! A stream during a command: reading, changing and saving it.
 //!
-//! Owns: entries and the meta's counters of them. Does not own groups.
+//! Owns: entries and their counters in the meta. Does not own groups.
 //!
 //! Invariants:
-//! * Adding an entry costs one part and one meta, whatever the stream's length. Removing costs what is removed.
-//! * A command that changed entries ends with [`Stream::save`]: the key's version tells of it. One that changed groups
-//!   only, or the last id, ends with [`Stream::save_groups`]: for `WATCH` that is no change, as in Redis.
+//! * Adding an entry writes one part and one meta, for any length of the stream. Removing costs in proportion
+//!   to the removed entries.
+//! * A command that changed entries ends with [`Stream::save`], which changes the key's version. A command
+//!   that changed only groups or the last id ends with [`Stream::save_groups`]: `WATCH` ignores such changes,
+//!   as in Redis.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -25,18 +27,18 @@ use crate::{
     store::{Collection, CollectionId, Found, Kind, NewValue, Read, Store, StoreError, Value},
 };
 
-/// A stream.
+/// A stream that a command has loaded.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// Where its parts are.
+    /// Collection that contains its parts.
     pub at: CollectionId,
-    /// What its key holds.
+    /// Meta of the stream, which is the value of its key.
     pub meta: Meta,
     deadline: Option<u64>,
 }
 
 impl Stream {
-    /// The stream that a key holds, if there is the key.
+    /// Loads the stream of a key; `None` if the key does not exist.
     pub fn find(read: &dyn Read, key: &[u8]) -> Result<Option<Self>, Stop> {
         let Some(Found { value, deadline, .. }) = read.get(key)? else { return Ok(None) };
         match value {
@@ -47,7 +49,7 @@ impl Stream {
         }
     }
 
-    /// A new one, which is not there until it is saved.
+    /// Creates a stream, which exists only after it is saved.
     pub fn create<'a>(store: &mut dyn Store<'a>) -> Result<Self, Stop> {
         if !store.has_collections() {
             return Err(refused(STRINGS_ONLY));
@@ -55,13 +57,14 @@ impl Stream {
         Ok(Self { at: store.new_collection()?, meta: Meta::default(), deadline: None })
     }
 
-    /// Puts the key's meta. A little is removed of what destroyed groups left.
+    /// Writes the key's meta. Also removes some leftover rows of destroyed groups.
     pub fn save<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
         graves::sweep(self, store)?;
         store.put(key, NewValue::Collection(self.collection()), self.deadline)
     }
 
-    /// The same where the entries are as they were: what happens to groups is no change for who watches the key.
+    /// Saves a stream with unchanged entries. `WATCH` ignores changes of groups, so the key keeps its
+    /// version.
     pub fn save_groups<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
         graves::sweep(self, store)?;
         store.put_meta(key, self.collection())
@@ -71,13 +74,13 @@ impl Stream {
         Collection { id: self.at, kind: Kind::Stream, meta: self.meta.encode() }
     }
 
-    /// A number for a group or a consumer.
+    /// Returns a number for a new group or consumer.
     pub fn number(&mut self) -> u64 {
         layout::one_more(&mut self.meta.next_number);
         self.meta.next_number
     }
 
-    /// Adds an entry, and says which id it got.
+    /// Adds an entry and returns its id.
     pub fn add<'a>(&mut self, store: &mut dyn Store<'a>, id: NewId, fields: &[&[u8]]) -> Result<EntryId, Stop> {
         let meta = &mut self.meta;
         if meta.last_id == EntryId::MAX {
@@ -100,7 +103,7 @@ impl Stream {
         Ok(id)
     }
 
-    /// Visits entries from `first` to `last`, both included, by id and encoded fields.
+    /// Visits entries from `first` to `last`, both inclusive, with id and encoded fields.
     pub fn visit(
         &self,
         read: &dyn Read,
@@ -108,7 +111,7 @@ impl Stream {
         order: Order,
         visit: &mut dyn FnMut(EntryId, &[u8]) -> Flow,
     ) -> Result<(), StoreError> {
-        // What was trimmed leaves tombstones before the first entry, which a scan needn't walk over.
+        // Trimmed entries leave tombstones before the first entry, which a scan need not visit.
         let first = first.max(self.meta.first_id);
         if self.meta.len == 0 || first > last {
             return Ok(());
@@ -119,18 +122,18 @@ impl Stream {
         })
     }
 
-    /// The entry of that id, as replies show it.
+    /// Returns the entry with that id as a reply.
     pub fn entry(&self, read: &dyn Read, id: EntryId) -> Result<Option<Reply>, StoreError> {
         let Some(value) = read.part(self.at, &layout::entry(id))? else { return Ok(None) };
         entry_reply(id, &value).map(Some)
     }
 
-    /// Whether there is an entry of that id.
+    /// Returns true if an entry with that id exists.
     pub fn has(&self, read: &dyn Read, id: EntryId) -> Result<bool, StoreError> {
         Ok(read.part(self.at, &layout::entry(id))?.is_some())
     }
 
-    /// The first id within a range, or the last.
+    /// Returns the first or last id within a range, depending on `order`.
     pub fn edge(
         &self,
         read: &dyn Read,
@@ -145,10 +148,10 @@ impl Stream {
         Ok(edge)
     }
 
-    /// Whether there are entries above an id.
+    /// Returns true if there are entries above an id.
     pub fn has_after(&self, read: &dyn Read, id: EntryId) -> Result<bool, StoreError> {
         match id.next() {
-            // The last id given is mostly that of an entry; what is not above it needs no look.
+            // Usually the id is that of the last entry. Then nothing can be above it, and no read is needed.
             Some(next) if next <= self.meta.last_id => {
                 Ok(self.edge(read, (next, EntryId::MAX), Order::Ascending)?.is_some())
             }
@@ -156,7 +159,7 @@ impl Stream {
         }
     }
 
-    /// Removes an entry as `XDEL` does, and says whether it was there. The first id is not put right.
+    /// Deletes an entry like `XDEL`. Returns true if it existed. Does not update the first id.
     pub fn delete<'a>(&mut self, store: &mut dyn Store<'a>, id: EntryId) -> Result<bool, StoreError> {
         let was_there = self.has(&*store, id)?;
         if was_there {
@@ -167,8 +170,8 @@ impl Stream {
         Ok(was_there)
     }
 
-    /// Removes entries from the begin while `goes` says so of them: it gets how many are left, and the id. Those beyond
-    /// [`MAX_REDIS_TRIM_BYTES`] stay.
+    /// Removes entries from the start while `goes` returns true for the number of remaining entries and the
+    /// next id. Entries beyond [`MAX_REDIS_TRIM_BYTES`] stay.
     pub fn trim<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
@@ -192,13 +195,13 @@ impl Stream {
         Ok(gone.len() as u64)
     }
 
-    /// Whether an entry that `XDEL` removed may have been between an id and the end.
+    /// Returns true if `XDEL` may have removed an entry between an id and the end.
     pub fn has_gaps_from(&self, id: EntryId) -> bool {
         let Meta { len, first_id, max_deleted_id, .. } = self.meta;
         len > 0 && max_deleted_id != EntryId::ZERO && first_id <= max_deleted_id && id <= max_deleted_id
     }
 
-    /// How many entries were ever added up to an id, if that can be known without counting.
+    /// Returns the number of entries ever added up to an id, if that is known without counting.
     pub fn added_up_to(&self, id: EntryId) -> Option<u64> {
         let Meta { len, last_id, first_id, max_deleted_id, added, .. } = self.meta;
         if added == 0 {
@@ -214,22 +217,22 @@ impl Stream {
     }
 }
 
-/// Whether a visit goes on.
+/// Result of a visitor: continue, stop, or error.
 pub(super) type Flow = Result<ControlFlow<()>, StoreError>;
 
-/// Which end comes first.
+/// Direction of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Ascending,
     Descending,
 }
 
-/// An entry as replies show it.
+/// Returns an entry as a reply.
 pub(super) fn entry_reply(id: EntryId, value: &[u8]) -> Result<Reply, StoreError> {
     Ok(Reply::Array(vec![id.reply(), layout::decode_entry(value)?]))
 }
 
-/// Visits parts with a function that may fail.
+/// Visits parts with a visitor that can return an error.
 pub(super) fn visit_parts(
     read: &dyn Read,
     at: CollectionId,

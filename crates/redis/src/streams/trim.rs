@@ -1,10 +1,10 @@
-//! Trimming: how `XADD` and `XTRIM` are told to do it, and `XTRIM`.
+//! Trimming: options of `XADD` and `XTRIM`, and the `XTRIM` command.
 //!
-//! A `~` trims exactly, as if each node of Redis's held one entry: that is what it allows, and here it costs no more.
-//! `LIMIT` bounds it as there.
+//! A `~` trims exactly, as if each node of Redis's tree held one entry. Redis's rules permit that, and here
+//! it costs no more. `LIMIT` bounds it as in Redis.
 //!
-//! Invariant: a command removes [`MAX_REDIS_STREAM_ROWS`] entries at most, and about 32 MiB of them; what is left over goes
-//! with later commands.
+//! Invariant: a command removes at most [`MAX_REDIS_STREAM_ROWS`] entries, and about 32 MiB of them; later
+//! commands remove the remaining ones.
 
 use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
 
@@ -21,28 +21,28 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// Entries that a `~` without `LIMIT` removes at most: a hundred of Redis's nodes.
+/// Maximum entries that a `~` without `LIMIT` removes: the content of a hundred of Redis's nodes.
 const DEFAULT_LIMIT: u64 = 100 * 100;
 
-/// What may stay.
+/// Entries to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// So many.
+    /// Keeps this number of the newest entries.
     Newest(u64),
-    /// That one and all above.
+    /// Keeps the entry with this id, and all later ones.
     From(EntryId),
 }
 
-/// How to trim.
+/// Parsed trim options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trim {
     pub keep: Keep,
-    /// How many go at most.
+    /// Maximum number of entries to remove.
     pub limit: u64,
 }
 
 impl Trim {
-    /// Does it, and says how many entries went.
+    /// Trims the stream. Returns the number of removed entries.
     pub fn apply<'a>(self, stream: &mut Stream, store: &mut dyn Store<'a>) -> Result<u64, StoreError> {
         let Self { keep, limit } = self;
         let has_too_many = match keep {
@@ -65,18 +65,18 @@ impl Trim {
     }
 }
 
-/// The options of `XADD` and `XTRIM`.
+/// Options of `XADD` and `XTRIM`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     pub trim: Option<Trim>,
     pub no_stream: bool,
-    /// Only of `XADD`.
+    /// Id of the new entry; only for `XADD`.
     pub id: NewId,
-    /// Where the arguments behind them begin.
+    /// Position of the first argument after the options.
     pub end: usize,
 }
 
-/// Whose options they are.
+/// Command whose options are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
     Add,
@@ -149,7 +149,7 @@ fn trim(keep: Option<Keep>, is_about: bool, limit: Option<u64>, of: Of) -> Resul
     Err(Stop::error(text))
 }
 
-/// `XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT count]`
+/// `XTRIM key MAXLEN|MINID [=|~] threshold [LIMIT count]`: removes the oldest entries of a stream.
 pub(super) fn xtrim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let options = Options::parse(arguments, Of::Trim)?;
     let key = arguments[1];

@@ -1,4 +1,4 @@
-//! Strings that are numbers.
+//! Commands on strings that are numbers.
 
 use bytes::Bytes;
 

@@ -10,20 +10,20 @@ use crate::{
     value::{look_string, put_argument, string},
 };
 
-/// What becomes of the deadline.
+/// Option that determines the key's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expiry<'a> {
-    /// Nothing was said.
+    /// The command has no such option.
     Unsaid,
-    /// KEEPTTL.
+    /// The option KEEPTTL.
     Keep,
-    /// PERSIST.
+    /// The option PERSIST.
     Persist,
     /// EX, PX, EXAT or PXAT with its argument.
     At(Unit, Since, &'a [u8]),
 }
 
-/// On what it depends whether SET sets.
+/// Condition under which SET writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Always,
@@ -31,7 +31,7 @@ enum When {
     Present,
 }
 
-/// The options of SET and GETEX: each command's own are `None` for the other.
+/// Options of SET and GETEX. Each command leaves the options of the other at their defaults.
 #[derive(Debug)]
 struct Options<'a> {
     expiry: Expiry<'a>,
@@ -39,7 +39,7 @@ struct Options<'a> {
     get: bool,
 }
 
-/// Which command's options are read.
+/// Command whose options are parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Set,
@@ -62,7 +62,7 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Takes an option without argument that agrees with those before it.
+    /// Accepts an option without argument. Returns false if it contradicts an earlier option.
     fn flag(&mut self, of: Of, option: &[u8]) -> bool {
         let unsaid_or = |same: Expiry<'_>, said: Expiry<'_>| said == Expiry::Unsaid || said == same;
         match of {
@@ -78,7 +78,7 @@ impl<'a> Options<'a> {
         true
     }
 
-    /// Takes a time; the same option again replaces it, another one is an error.
+    /// Accepts a time option. Repeating the same option replaces it; a different one is an error.
     fn time(&mut self, option: &[u8], argument: &'a [u8]) -> Result<(), Stop> {
         let (unit, since) = match option {
             _ if is(option, "ex") => (Unit::Seconds, Since::Now),
@@ -96,7 +96,7 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    /// The deadline that was asked for, if one was.
+    /// Returns the requested deadline, if there is one.
     fn deadline(&self, now: u64, command: &'static str) -> Result<Option<u64>, Stop> {
         match self.expiry {
             Expiry::At(unit, since, argument) => deadline(argument, unit, since, now, command).map(Some),

@@ -1,20 +1,21 @@
-//! Inline commands: a line of words, for who types them.
+//! Inline commands: a line of words, typed by a person.
 //!
-//! Words are split by white space. `"..."` may hold white space and escapes (`\n`, `\xff`, ...), `'...'` white space and
-//! `\'`. What is unescaped is never longer than it was, so words stay in the line that they came in.
+//! White space separates words. `"..."` can contain white space and escapes (`\n`, `\xff`, ...), `'...'`
+//! white space and `\'`. Unescaping never makes a word longer, so words stay inside their line's bytes.
 
 use super::request::Part;
 
-/// What stands between words. A line ends at a zero byte, too, as it would in C.
+/// Returns true for the separators between words. A line also ends at a zero byte, as in C.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
 }
 
-/// A quote that is not closed, or not followed by white space.
+/// Error returned for a quote that is not closed, or not followed by white space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unbalanced;
 
-/// Splits a line into words, unescaped in place. Parts are counted from `origin`, where the line begins.
+/// Splits a line into words, unescaped in place. The positions of the parts count from `origin`, where the
+/// line begins.
 pub fn split(line: &mut [u8], origin: usize, parts: &mut Vec<Part>) -> Result<(), Unbalanced> {
     let len = line.iter().position(|byte| *byte == 0).unwrap_or(line.len());
     let line = &mut line[..len];
@@ -30,7 +31,7 @@ pub fn split(line: &mut [u8], origin: usize, parts: &mut Vec<Part>) -> Result<()
     }
 }
 
-/// Unescapes the word that begins at `read`, and moves `read` behind it. Gives how long it is now.
+/// Unescapes the word that begins at `read`, and moves `read` after it. Returns its length after unescaping.
 fn word(line: &mut [u8], read: &mut usize) -> Result<usize, Unbalanced> {
     let begin = *read;
     let mut write = begin;
@@ -52,7 +53,7 @@ fn word(line: &mut [u8], read: &mut usize) -> Result<usize, Unbalanced> {
     Ok(write - begin)
 }
 
-/// The rest of a quoted word: after its quote it ends.
+/// Unescapes the rest of a quoted word, which ends with its quote.
 fn quoted(line: &mut [u8], read: &mut usize, write: &mut usize, quote: u8) -> Result<(), Unbalanced> {
     loop {
         let rest = &line[*read..];

@@ -1,19 +1,19 @@
-//! RESP2 and RESP3 as bytes: requests as they come, replies as they go.
+//! Encoding of RESP2 and RESP3: parsing of requests, writing of replies.
 //!
-//! Owns: where requests begin and end ([`Input`]), the limits of Redis on what a client may announce and its texts for who
-//! passes them ([`ProtocolError`]), how a [`Reply`](crate::Reply) looks in either protocol ([`Writer`]). Does not own
-//! what requests mean, nor sockets.
+//! Owns: the boundaries of requests ([`Input`]), Redis's limits for announced sizes with its error texts
+//! ([`ProtocolError`]), and the encoding of a [`Reply`](crate::Reply) in either protocol ([`Writer`]). Does
+//! not own the meaning of requests, or sockets.
 //!
 //! ```text
 //! *2 ␍␊ $3 ␍␊ GET ␍␊ $1 ␍␊ k ␍␊      a request: an array of bulk strings, in both protocols
-//! GET k ␊                            the same, inline: words, quoted as in a shell
+//! GET k ␊                            the same request inline: words, quoted as in a shell
 //! ```
 //!
-//! # What it should cost
+//! # Estimated costs
 //!
-//! Estimates, for a measurement to confirm or refute. A `GET` of a 16-byte key is 36 bytes with three lines that announce
-//! something: about 25 ns, no allocation, no copy (arguments are places in the receive buffer). Its reply of 64 bytes:
-//! about 10 ns, one copy. At 700 k commands a second both are 3 % of a core.
+//! Estimates, to be confirmed or refuted by measurement. A `GET` of a 16-byte key has 36 bytes with three
+//! announcing lines: about 25 ns, no allocation, no copy (arguments are positions in the receive buffer). Its
+//! reply of 64 bytes: about 10 ns, one copy. At 700 k commands a second both use 3 % of a core.
 
 mod inline;
 pub mod reply_parser;

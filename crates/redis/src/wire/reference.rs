@@ -1,16 +1,16 @@
-//! The parser that [`Input`](super::Input) is held against: all bytes at once, everything copied, one rule after the
-//! other as Redis states them.
+//! Reference parser for tests of [`Input`](super::Input). It receives all bytes in one piece, copies
+//! everything, and applies Redis's rules one after the other.
 
-/// Requests up to the end of the bytes, or up to what is none.
+/// Requests up to the end of the bytes, or up to the first protocol error.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
-    /// Their arguments.
+    /// Arguments of each request.
     pub requests: Vec<Vec<Vec<u8>>>,
-    /// What the client is told then.
+    /// Error sent to the client, if there is one.
     pub error: Option<String>,
 }
 
-/// Parses all of it. `authenticated`: who has not may announce less.
+/// Parses all bytes. With `authenticated` false, smaller limits apply.
 pub fn parse(mut bytes: &[u8], authenticated: bool) -> Parsed {
     let mut parsed = Parsed::default();
     loop {
@@ -78,7 +78,7 @@ fn inline(bytes: &[u8]) -> Next<'_> {
     Ok(Some((words, &bytes[at + 1..])))
 }
 
-/// One character after the other, with a zero behind the last one.
+/// Splits character by character, with a zero after the last one.
 fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let at = |at: usize| line.get(at).copied().unwrap_or(0);
     let space = |byte: u8| b" \t\n\x0b\x0c\r".contains(&byte);

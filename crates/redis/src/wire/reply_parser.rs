@@ -1,60 +1,62 @@
-//! Replies as a client reads them: RESP2 and RESP3, token by token, borrowed from the bytes that came.
+//! Parser of replies for clients: RESP2 and RESP3, token by token, borrowed from the received bytes.
 //!
-//! Owns: where a token and where a whole reply ends, and what they say. Does not own what was asked, nor a buffer: whoever
-//! reads keeps what is not yet whole, and bounds how much that may be.
+//! Owns: the boundaries of tokens and of complete replies, and their meaning. Does not own requests or a
+//! buffer: the caller keeps incomplete bytes, and bounds their size.
 //!
 //! ```text
-//! token := type u8 | line | \r\n | (payload | \r\n)        payload only for bulk strings, verbatim strings and bulk errors
+//! token := type u8 | line | \r\n | (payload | \r\n)    payload only for bulk and verbatim strings and bulk errors
 //! ```
-//! Invariants: nothing is allocated, whatever is announced; a part of a reply is `None`, never an error; bytes that can't
-//! become a reply are an error as soon as they are there. The streamed types of RESP3 (`$?`, `*?`) are errors: Redis sends none.
+//! Invariants: the parser never allocates, whatever a reply announces. An incomplete reply is `None`, never
+//! an error. Bytes that cannot become a reply are an error as soon as they arrive. The streamed types of
+//! RESP3 (`$?`, `*?`) are errors, because Redis never sends them.
 
-/// The longest line that is looked through for its end.
+/// Maximum bytes of a line; the parser searches no further for its end.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// The longest payload that a token may announce: Redis's own bound.
+/// Maximum payload that a token may announce, which is Redis's own limit.
 pub const MAX_PAYLOAD_BYTES: usize = 512 << 20;
 
-/// The most values that an aggregate may announce.
+/// Maximum number of values that an aggregate may announce.
 pub const MAX_VALUES: usize = 1 << 30;
 
 /// A value, or the head of an aggregate whose values follow as tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token<'a> {
-    /// `+`.
+    /// A simple string (`+`).
     Simple(&'a [u8]),
     /// `-`, or `!` with its length.
     Error(&'a [u8]),
-    /// `:`.
+    /// An integer (`:`).
     Integer(i64),
-    /// `$`.
+    /// A bulk string (`$`).
     Bulk(&'a [u8]),
     /// `=`: three letters of format, a colon, the text.
     Verbatim(&'a [u8]),
-    /// `_`, or `$-1`.
+    /// A null value (`_`, or `$-1`).
     Null,
-    /// `*-1`.
+    /// A null array (`*-1`).
     NullArray,
-    /// `#`.
+    /// A boolean (`#`).
     Boolean(bool),
-    /// `,` as it was written.
+    /// `,` with the number as sent.
     Double(&'a [u8]),
-    /// `(` as it was written.
+    /// `(` with the number as sent.
     BigNumber(&'a [u8]),
-    /// `*`: so many values follow.
+    /// `*`: that number of values follows.
     Array(usize),
-    /// `%`: so many pairs follow.
+    /// `%`: that number of pairs follows.
     Map(usize),
-    /// `~`: so many values follow.
+    /// `~`: that number of values follows.
     Set(usize),
-    /// `>`: so many values follow, and they answer nothing.
+    /// `>`: that number of values follows, which is not a reply to a request.
     Push(usize),
-    /// `|`: so many pairs follow, about the value behind them.
+    /// `|`: that number of pairs follows; they describe the value after them.
     Attribute(usize),
 }
 
 impl Token<'_> {
-    /// How many values follow that belong to this one. Those about the next value count, and so does it.
+    /// Returns the number of following values that belong to this token. For attributes, this includes the
+    /// described value.
     #[must_use]
     pub fn values(self) -> usize {
         match self {
@@ -66,27 +68,27 @@ impl Token<'_> {
     }
 }
 
-/// Bytes that no reply begins with.
+/// Error returned for bytes that cannot begin a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// A type that RESP does not have.
+    /// The type byte does not exist in RESP.
     #[error("0x{0:02x} begins no reply; is this a server that speaks RESP?")]
     Type(u8),
-    /// A number that is none, or out of bounds.
-    #[error("a reply announces a number that is none, or too large")]
+    /// A number is malformed or out of range.
+    #[error("a reply announces a number that is malformed or too large")]
     Number,
-    /// No line end where one belongs.
+    /// A line or payload does not end with CR LF.
     #[error("a line or a payload of a reply does not end with CR LF")]
     End,
-    /// A line beyond the bound.
+    /// A line is longer than [`MAX_LINE_BYTES`].
     #[error("a line of a reply is longer than {MAX_LINE_BYTES} bytes")]
     Line,
-    /// Aggregates in aggregates that add up to too much.
+    /// Nested aggregates announce too many values in total.
     #[error("a reply announces more than {MAX_VALUES} values")]
     Values,
 }
 
-/// The first token, and how many bytes it takes. `None`: more bytes are needed.
+/// Parses the first token. Returns it with its length in bytes, or `None` if more bytes are needed.
 pub fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, usize)>, ReplyError> {
     let Some((&kind, rest)) = bytes.split_first() else { return Ok(None) };
     if !b"+-:$*_#,(%~>|!=".contains(&kind) {
@@ -125,8 +127,9 @@ pub fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, usize)>, ReplyError> {
     Ok(Some((token, head)))
 }
 
-/// How many bytes the first reply takes with all that belongs to it. `None`: more bytes are needed. Begins anew with each
-/// call, so who waits for a large aggregate should ask again only after a good deal more has come.
+/// Returns the length in bytes of the first complete reply, or `None` if more bytes are needed. Each call
+/// starts from the beginning, so a caller that waits for a large aggregate should call again only after
+/// considerably more bytes.
 pub fn whole(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
     let (mut at, mut left) = (0, 1_usize);
     while left > 0 {
@@ -140,7 +143,7 @@ pub fn whole(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
     Ok(Some(at))
 }
 
-/// What stands before the next CR LF.
+/// Returns the bytes before the next CR LF.
 #[inline]
 fn line(bytes: &[u8]) -> Result<Option<&[u8]>, ReplyError> {
     let looked = &bytes[..bytes.len().min(MAX_LINE_BYTES + 2)];
@@ -163,7 +166,7 @@ fn payload(bytes: &[u8], len: usize) -> Result<Option<&[u8]>, ReplyError> {
     }
 }
 
-/// A length or a count: digits only.
+/// Parses a length or a count, which has digits only.
 #[inline]
 fn count(line: &[u8], max: usize) -> Result<usize, ReplyError> {
     if line.is_empty() || line.len() > 10 || !line.iter().all(u8::is_ascii_digit) {
@@ -252,7 +255,7 @@ mod tests {
         assert_eq!(token(&line(MAX_LINE_BYTES + 2)), Err(ReplyError::Line));
         let whole_line = [&line(MAX_LINE_BYTES)[..], b"\r\n"].concat();
         assert_eq!(token(&whole_line).unwrap().unwrap().1, MAX_LINE_BYTES + 3);
-        assert_eq!(token(b"$536870912\r\n"), Ok(None), "announced, not sent: nothing is kept for it");
+        assert_eq!(token(b"$536870912\r\n"), Ok(None), "announced but not sent, so no memory is used");
         assert_eq!(whole(b"*1073741824\r\n"), Ok(None));
         assert_eq!(whole(b"*1073741824\r\n*1073741824\r\n"), Err(ReplyError::Values));
     }

@@ -1,11 +1,11 @@
-//! From bytes as they come to requests.
+//! Parser of requests from received bytes.
 //!
-//! Owns: the receive buffer, where requests begin and end, what a client may announce.
+//! Owns: the receive buffer, the boundaries of requests, the limits of announced sizes.
 //!
-//! Invariants: what is announced is not allocated before it is there: the buffer has room for at most as much again as
-//! has been received, and for [`READ_BYTES`]; so have the places of arguments. A request is looked at once, however its
-//! bytes come: what was understood of it is kept. After a [`ProtocolError`] nobody knows where the next request begins,
-//! and every later call gives the same error.
+//! Invariants: announced bytes are not allocated before they arrive. The buffer has room for at most the
+//! received bytes a second time, plus [`READ_BYTES`]; the same applies to the positions of arguments. However
+//! the bytes arrive, each is parsed once: the parser keeps its progress. After a [`ProtocolError`] the start
+//! of the next request is unknown, and every later call returns the same error.
 
 use std::borrow::Cow;
 
@@ -14,23 +14,23 @@ use thalweg_types::{Action, Classified, limits::MAX_COMMAND_BYTES};
 
 use super::inline;
 
-/// Room that [`Input::buffer`] has at least: what one read from a socket may bring.
+/// Minimum free bytes of [`Input::buffer`], for one read from a socket.
 pub const READ_BYTES: usize = 64 * 1024;
-/// Longest line: an inline command, or what announces arguments.
+/// Maximum bytes of a line: an inline command, or an announcement.
 const MAX_LINE_BYTES: usize = 64 * 1024;
-/// Most arguments of a request.
+/// Maximum number of arguments of a request.
 const MAX_ARGUMENTS: i64 = 1024 * 1024;
-/// Largest request, as large as a command of the log may be.
+/// Maximum bytes of a request, the same as for a command in the log.
 const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES;
-/// Arguments whose places are kept without asking for memory again.
+/// Number of arguments whose positions stay allocated.
 const IDLE_PARTS: usize = 1024;
 
-/// Whether a client has said who it is, if it must.
+/// Authentication state of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// It may announce what fits.
+    /// Authenticated, or no authentication is needed: the normal limits apply.
     Known,
-    /// It may announce ten arguments of 16 KiB: more than it takes to authenticate.
+    /// Not authenticated: at most ten arguments of 16 KiB, which is sufficient to authenticate.
     Unknown,
 }
 
@@ -50,37 +50,37 @@ impl Trust {
     }
 }
 
-/// What a client sent is no request: the connection ends after it was told.
+/// Error returned for malformed requests. The client receives it, then the connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// A line without an end.
+    /// An inline command has no line end within the limit.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
-    /// A quote of an inline command that is not closed, or goes on behind it.
+    /// A quote of an inline command is not closed, or not followed by white space.
     #[error("Protocol error: unbalanced quotes in request")]
     UnbalancedQuotes,
-    /// How many arguments there are, without an end.
+    /// The line with the number of arguments has no end within the limit.
     #[error("Protocol error: too big mbulk count string")]
     CountTooLong,
-    /// No number of arguments, or too many.
+    /// The number of arguments is malformed or too large.
     #[error("Protocol error: invalid multibulk length")]
     BadCount,
-    /// More arguments than one may have who has not authenticated.
+    /// The number of arguments exceeds the limit before authentication.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnknownCount,
-    /// How long an argument is, without an end.
+    /// The line with an argument's length has no end within the limit.
     #[error("Protocol error: too big bulk count string")]
     LengthTooLong,
-    /// Something else than an argument.
+    /// An argument does not begin with `$`.
     #[error("Protocol error: expected '$', got '{}'", *got as char)]
     NotBulk {
-        /// What it begins with.
+        /// First byte of the malformed argument.
         got: u8,
     },
-    /// No length of an argument, or too long.
+    /// The length of an argument is malformed or too large.
     #[error("Protocol error: invalid bulk length")]
     BadLength,
-    /// A longer argument than one may send who has not authenticated.
+    /// The length of an argument exceeds the limit before authentication.
     #[error("Protocol error: unauthenticated bulk length")]
     UnknownLength,
     /// The arguments together are too long.
@@ -89,7 +89,8 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// What the client is told, without `ERR`. Bytes, because what it sent may be among them.
+    /// Returns the error text for the client, without `ERR`. It is bytes because it can contain a byte that
+    /// the client sent.
     #[must_use]
     pub fn text(&self) -> Cow<'static, [u8]> {
         match self {
@@ -117,7 +118,7 @@ impl Classified for ProtocolError {
     }
 }
 
-/// Where an argument is, counted from where its request begins.
+/// Position of an argument, relative to the start of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     begin: u32,
@@ -126,7 +127,7 @@ pub struct Part {
 
 impl Part {
     /// # Panics
-    /// Not within a request, which is smaller than 4 GiB.
+    /// Panics if the position is beyond 4 GiB; requests are smaller.
     pub fn new(begin: usize, len: usize) -> Self {
         let fits = "a request is smaller than 4 GiB";
         Self { begin: u32::try_from(begin).expect(fits), len: u32::try_from(len).expect(fits) }
@@ -137,49 +138,49 @@ impl Part {
     }
 }
 
-/// A request: its arguments, the name first. There is at least one.
+/// A request with its arguments, name first. There is at least one.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'b> {
     bytes: &'b [u8],
     parts: &'b [Part],
 }
 
-/// Arguments that [`Request::with`] gives without asking for memory.
+/// Maximum number of arguments that [`Request::with`] passes without an allocation.
 const FEW: usize = 16;
 
 impl<'b> Request<'b> {
-    /// How many arguments, the name included.
+    /// Number of arguments, including the name.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
         self.parts.len()
     }
 
-    /// The first argument.
+    /// Name of the command: the first argument.
     #[must_use]
     pub fn name(&self) -> &'b [u8] {
         self.parts[0].of(self.bytes)
     }
 
-    /// An argument; 0 is the name.
+    /// Returns an argument; 0 is the name.
     #[must_use]
     pub fn get(&self, at: usize) -> Option<&'b [u8]> {
         self.parts.get(at).map(|part| part.of(self.bytes))
     }
 
-    /// All arguments.
+    /// Iterates over all arguments, including the name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'b [u8]> + Clone {
         let bytes = self.bytes;
         self.parts.iter().map(move |part| part.of(bytes))
     }
 
-    /// How many bytes it came in.
+    /// Number of bytes in which the request arrived.
     #[must_use]
     pub fn wire_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// All arguments as a slice, which costs an allocation only if they are many.
+    /// Passes all arguments as a slice. Allocates only if there are many.
     pub fn with<R>(&self, act: impl FnOnce(&[&'b [u8]]) -> R) -> R {
         if self.len() <= FEW {
             let mut few: [&[u8]; FEW] = [&[]; FEW];
@@ -193,44 +194,45 @@ impl<'b> Request<'b> {
     }
 }
 
-/// What announces something, or why it does not.
+/// Result of reading an announcement.
 enum Line {
-    /// Not all of it is there.
+    /// The line is not complete yet.
     Partial,
-    /// No number that Redis would take.
+    /// The line contains no number that Redis would accept.
     NoNumber,
-    /// A number, and where the line ends.
+    /// The number, and the end of the line.
     Number { number: i64, end: usize },
 }
 
-/// Takes bytes, gives requests. See the module's documentation.
+/// Receives bytes and returns requests. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Input {
     pub(super) buffer: BytesMut,
-    /// Where the request under way begins; before it is what was given out.
+    /// Start of the current request; the bytes before it were returned.
     start: usize,
-    /// Up to where it was understood. `start <= at <= buffer.len()`
+    /// Position up to which the current request was parsed. `start <= at <= buffer.len()`
     at: usize,
-    /// Arguments still to come, of a request that is an array.
+    /// Number of missing arguments of the current array request.
     missing: usize,
-    /// Bytes of the argument whose announcement was read last.
+    /// Length of the argument that was announced last.
     bulk: Option<usize>,
     parts: Vec<Part>,
-    /// The request from `start` to `at` was given and taken back.
+    /// True if the request from `start` to `at` was returned and then unread.
     again: bool,
-    /// The buffer has been asked to hold more than two reads.
+    /// True if the buffer has grown beyond two reads.
     is_large: bool,
     failed: Option<ProtocolError>,
 }
 
 impl Input {
-    /// Without memory.
+    /// Creates an input without memory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The buffer to read into, with some room behind what is there. What is there must stay.
+    /// Returns the buffer for reading from a socket, with free capacity after its content. The caller must
+    /// only append.
     pub fn buffer(&mut self) -> &mut BytesMut {
         if self.start > 0 {
             self.buffer.advance(self.start);
@@ -239,7 +241,7 @@ impl Input {
         }
         let have = self.buffer.len();
         if self.buffer.capacity() - have < READ_BYTES / 4 {
-            // As much again as is there already, if the request under way wants it.
+            // Adds at most the size of the content, and only if the current request needs it.
             let wanted = self.wanted_bytes().saturating_sub(have);
             let more = wanted.min(have).max(READ_BYTES);
             self.is_large |= have + more > 2 * READ_BYTES;
@@ -248,31 +250,31 @@ impl Input {
         &mut self.buffer
     }
 
-    /// Takes what has been received, by copying it.
+    /// Appends received bytes by copying them.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer().extend_from_slice(bytes);
     }
 
-    /// Bytes received that are part of no request yet.
+    /// Number of received bytes that are not part of a returned request.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.buffer.len() - self.start
     }
 
-    /// Whether a request was taken back.
+    /// Returns true if a request was unread.
     #[must_use]
     pub fn is_unread(&self) -> bool {
         self.again
     }
 
-    /// Bytes of the request under way as far as it was announced: what it will take at least.
+    /// Minimum size in bytes of the current request, as far as it was announced.
     #[must_use]
     pub fn wanted_bytes(&self) -> usize {
         self.at - self.start + self.bulk.map_or(0, |len| len + 2)
     }
 
-    /// As [`buffer`](Self::buffer), with this one if there is none: for those who keep one that [`release`](Self::release)
-    /// gave them.
+    /// Returns the buffer like [`buffer`](Self::buffer), but starts from a spare one if there is none. For
+    /// callers that keep buffers from [`release`](Self::release).
     pub fn buffer_or(&mut self, spare: impl FnOnce() -> BytesMut) -> &mut BytesMut {
         if self.buffer.capacity() == 0 {
             self.buffer = spare();
@@ -280,8 +282,8 @@ impl Input {
         self.buffer()
     }
 
-    /// Parts with the buffer, if no part of a request is in it; not with one that became large. For a connection that waits
-    /// for its peer.
+    /// Returns the buffer if it contains no part of a request, for a connection that waits for its peer.
+    /// Drops a buffer that has become large.
     pub fn release(&mut self) -> Option<BytesMut> {
         if self.pending_bytes() > 0 || self.failed.is_some() {
             return None;
@@ -294,7 +296,7 @@ impl Input {
         (!became_large).then_some(buffer)
     }
 
-    /// The next request; `None` until all of it is there. Those of no arguments are passed over.
+    /// Returns the next request, or `None` until it is complete. Skips requests without arguments.
     #[inline]
     pub fn next(&mut self, trust: Trust) -> Result<Option<Request<'_>>, ProtocolError> {
         if let Some(error) = &self.failed {
@@ -315,19 +317,19 @@ impl Input {
         }
     }
 
-    /// Takes back the request of `bytes` bytes that was given last: the next call gives it again. Nothing may have been
-    /// received meanwhile.
+    /// Unreads the last returned request, which had `bytes` bytes: the next call returns it again. No bytes
+    /// may have been received in between.
     pub fn unread(&mut self, bytes: usize) {
         debug_assert!(!self.again && bytes <= self.start && self.start == self.at);
         self.start -= bytes;
         self.again = true;
     }
 
-    /// Whether there is a whole request, from `start` to `at`.
+    /// Returns true if there is a complete request, from `start` to `at`.
     fn advance(&mut self, trust: Trust) -> Result<bool, ProtocolError> {
         loop {
             if self.at > self.start {
-                // What was begun is an array.
+                // A partly parsed request is always an array.
                 return self.arguments(trust);
             }
             self.parts.clear();
@@ -354,7 +356,7 @@ impl Input {
         }
     }
 
-    /// How many arguments follow, if that is there.
+    /// Parses the number of arguments, if its line is complete.
     fn count(&mut self, trust: Trust) -> Result<Option<usize>, ProtocolError> {
         match self.line() {
             Line::Partial if self.buffer.len() - self.at > MAX_LINE_BYTES => Err(ProtocolError::CountTooLong),
@@ -369,7 +371,7 @@ impl Input {
         }
     }
 
-    /// Whether all arguments are there.
+    /// Returns true if all arguments are complete.
     fn arguments(&mut self, trust: Trust) -> Result<bool, ProtocolError> {
         while self.missing > 0 {
             let len = match self.bulk {
@@ -379,7 +381,7 @@ impl Input {
                     Some(len) => len,
                 },
             };
-            // What follows the argument is not looked at, as it is not by Redis.
+            // Redis does not check the bytes after the argument, so this doesn't either.
             let end = self.at + len + 2;
             if end > self.buffer.len() {
                 self.bulk = Some(len);
@@ -392,7 +394,7 @@ impl Input {
         Ok(true)
     }
 
-    /// How long the next argument is, if that is there.
+    /// Parses the length of the next argument, if its line is complete.
     #[inline]
     fn length(&mut self, trust: Trust) -> Result<Option<usize>, ProtocolError> {
         match self.line() {
@@ -415,13 +417,13 @@ impl Input {
         }
     }
 
-    /// The number behind the first byte of the line at `at`. Redis looks for the carriage return, and takes it that a
-    /// newline follows.
+    /// Parses the number after the first byte of the line at `at`. Redis searches for the carriage return,
+    /// and assumes that a newline follows.
     #[inline]
     fn line(&self) -> Line {
         let rest = &self.buffer[self.at..];
         let mut number: i64 = 0;
-        // Nearly all: a few digits.
+        // Fast path for nearly all numbers: a few digits.
         for (at, byte) in rest.iter().enumerate().skip(1).take(9) {
             match byte {
                 b'0'..=b'9' => number = number * 10 + i64::from(byte - b'0'),
@@ -449,7 +451,7 @@ impl Input {
         }
     }
 
-    /// Whether the line at `at` is there; then its words are in `parts`.
+    /// Returns true if the line at `at` is complete; then its words are in `parts`.
     fn inline(&mut self) -> Result<bool, ProtocolError> {
         let rest = &mut self.buffer[self.at..];
         let Some(len) = rest.iter().position(|byte| *byte == b'\n') else {
@@ -467,7 +469,7 @@ impl Input {
     }
 }
 
-/// A number as Redis reads those of its protocol: no plus, no leading zeros, no `-0`.
+/// Parses a number as Redis does in its protocol: no plus sign, no leading zeros, no `-0`.
 fn number(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let plain = match digits {

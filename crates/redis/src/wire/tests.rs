@@ -1,4 +1,5 @@
-//! Requests: what Redis takes and what it says; any way of cutting the bytes gives the same. Replies: their bytes.
+//! Requests: Redis's rules and error texts, and the same result for any split of the bytes. Replies: their
+//! encoding.
 
 use bytes::Bytes;
 use thalweg_types::{Classified, limits::MAX_COMMAND_BYTES};
@@ -9,7 +10,7 @@ use super::{
 };
 use crate::Reply;
 
-/// SplitMix64.
+/// Seeded random numbers (SplitMix64).
 struct Rng(u64);
 
 impl Rng {
@@ -29,7 +30,7 @@ impl Rng {
     }
 }
 
-/// What an input makes of pieces, until it fails.
+/// Parses pieces until the input fails.
 fn parse<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, trust: Trust) -> Parsed {
     let (mut input, mut parsed) = (Input::new(), Parsed::default());
     for piece in pieces {
@@ -39,7 +40,7 @@ fn parse<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, trust: Trust) -> Parsed
                 Ok(None) => break,
                 Ok(Some(request)) => parsed.requests.push(request.iter().map(<[u8]>::to_vec).collect()),
                 Err(error) => {
-                    assert_eq!(input.next(trust).unwrap_err(), error, "it stays failed");
+                    assert_eq!(input.next(trust).unwrap_err(), error, "the input must stay failed");
                     parsed.error = Some(error.to_string());
                     return parsed;
                 }
@@ -191,7 +192,7 @@ fn a_request_that_is_taken_back_is_given_again_though_more_was_received() {
     assert_eq!(names, [&b"echo"[..], b"quit", b"quit", b"quit"]);
 }
 
-/// Some requests, some nonsense.
+/// A stream with valid and invalid requests.
 fn stream(rng: &mut Rng) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..1 + rng.below(12) {
@@ -246,7 +247,7 @@ fn however_bytes_are_cut_they_mean_what_the_reference_says() {
         assert_eq!(parse(pieces, trust), expected, "round {round}: {}", bytes.escape_ascii());
         (requests, errors) = (requests + expected.requests.len(), errors + usize::from(expected.error.is_some()));
     }
-    assert!(requests > 5000 && errors > 500, "{requests} requests and {errors} errors are too few to say much");
+    assert!(requests > 5000 && errors > 500, "{requests} requests and {errors} errors are too few for this test");
 }
 
 fn written(reply: &Reply, protocol: Protocol) -> String {

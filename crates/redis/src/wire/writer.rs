@@ -1,21 +1,21 @@
-//! From replies to bytes.
+//! Encoding of replies in RESP2 and RESP3.
 
 use bytes::Bytes;
 
 use crate::Reply;
 
-/// What a connection speaks. Requests look the same in both.
+/// Protocol version of a connection. Requests are the same in both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// As all clients begin.
+    /// Version with which all clients begin.
     #[default]
     Resp2,
-    /// After `HELLO 3`: replies tell maps, sets, pushes and nulls apart.
+    /// Version after `HELLO 3`: replies distinguish maps, sets, pushes and nulls.
     Resp3,
 }
 
 impl Protocol {
-    /// 2 or 3.
+    /// Number of the version: 2 or 3.
     #[must_use]
     pub const fn number(self) -> i64 {
         match self {
@@ -25,11 +25,11 @@ impl Protocol {
     }
 }
 
-/// Where replies go.
+/// Destination of encoded replies.
 pub trait Out {
-    /// Where bytes are appended.
+    /// Buffer to which bytes are appended.
     fn buffer(&mut self) -> &mut Vec<u8>;
-    /// Puts bytes behind all that is there: who can keep large ones as a reference, does.
+    /// Appends shared bytes. An implementation can keep large ones as a reference.
     fn share(&mut self, bytes: &Bytes) {
         self.buffer().extend_from_slice(bytes);
     }
@@ -51,7 +51,7 @@ impl<O: Out + ?Sized> Out for &mut O {
     }
 }
 
-/// Writes replies. What begins an array, a map or a set announces how many replies follow.
+/// Encodes replies. The start of an array, map or set announces the number of replies that follow.
 #[derive(Debug)]
 pub struct Writer<O> {
     out: O,
@@ -59,17 +59,17 @@ pub struct Writer<O> {
 }
 
 impl<O: Out> Writer<O> {
-    /// To `out`.
+    /// Creates a writer to `out`.
     pub fn new(out: O, protocol: Protocol) -> Self {
         Self { out, protocol }
     }
 
-    /// What is spoken.
+    /// Protocol version of the writer.
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Any reply.
+    /// Writes a reply of any kind.
     pub fn reply(&mut self, reply: &Reply) {
         match reply {
             Reply::Ok => self.ok(),
@@ -126,13 +126,13 @@ impl<O: Out> Writer<O> {
         }
     }
 
-    /// `+OK`.
+    /// Writes `+OK`.
     #[inline]
     pub fn ok(&mut self) {
         self.raw(b"+OK\r\n");
     }
 
-    /// Text without line breaks.
+    /// Writes text without line breaks.
     pub fn simple(&mut self, text: &str) {
         let out = self.out.buffer();
         out.push(b'+');
@@ -140,7 +140,7 @@ impl<O: Out> Writer<O> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// An error: its code, a space, its text. Line breaks become spaces.
+    /// Writes an error: its code, a space, its text. Line breaks become spaces.
     pub fn error(&mut self, text: &[u8]) {
         let out = self.out.buffer();
         out.push(b'-');
@@ -154,7 +154,7 @@ impl<O: Out> Writer<O> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// An integer.
+    /// Writes an integer.
     #[inline]
     pub fn integer(&mut self, number: i64) {
         let out = self.out.buffer();
@@ -166,7 +166,7 @@ impl<O: Out> Writer<O> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Bytes, copied.
+    /// Writes bytes by copying them.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.announce(b'$', bytes.len());
@@ -175,7 +175,7 @@ impl<O: Out> Writer<O> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Bytes, kept as a reference where that is cheaper.
+    /// Writes bytes, which the destination can keep as a reference.
     #[inline]
     pub fn shared(&mut self, bytes: &Bytes) {
         self.announce(b'$', bytes.len());
@@ -183,7 +183,7 @@ impl<O: Out> Writer<O> {
         self.raw(b"\r\n");
     }
 
-    /// Text for people: RESP3 says so.
+    /// Writes text for people; RESP3 marks it as such.
     pub fn verbatim(&mut self, text: &str) {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text.as_bytes()),
@@ -196,7 +196,7 @@ impl<O: Out> Writer<O> {
         }
     }
 
-    /// No value.
+    /// Writes a null value.
     #[inline]
     pub fn null(&mut self) {
         self.raw(match self.protocol {
@@ -205,7 +205,7 @@ impl<O: Out> Writer<O> {
         });
     }
 
-    /// No array.
+    /// Writes a null array.
     pub fn null_array(&mut self) {
         self.raw(match self.protocol {
             Protocol::Resp2 => b"*-1\r\n",
@@ -213,12 +213,12 @@ impl<O: Out> Writer<O> {
         });
     }
 
-    /// Begins an array.
+    /// Begins an array of `len` values.
     pub fn array(&mut self, len: usize) {
         self.announce(b'*', len);
     }
 
-    /// Begins a map of so many pairs; in RESP2 an array of twice as many.
+    /// Begins a map of `pairs` pairs; in RESP2 an array of twice that length.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.announce(b'*', pairs * 2),
@@ -226,12 +226,12 @@ impl<O: Out> Writer<O> {
         }
     }
 
-    /// Begins a set.
+    /// Begins a set of `len` values.
     pub fn set(&mut self, len: usize) {
         self.announce(if self.protocol == Protocol::Resp2 { b'*' } else { b'~' }, len);
     }
 
-    /// Begins what comes out of band.
+    /// Begins an out-of-band message of `len` values.
     pub fn push(&mut self, len: usize) {
         self.announce(if self.protocol == Protocol::Resp2 { b'*' } else { b'>' }, len);
     }
@@ -250,7 +250,7 @@ impl<O: Out> Writer<O> {
     }
 }
 
-/// Appends a number in digits.
+/// Appends a number in decimal.
 #[inline]
 fn decimal(out: &mut Vec<u8>, mut number: u64) {
     if number < 10 {

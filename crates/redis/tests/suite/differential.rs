@@ -1,5 +1,6 @@
-//! Redis's own server is the oracle: the same random commands, asked of it and of the commands here over a store in
-//! memory; replies are the same bytes, in RESP2 and in RESP3. What may differ is in `../support/compare.rs`.
+//! Differential tests with Redis's own server as oracle. The same random commands run on it and on this crate
+//! over an in-memory store. The replies must have the same bytes, in RESP2 and in RESP3.
+//! `../support/compare.rs` lists the permitted differences.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +24,8 @@ use crate::{
     },
 };
 
-/// The commands over a store in memory. What a session does with cursors is done here: a position is its own cursor.
+/// Runs commands over an in-memory store. It also handles cursors like a session: a position is its own
+/// cursor.
 struct Executor {
     model: Model,
     protocol: Protocol,
@@ -35,13 +37,13 @@ impl Executor {
         Self { model: Model::default(), protocol }
     }
 
-    /// The same keys in another protocol.
+    /// Returns an executor with the same keys and another protocol.
     fn with(&self, protocol: u8) -> Self {
         Self { model: self.model.clone(), ..Self::new(protocol) }
     }
 }
 
-/// Marks a position, so that none is `0`.
+/// Prefix of a position, so that no position is `0`.
 const POSITION: u8 = b'@';
 
 impl Target for Executor {
@@ -70,7 +72,7 @@ impl Target for Executor {
     }
 }
 
-/// The same steps on both sides; which commands were answered with something else than an error.
+/// Runs the same steps on both sides. Returns the commands that had a reply other than an error.
 fn compare(families: &[&[Generator]], steps: usize, default_seed: u64) -> BTreeSet<String> {
     let Some(server) = RedisServer::start() else { return BTreeSet::new() };
     let seed = seed(default_seed);
@@ -126,7 +128,7 @@ fn everything_at_once_is_answered_as_redis_answers_and_nothing_is_left_out() {
     assert_eq!(left_out, Vec::<&str>::new());
 }
 
-/// Every command, and every subcommand of those that have some.
+/// Returns every command, and every subcommand of containers.
 fn shapes() -> Vec<Shape> {
     let mut shapes = Vec::new();
     for command in command::all() {
@@ -139,7 +141,8 @@ fn shapes() -> Vec<Shape> {
     shapes
 }
 
-/// Containers alone are no commands to be done; they are when their number of arguments is wrong.
+/// Returns the commands that can be executed. A container without a subcommand is not one of them; it is used
+/// only with wrong numbers of arguments.
 fn whole(shapes: &[Shape]) -> Vec<Shape> {
     let is_container =
         |shape: &Shape| shapes.iter().any(|of| of.words.len() > shape.words.len() && of.words[0] == shape.words[0]);
@@ -153,7 +156,7 @@ fn every_command_answers_wrong_numbers_and_wrong_kinds_as_redis_does() {
     for protocol in [2, 3] {
         let (mut redis, mut ours) = (server.connect(protocol), Executor::new(protocol));
         let mut pair = Pair::new(&mut redis, &mut ours);
-        // What EXEC spoils is the session's.
+        // The errors within EXEC belong to the session.
         let here = |shape: &Shape| !is_later(shape) && shape.words != ["exec"];
         let shapes: Vec<_> = shapes().into_iter().filter(here).collect();
         assert!(wrong_numbers(&mut pair, &shapes) > 200);
@@ -161,12 +164,13 @@ fn every_command_answers_wrong_numbers_and_wrong_kinds_as_redis_does() {
     }
 }
 
-/// Of later Redis: 7.0 does not know them.
+/// Returns true for commands of later Redis versions, which 7.0 does not have.
 fn is_later(shape: &Shape) -> bool {
     matches!(&*shape.words.join(" "), "client no-touch" | "client setinfo")
 }
 
-/// What is asked of servers elsewhere, asked of two that are the same: so it is not the questions that differ.
+/// Runs the generated commands on two identical Redis servers, to show that the comparison itself finds no
+/// differences.
 #[test]
 fn histories_of_one_redis_are_those_of_another() {
     let (Some(one), Some(other)) = (RedisServer::start(), RedisServer::start()) else { return };
@@ -203,7 +207,7 @@ fn the_table_of_commands_is_that_of_redis() {
     }
 }
 
-/// Whether Redis says the same of a command: its arity, its flags, its keys, its categories.
+/// Compares a command's entry in `COMMAND` with Redis's: arity, flags, keys, categories.
 fn is_told_so(info: &Frame, name: &str, arity: i16, flags: Flags, keys: [i16; 3]) {
     let [_, their_arity, their_flags, first, last, step, categories, ..] = info.items() else {
         panic!("{name}: {info:?}")

@@ -1,4 +1,4 @@
-//! Redis's commands over a store in memory.
+//! Tests of Redis's commands over an in-memory store.
 
 #![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 

@@ -1,4 +1,4 @@
-//! What a client sends never panics, whatever it is, and means the same twice.
+//! Arbitrary client input never causes a panic, and has the same effect each time.
 
 use thalweg_redis::{command, execute, model::Model};
 use thalweg_types::{limits::MAX_REDIS_PATTERN_BYTES, reply::Reply};
@@ -9,7 +9,7 @@ use crate::support::{
     seed,
 };
 
-/// A command with any arguments at all, as many as it takes and some more.
+/// A command with random arguments: from its minimum number to a few more.
 fn anything(rng: &mut Rng, mix: &Mix) -> Vec<Vec<u8>> {
     let commands: Vec<_> = command::all().collect();
     let command = rng.pick(&commands);
@@ -47,7 +47,7 @@ fn nothing_that_a_client_sends_panics_or_means_two_things() {
             assert!(!text.contains(['\r', '\n']), "{text:?} of {args:?}");
         }
     }
-    assert!((6_000..54_000).contains(&errors), "{errors} errors: both are to be seen");
+    assert!((6_000..54_000).contains(&errors), "{errors} errors: the test needs both errors and other replies");
 }
 
 #[test]

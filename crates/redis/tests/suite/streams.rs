@@ -1,4 +1,5 @@
-//! What streams do that a comparison with Redis can't show: ids and idleness by the clock, waiting, bounds, damaged rows.
+//! Behaviour of streams that a comparison with Redis cannot test: ids and idle times by the clock, waiting,
+//! limits, damaged rows.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use thalweg_types::limits::{
     MAX_REDIS_SWEPT_ROWS, MAX_REDIS_TRIM_BYTES, MAX_VALUE_BYTES,
 };
 
-/// Does a command whose arguments have no spaces in them.
+/// Executes a command whose arguments contain no spaces.
 fn ask(model: &mut Model, command: &str) -> Reply {
     let args: Vec<_> = command.split(' ').map(str::as_bytes).collect();
     execute(model, &args).expect("a store in memory does not fail")
@@ -40,7 +41,7 @@ fn bulk(text: &str) -> Reply {
     Reply::bulk(text.as_bytes())
 }
 
-/// Ids of an array of entries.
+/// Returns the ids of an array of entries.
 fn ids(reply: &Reply) -> Vec<String> {
     let Reply::Array(entries) = reply else { panic!("{reply:?}") };
     let id = |entry: &Reply| match entry {
@@ -107,7 +108,7 @@ fn a_stream_keeps_its_deadline() {
     assert_eq!(ask(&mut model, "pexpiretime s"), Reply::Integer(2000));
     model.now = 2000;
     assert_eq!(ask(&mut model, "exists s"), Reply::Integer(0));
-    assert_eq!(ask(&mut model, "xadd s 1-1 f v"), bulk("1-1"), "another stream of that name");
+    assert_eq!(ask(&mut model, "xadd s 1-1 f v"), bulk("1-1"), "the new stream has the same name");
     assert_eq!(ask(&mut model, "xlen s"), Reply::Integer(1));
 }
 
@@ -147,7 +148,7 @@ fn a_consumer_waits_until_there_is_something_or_nothing_to_wait_for() {
     assert_eq!(
         blocked(&model, "xreadgroup GROUP g alice BLOCK 0 STREAMS s 0"),
         None,
-        "what is pending is there at once"
+        "pending entries are returned immediately"
     );
     let waits = blocked(&model, "XREADGROUP GROUP g alice BLOCK 0 COUNT 3 NOACK STREAMS s >").unwrap();
     assert_eq!(text(&waits), "XREADGROUP GROUP g alice NOACK COUNT 3 STREAMS s >");
@@ -165,7 +166,7 @@ fn a_consumer_waits_until_there_is_something_or_nothing_to_wait_for() {
     assert_eq!(waits.poll(&model).unwrap(), Poll::Ended(Reply::error("UNBLOCKED the stream key no longer exists")));
 }
 
-/// A stream of `1-0` to `count-0`, written as rows.
+/// Writes a stream with the entries `1-0` to `count-0`, directly as rows.
 fn long_stream(model: &mut Model, count: u64, value: &[u8]) {
     ask(model, "xadd s 1-0 f v");
     let at = collection(model, b"s");
@@ -236,7 +237,7 @@ fn a_large_group_is_removed_by_and_by() {
     ask(&mut model, "xreadgroup GROUP other alice COUNT 3 STREAMS s >");
     let others = rows(&model, b"s") - 2 * count as usize - 3;
     assert_eq!(ask(&mut model, "xgroup destroy s g"), Reply::Integer(1));
-    assert!(rows(&model, b"s") > others, "some is left");
+    assert!(rows(&model, b"s") > others, "some rows are left");
     ask(&mut model, "xgroup create s g 0");
     assert_eq!(ask(&mut model, "xpending s g").clone(), {
         Reply::Array(vec![Reply::Integer(0), Reply::Null, Reply::Null, Reply::NullArray])
@@ -244,7 +245,7 @@ fn a_large_group_is_removed_by_and_by() {
     for _ in 0..5 {
         ask(&mut model, "xadd s * f v");
     }
-    assert_eq!(rows(&model, b"s"), others + 1 + 5, "the new group's row, and entries");
+    assert_eq!(rows(&model, b"s"), others + 1 + 5, "the new group's row, and the entries");
     assert_eq!(ids(&ask(&mut model, "xpending s other - + 10")), ["1-0", "2-0", "3-0"]);
 }
 
@@ -281,8 +282,8 @@ fn a_consumer_with_very_much_pending_is_not_deleted() {
     ask(&mut model, "xgroup create s g 0");
     ask(&mut model, "xreadgroup GROUP g alice STREAMS s >");
     ask(&mut model, "xreadgroup GROUP g alice STREAMS s >");
-    assert!(error(&ask(&mut model, "xgroup delconsumer s g alice")).contains("100001 entries pending"));
-    assert!(error(&ask(&mut model, "xpending s g - + 200000")).contains("more than 100000 entries"));
+    assert!(error(&ask(&mut model, "xgroup delconsumer s g alice")).contains("100001 pending entries"));
+    assert!(error(&ask(&mut model, "xpending s g - + 200000")).contains("more than 100000 pending entries"));
     assert_eq!(ask(&mut model, "xack s g 1-0"), Reply::Integer(1));
     assert_eq!(ask(&mut model, "xgroup delconsumer s g alice"), Reply::Integer(MAX_REDIS_STREAM_ROWS as i64));
 }

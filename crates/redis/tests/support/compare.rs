@@ -1,5 +1,5 @@
-//! The same commands asked of Redis and of us, and what may differ: the order where Redis promises none, milliseconds that
-//! pass between the two, and what is chosen by chance.
+//! Comparison of replies from Redis and from us, with the permitted differences: order where Redis guarantees
+//! none, milliseconds that pass between the two requests, and random choices.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,46 +10,51 @@ use super::{
     generate::{Mix, Step},
 };
 
-/// What two replies must have in common. Errors are always compared byte by byte.
+/// Required agreement of two replies. Errors always must have the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compare {
-    /// All bytes.
+    /// The same bytes.
     Exact,
-    /// How many items: they say which connection it is.
+    /// The same number of items, which identify the connection.
     Greeting,
-    /// Their items, in whatever order.
+    /// The same items in any order.
     Unordered,
-    /// Their items two by two, in whatever order.
+    /// The same pairs of items in any order.
     UnorderedPairs,
-    /// The number, give or take.
+    /// The same number within a tolerance.
     Near(i64),
-    /// All but what streams say of times: those, give or take; and how many nodes there are.
+    /// The same content. Times of streams may differ within a tolerance, and the number of tree nodes may
+    /// differ.
     Times,
-    /// That both are positive numbers, or neither is a number.
+    /// Both are positive numbers, or neither is a number.
     Positive,
-    /// Ours is how many keys Redis has; its own number has those in it that have ended and are not removed yet.
+    /// Our number must equal the number of Redis's existing keys. Redis's own reply also counts expired keys
+    /// that are not removed yet.
     CountOfKeys,
-    /// How many there are, and that ours are among all keys; a positive count has none twice.
+    /// The same number of items, all of ours among the existing keys; without repetition for a positive
+    /// count.
     AmongKeys,
-    /// The same among the fields of the hash that is the first argument.
+    /// The same as `AmongKeys`, for the fields of the hash in the first argument.
     AmongFields,
-    /// All pages from the cursor at that argument on have the same items, each so many replies; ours have none twice.
+    /// All pages from the cursor at that argument on contain the same items, each of `items` replies; our
+    /// pages repeat none.
     Pages { cursor: usize, items: usize },
 }
 
-/// Steps that are shown when one fails.
+/// Number of earlier steps that a failure prints.
 const SHOWN: usize = 40;
-/// Numbers of Redis from here on are deadlines that we shorten, see `docs/redis.md`; in milliseconds or seconds.
+/// Redis's numbers from here on are deadlines that we shorten; see `docs/redis.md`. In milliseconds or
+/// seconds.
 const SHORTENED: i64 = i64::MAX / 1000 / 1000 - 3_000_000_000;
-/// What a cache makes of them is more than this, in seconds: 475 years.
+/// Lower bound, in seconds, of deadlines that a cache has shortened: 475 years.
 const SHORTENED_IN_A_CACHE: i64 = 15_000_000_000;
 
-/// Both sides.
+/// Redis and our server, with the last steps.
 pub struct Pair<'t> {
     pub redis: &'t mut dyn Target,
     pub ours: &'t mut dyn Target,
     shown: VecDeque<String>,
-    /// How often each command was answered with something else than an error.
+    /// Number of replies of each command other than errors.
     pub answered: BTreeMap<String, usize>,
 }
 
@@ -58,7 +63,7 @@ impl<'t> Pair<'t> {
         Self { redis, ours, shown: VecDeque::new(), answered: BTreeMap::new() }
     }
 
-    /// Random steps from a seed.
+    /// Runs random steps from a seed.
     pub fn run(&mut self, mix: &Mix, seed: u64, steps: usize) {
         let mut rng = Rng(seed);
         for at in 0..steps {
@@ -67,7 +72,7 @@ impl<'t> Pair<'t> {
         }
     }
 
-    /// One step, on both sides.
+    /// Runs one step on both sides.
     pub fn step(&mut self, step: &Step, place: &str) {
         let (theirs, ours) = (self.redis.ask(&step.args), self.ours.ask(&step.args));
         let shown: Vec<_> = step.args.iter().map(|arg| format!("\"{}\"", arg.escape_ascii())).collect();
@@ -128,7 +133,7 @@ impl<'t> Pair<'t> {
     }
 }
 
-/// Whether two replies have in common what can be told without asking again.
+/// Returns true if two replies agree, as far as this can be decided without further requests.
 pub fn alike(compare: Compare, theirs: &Frame, ours: &Frame) -> bool {
     if theirs.is_error() || ours.is_error() {
         return theirs == ours;
@@ -154,7 +159,7 @@ pub fn alike(compare: Compare, theirs: &Frame, ours: &Frame) -> bool {
     }
 }
 
-/// Both hold the same keys with the same values and deadlines.
+/// Asserts that both sides have the same keys with the same values and deadlines.
 pub fn contents_are_alike(redis: &mut dyn Target, ours: &mut dyn Target, place: &str) {
     let all = [b"KEYS".to_vec(), b"*".to_vec()];
     let (theirs, mine) = (redis.ask(&all).sorted(1), ours.ask(&all).sorted(1));
@@ -179,15 +184,16 @@ pub fn contents_are_alike(redis: &mut dyn Target, ours: &mut dyn Target, place: 
     }
 }
 
-/// Milliseconds that may lie between what the two say of a time.
+/// Permitted difference between two times in milliseconds.
 const TIMES_DIFFER: u64 = 5000;
 
-/// Whether two replies about streams are the same, but for when something was seen or delivered, and for nodes.
+/// Returns true if two replies about streams agree, except for times of requests and deliveries, and for
+/// numbers of nodes.
 fn same_but_times(theirs: &Frame, ours: &Frame) -> bool {
     let (Frame::Many(their_kind, Some(theirs)), Frame::Many(kind, Some(ours))) = (theirs, ours) else {
         return theirs == ours;
     };
-    // A pending entry ends with when it was delivered and how often.
+    // A pending entry ends with the time and the number of its deliveries.
     let is_time = |at: usize| {
         let is_pending = theirs.len() > 2 && theirs[theirs.len() - 1].integer().is_some();
         let name = if at > 0 { theirs[at - 1].bulk() } else { None };
@@ -201,18 +207,18 @@ fn same_but_times(theirs: &Frame, ours: &Frame) -> bool {
     their_kind == kind && theirs.len() == ours.len() && (0..theirs.len()).all(same)
 }
 
-/// The beginning of a text.
+/// The first 200 characters of a text.
 fn cut(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
-/// Whether both chose as many, and ours are among all, which come `by` so many at a time.
+/// Returns true if both have the same number of items, and all of ours are in `all`, in groups of `by`.
 fn chosen(theirs: &Frame, ours: &Frame, all: &[Frame], by: usize, repeats: bool) -> bool {
     let (Frame::Many(their_kind, Some(_)), Frame::Many(kind, Some(_))) = (theirs, ours) else {
-        // One, or none.
+        // A single item, or none.
         return (theirs.bulk().is_some() && all.contains(ours)) || theirs == ours;
     };
-    // RESP3 has an array for each pair, RESP2 one for all.
+    // RESP3 has an array for each pair, RESP2 one array for all of them.
     let flat = |frame: &Frame| -> Vec<Frame> {
         frame
             .items()
@@ -228,7 +234,7 @@ fn chosen(theirs: &Frame, ours: &Frame, all: &[Frame], by: usize, repeats: bool)
     kind == their_kind && shapes(theirs) == shapes(ours) && among && (repeats || different)
 }
 
-/// All items of all pages.
+/// Collects the items of all pages.
 fn pages(target: &mut dyn Target, args: &Args, cursor: usize, items: usize, first: Frame) -> Vec<Vec<Frame>> {
     let (mut page, mut all, mut args) = (first, Vec::new(), args.clone());
     loop {

@@ -1,4 +1,4 @@
-//! Who answers commands: a server, through a socket.
+//! Targets that execute commands, and connections to servers.
 
 use std::{
     io::{BufReader, Read, Write},
@@ -10,15 +10,15 @@ use std::{
 
 use super::frame::Frame;
 
-/// Arguments of a command, the name first.
+/// Arguments of a command, name first.
 pub type Args = Vec<Vec<u8>>;
 
-/// Answers commands.
+/// Executes commands.
 pub trait Target {
     fn ask(&mut self, args: &[Vec<u8>]) -> Frame;
 }
 
-/// How long an answer may take before the test fails.
+/// Maximum time for a reply before the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 trait Socket: Read + Write {}
@@ -30,14 +30,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Through a socket in the file system, speaking RESP2 or RESP3.
+    /// Connects to a Unix socket, speaking RESP2 or RESP3.
     pub fn unix(path: &Path, protocol: u8) -> Self {
         let stream = UnixStream::connect(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self::over(Box::new(stream), protocol)
     }
 
-    /// Over TCP.
+    /// Connects over TCP.
     pub fn tcp(address: impl std::net::ToSocketAddrs, protocol: u8) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -54,18 +54,18 @@ impl Connection {
         connection
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
 
-    /// The next reply.
+    /// Receives the next reply.
     pub fn receive(&mut self) -> Frame {
         Frame::read(&mut self.stream).unwrap()
     }
 }
 
-/// A request as bytes.
+/// Encodes a request.
 pub fn encode(args: &[Vec<u8>], to: &mut Vec<u8>) {
     to.extend_from_slice(format!("*{}\r\n", args.len()).as_bytes());
     for arg in args {

@@ -1,6 +1,6 @@
-//! Every command of a table, not by hand: each with every number of arguments that it may and may not have, on keys of every
-//! kind, with words that commands know. What is answered first (a wrong number, a wrong kind, a wrong option) is compared
-//! byte for byte.
+//! Exhaustive tests of all commands of a table. Each command runs with every valid and invalid number of
+//! arguments, on keys of every kind, with words that commands know. Errors (a wrong number, a wrong kind, a
+//! wrong option) are compared byte by byte.
 
 use super::{
     Rng,
@@ -10,21 +10,21 @@ use super::{
 };
 use crate::args;
 
-/// A command as its table has it.
+/// Properties of a command in its table.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Its name, and its subcommand's.
+    /// Name of the command, and of its subcommand.
     pub words: Vec<String>,
-    /// As `COMMAND INFO` says it.
+    /// Arity as in `COMMAND INFO`.
     pub arity: i64,
-    /// Where its first key is; 0: nowhere that is known.
+    /// Position of the first key; 0 if unknown.
     pub first_key: usize,
-    /// Whether it is about the connection.
+    /// True if the command concerns the connection.
     pub is_session: bool,
 }
 
 impl Shape {
-    /// From a name as `COMMAND INFO` says it.
+    /// Creates a shape from a name as in `COMMAND INFO`.
     pub fn new(name: &str, arity: i64, first_key: i64, is_session: bool) -> Self {
         let words = name.split('|').map(str::to_owned).collect();
         Self { words, arity, first_key: usize::try_from(first_key).unwrap_or(0), is_session }
@@ -40,7 +40,7 @@ impl Shape {
     }
 }
 
-/// Each command with each number of arguments that it does not take. Returns how many were asked.
+/// Runs each command with each invalid number of arguments. Returns the number of requests.
 pub fn wrong_numbers(pair: &mut Pair<'_>, shapes: &[Shape]) -> usize {
     let mut asked = 0;
     for shape in shapes {
@@ -55,13 +55,13 @@ pub fn wrong_numbers(pair: &mut Pair<'_>, shapes: &[Shape]) -> usize {
             asked += 1;
         }
         if let [container, _] = &shape.words[..] {
-            pair.step(&exact(args![container, "nope"]), "a subcommand that is none");
+            pair.step(&exact(args![container, "nope"]), "an unknown subcommand");
         }
     }
     asked
 }
 
-/// Words that commands know, and what may stand beside them.
+/// Words that commands know, and possible arguments beside them.
 const WORDS: &[&str] = &[
     "0",
     "1",
@@ -121,10 +121,10 @@ const WORDS: &[&str] = &[
     "samples",
 ];
 
-/// A key of each kind, and one that is not there.
+/// A key of each kind, and a missing key.
 const KINDS: &[&str] = &["number", "text", "hash", "stream", "nothing"];
 
-/// Each command that is about keys, on keys of each kind, with so many sets of words.
+/// Runs each command that has keys on keys of each kind, with `rounds` random sets of words.
 pub fn words_on_kinds(pair: &mut Pair<'_>, shapes: &[Shape], rounds: usize, seed: u64) {
     let mut rng = Rng(seed);
     for shape in shapes.iter().filter(|shape| !shape.is_session) {
@@ -147,7 +147,7 @@ pub fn words_on_kinds(pair: &mut Pair<'_>, shapes: &[Shape], rounds: usize, seed
     }
 }
 
-/// The same keys each time.
+/// Restores the same keys each time.
 fn begin_anew(pair: &mut Pair<'_>) {
     for command in [
         "FLUSHDB",
@@ -160,11 +160,11 @@ fn begin_anew(pair: &mut Pair<'_>) {
         "XREADGROUP GROUP group alice COUNT 1 STREAMS stream >",
     ] {
         let args = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        pair.step(&exact(args), "a new beginning");
+        pair.step(&exact(args), "restoring the keys");
     }
 }
 
-/// How a command's replies are compared; none: what it answers is declared to differ, or not the same twice.
+/// Returns the comparison for a command's replies. `None` if they are documented to differ, or are random.
 fn step(args: Args) -> Option<Step> {
     let word = |at: usize| args.get(at).map(|arg| String::from_utf8_lossy(arg).to_lowercase()).unwrap_or_default();
     let compare = match (&*word(0), &*word(1)) {

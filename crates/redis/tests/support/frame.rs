@@ -1,23 +1,23 @@
-//! Replies as they come: two are equal if their bytes are.
+//! Replies as received; two are equal if their bytes are.
 
 use std::{
     fmt,
     io::{self, BufRead, Read as _},
 };
 
-/// A reply with the byte that it begins with.
+/// A reply with its first byte.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Frame {
     /// Simple strings, errors, integers, nulls, and other lines.
     Line(u8, Vec<u8>),
     /// Bulk and verbatim strings.
     Bulk(u8, Option<Vec<u8>>),
-    /// Arrays, sets, pushes, and maps: those with twice as many items as announced.
+    /// Arrays, sets, pushes, and maps; a map has twice as many items as announced.
     Many(u8, Option<Vec<Frame>>),
 }
 
 impl Frame {
-    /// Reads one.
+    /// Reads one reply.
     pub fn read(input: &mut impl BufRead) -> io::Result<Self> {
         let mut line = Vec::new();
         input.read_until(b'\n', &mut line)?;
@@ -50,10 +50,10 @@ impl Frame {
         })
     }
 
-    /// All of some bytes.
+    /// Parses bytes that are exactly one reply.
     pub fn parse(mut bytes: &[u8]) -> Self {
         let frame = Self::read(&mut bytes).unwrap_or_else(|error| panic!("{error}"));
-        assert!(bytes.read(&mut [0]).unwrap() == 0, "behind {frame:?}: {}", bytes.escape_ascii());
+        assert!(bytes.read(&mut [0]).unwrap() == 0, "bytes after {frame:?}: {}", bytes.escape_ascii());
         frame
     }
 
@@ -75,7 +75,7 @@ impl Frame {
         }
     }
 
-    /// What an array or the like has; nothing, of other replies.
+    /// Returns the items of an aggregate; empty for other replies.
     pub fn items(&self) -> &[Frame] {
         match self {
             Self::Many(_, Some(items)) => items,
@@ -83,7 +83,7 @@ impl Frame {
         }
     }
 
-    /// The same with its items in order, `by` so many at a time.
+    /// Returns the same reply with its items sorted, in groups of `by`.
     pub fn sorted(&self, by: usize) -> Self {
         let Self::Many(kind, Some(items)) = self else { return self.clone() };
         let mut groups: Vec<_> = items.chunks(by).collect();

@@ -1,5 +1,5 @@
-//! What takes more than one command: bursts that are sent at once, transactions, and watched keys that others change
-//! meanwhile. Of servers only: the commands alone know nothing of it.
+//! Tests that need several commands: pipelined bursts, transactions, and watched keys that other clients
+//! change concurrently. Only for servers, because the commands alone have no such state.
 
 use super::{
     Rng,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::args;
 
-/// Bursts of random commands, each sent with one write to both.
+/// Sends bursts of random commands to both sides, each with one write.
 pub fn pipelines(redis: &mut Connection, ours: &mut Connection, mix: &Mix, seed: u64, bursts: usize) {
     let mut rng = Rng(seed);
     for burst in 0..bursts {
@@ -32,14 +32,15 @@ fn check(place: &str, args: &Args, holds: bool, theirs: &Frame, mine: &Frame) {
     assert!(holds, "{place}: {}\n  redis {theirs:?}\n  ours  {mine:?}", shown.join(" "));
 }
 
-/// A connection to each, and what is queued in its transaction.
+/// A connection to each side, and the queued steps of its transaction.
 struct Client {
     redis: Connection,
     ours: Connection,
     queued: Option<Vec<Step>>,
 }
 
-/// Random commands of several clients in turn, with transactions begun, broken off, spoilt and done, and keys watched.
+/// Runs random commands of several clients in turn. Transactions begin, fail, are discarded or executed, and
+/// keys are watched.
 pub fn transactions(redis: Vec<Connection>, ours: Vec<Connection>, mix: &Mix, seed: u64, steps: usize) -> Transactions {
     let mut rng = Rng(seed);
     let pairs = redis.into_iter().zip(ours);
@@ -57,7 +58,7 @@ pub fn transactions(redis: Vec<Connection>, ours: Vec<Connection>, mix: &Mix, se
     seen
 }
 
-/// How transactions ended: a test that saw none of a kind has shown nothing.
+/// Number of transactions by outcome, so that a test can check that each outcome occurred.
 #[derive(Debug, Default)]
 pub struct Transactions {
     pub done: usize,
@@ -84,7 +85,7 @@ impl Client {
         let mut args = args![cased(rng, name)];
         if name == "watch" {
             args.extend((0..1 + rng.below(2)).map(|_| mix.pool.key(rng)));
-            // One that is not there, is set, and is deleted again, has changed to Redis, and not to us.
+            // For Redis, a missing key that is set and deleted again has changed; for us it has not.
             let there = |key: &Vec<u8>| self.redis.ask(&args!["exists", key]).integer() == Some(1);
             if !within && !args[1..].iter().all(there) {
                 return mix.step(rng);

@@ -1,5 +1,5 @@
-//! Random commands, who answers them, and how answers are compared. Only `std`, so that tests of other crates include it
-//! by its path and hold a real server to the same.
+//! Random commands, targets that execute them, and comparison of the replies. Uses only `std`, so that tests
+//! of other crates can include it by path and test a real server the same way.
 
 #![allow(clippy::print_stdout, reason = "seeds, and why a test is skipped")]
 #![allow(dead_code, reason = "each test uses a part of it")]
@@ -12,7 +12,7 @@ pub mod generate;
 pub mod histories;
 pub mod redis_server;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, good enough for choosing commands.
+/// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, sufficient for choosing commands.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 
@@ -29,7 +29,7 @@ impl Rng {
         (self.next() % bound as u64) as usize
     }
 
-    /// One time in `n`.
+    /// Returns true once in `n` calls on average.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -43,7 +43,8 @@ impl Rng {
     }
 }
 
-/// The seed of a run: `THALWEG_TEST_SEED` if set, else the one given; printed, so that a failure replays.
+/// Returns the seed of a run: `THALWEG_TEST_SEED` if set, otherwise `default`. Prints it, so that a failure
+/// can be replayed.
 pub fn seed(default: u64) -> u64 {
     let seed = std::env::var("THALWEG_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     println!("seed {seed} (set THALWEG_TEST_SEED to replay)");

@@ -1,4 +1,4 @@
-//! A redis-server of one's own, without persistence.
+//! A redis-server started for a test, without persistence.
 
 use std::{
     fs,
@@ -11,15 +11,16 @@ use std::{
 
 use super::connection::Connection;
 
-/// Ended when dropped.
+/// A running redis-server, killed on drop.
 pub struct RedisServer {
     child: Child,
     dir: PathBuf,
 }
 
 impl RedisServer {
-    /// Starts one, if redis-server 7.0 is installed: others answer some commands differently. If not, says so, and the
-    /// test that asked has nothing to do; with `THALWEG_REQUIRE_REDIS=1` that is a failure.
+    /// Starts a redis-server if version 7.0 is installed; other versions reply differently to some commands.
+    /// Otherwise prints that the test is skipped, and returns `None`. With `THALWEG_REQUIRE_REDIS=1` a
+    /// missing server is a failure.
     pub fn start() -> Option<Self> {
         let version = Command::new("redis-server").arg("--version").output();
         let found = version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("v=7.0."));
@@ -37,7 +38,7 @@ impl RedisServer {
         fs::create_dir_all(&dir).unwrap();
         let mut child = Command::new("redis-server")
             .args(["--port", "0", "--save", "", "--appendonly", "no"])
-            // Then `~` trims exactly, as ours does.
+            // With this option, `~` trims exactly, like ours.
             .args(["--stream-node-max-entries", "1", "--unixsocket"])
             .arg(dir.join("socket"))
             .arg("--dir")
@@ -48,19 +49,19 @@ impl RedisServer {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains("ready to accept connections"));
-        // Its log is read on, so that it never waits for that.
+        // Reads the server's log continuously, so that it never blocks on a full pipe.
         thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         let server = Self { child, dir };
         assert!(ready, "redis-server did not start");
         Some(server)
     }
 
-    /// Where it listens.
+    /// Path of the server's socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.join("socket")
     }
 
-    /// A connection that speaks RESP2 or RESP3.
+    /// Connects with RESP2 or RESP3.
     pub fn connect(&self, protocol: u8) -> Connection {
         Connection::unix(&self.socket(), protocol)
     }

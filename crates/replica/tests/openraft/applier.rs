@@ -1,7 +1,7 @@
-//! openraft's state machine over ours.
+//! openraft's state machine on top of ours.
 //!
-//! Invariant: records are applied in the order of the log: before an entry come the node's own records
-//! (moves, votes, purges) that lie before it.
+//! Invariant: records are applied in log order. The node's own records (moves, votes, purges) before an entry
+//! are applied before that entry.
 
 use std::{io, sync::Arc};
 
@@ -31,7 +31,8 @@ pub struct Applier {
     store: Store,
 }
 
-/// A snapshot says up to where its node's state goes; it does not carry the state to another node yet.
+/// A snapshot contains only the position of its node's state; it does not carry the state to another node
+/// yet.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotPoint;
 

@@ -1,4 +1,4 @@
-//! All that a client can read of a space, to be compared.
+//! The complete content of a space that clients can read, for comparison.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
@@ -22,7 +22,7 @@ pub struct Found {
     pub payload: Vec<u8>,
 }
 
-/// Everything in a space. Where bytes lie differs from node to node and is not in here; the bytes are.
+/// The content of a space, with values but without their positions, which differ between nodes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Contents {
     pub keyspaces: BTreeMap<Arc<str>, Pairs>,

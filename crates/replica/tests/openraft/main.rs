@@ -1,7 +1,7 @@
-//! A directory that `Solo` wrote is a one-voter Raft group's: openraft opens it as its own.
+//! A directory written by `Solo` is that of a one-voter Raft group: openraft opens it as its own.
 //!
-//! Nothing outside the tests knows openraft. [`types`], [`store`] and [`applier`] are what a Raft group
-//! over our log and state needs; the scenarios show that no migration is.
+//! Only the tests depend on openraft. [`types`], [`store`] and [`applier`] are the parts that a Raft group
+//! over our log and state needs; the scenarios show that no migration is needed.
 
 mod applier;
 mod contents;

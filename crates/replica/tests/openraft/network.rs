@@ -1,4 +1,4 @@
-//! Nodes of one process, calling each other directly.
+//! Nodes of one process that call each other directly.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
     types::{Raft, RaftVote, Types},
 };
 
-/// Who can be called; cheap to clone.
+/// The nodes that can be called; cheap to clone.
 #[derive(Clone, Default)]
 pub struct Router(Arc<Mutex<BTreeMap<u64, Raft>>>);
 

@@ -24,7 +24,7 @@ use crate::{
     types::{Commands, Raft, RaftLogId},
 };
 
-/// Bounds every wait; nothing here takes a tenth of it.
+/// Bound of every wait; no test needs a tenth of it.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Barrier(Log);
@@ -35,7 +35,7 @@ impl LogBarrier for Barrier {
     }
 }
 
-/// Log and state, as far as the state's checkpoint goes.
+/// Log and state of a node. The state has applied only what its checkpoint contains.
 pub struct Parts {
     pub log: Log,
     pub machine: Arc<Machine>,
@@ -68,7 +68,7 @@ impl Parts {
     }
 }
 
-/// A node alone.
+/// A single node without peers.
 pub struct SoloNode {
     pub parts: Parts,
     pub solo: Solo,
@@ -106,7 +106,7 @@ pub struct RaftNode {
 }
 
 impl RaftNode {
-    /// Starts the node; it finds by itself what it is.
+    /// Starts the node, which determines its own role.
     pub async fn open(disk: &SimDisk, node: u64, router: &Router) -> Self {
         let parts = Parts::open(disk);
         let clock = SpaceClock::anchor(parts.clock.clone(), parts.machine.applied().time);
@@ -126,7 +126,7 @@ impl RaftNode {
         Self { parts, raft, clock }
     }
 
-    /// Starts the node, which must lead by itself and apply all of its log.
+    /// Starts the node, which must become leader without help and apply its whole log.
     pub async fn open_as_leader(disk: &SimDisk, node: u64, router: &Router) -> Self {
         let opened = Self::open(disk, node, router).await;
         let wait = opened.raft.wait(Some(PATIENCE));
@@ -148,8 +148,8 @@ impl RaftNode {
         self.raft.wait(Some(PATIENCE)).applied_index(Some(index), "caught up").await.unwrap();
     }
 
-    /// Stops the node; returns its disk as the next process finds it, because openraft's tasks may hold
-    /// on to the old one a little longer.
+    /// Stops the node. Returns its disk as the next process sees it, because openraft's tasks can hold the
+    /// old one a little longer.
     pub async fn close(self, disk: &SimDisk) -> SimDisk {
         self.raft.shutdown().await.unwrap();
         self.parts.log.close().unwrap();

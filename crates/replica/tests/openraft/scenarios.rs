@@ -1,4 +1,4 @@
-//! Directories that change hands between `Solo` and openraft.
+//! Directories used alternately by `Solo` and openraft.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ const NODE: u64 = 7;
 const LEARNER: u64 = 8;
 const KEYSPACE: KeyspaceId = KeyspaceId(1);
 const STREAM: StreamId = StreamId(1);
-/// Long enough to stay in the log.
+/// A value length that keeps the value in the log.
 const LARGE: usize = 10_000;
 
 fn framed(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Framed {
@@ -58,7 +58,7 @@ fn append(number: u32) -> Framed {
     })
 }
 
-/// Something of everything, 5 commands a round.
+/// A round of 5 commands of all kinds.
 fn round(number: u32) -> [Framed; 5] {
     let mut conditional = CommitBuilder::new();
     conditional.expect(KEYSPACE, b"never", Expect::Present).unwrap();
@@ -98,7 +98,7 @@ fn led_by(node: u64, term: u64) -> RaftVote {
     RaftVote { leader_id: RaftLeaderId::new(term, node), committed: true }
 }
 
-/// How the first owner of a directory leaves it.
+/// State in which the first owner leaves a directory.
 #[derive(Clone, Copy, Debug)]
 enum Leave {
     Close,
@@ -119,7 +119,7 @@ impl Leave {
     }
 }
 
-/// What openraft says of itself, against what it should.
+/// Compares openraft's reported metrics with the expected ones.
 fn assert_leads(node: &RaftNode, term: u64, last: RaftLogId, membership: RaftLogId) {
     let metrics = node.raft.metrics().borrow_watched().clone();
     assert_eq!(metrics.current_leader, Some(NODE));
@@ -149,7 +149,7 @@ async fn opens_as_its_own(leave: Leave, checkpoint: bool) {
 
     let next = written.streams[0].0.next;
     let (at, outcome) = node.commit(&append(100)).await;
-    assert_eq!(at, id(1, last + 1), "the same term goes on");
+    assert_eq!(at, id(1, last + 1), "the term continues");
     let Outcome::Committed { revision, appends } = outcome else { panic!("{outcome:?}") };
     assert_eq!((revision, appends[0].first), (written.revision.next(), next));
     let (_, outcome) = node.commit(&put("after", b"raft")).await;
@@ -183,7 +183,7 @@ fn a_directory_that_solo_left_in_a_crash_opens_as_a_group() {
     });
 }
 
-/// The learner has what the leader has.
+/// Asserts that the learner has the same content as the leader.
 async fn assert_same(leader: &RaftNode, learner: &RaftNode) -> Contents {
     let last = leader.raft.metrics().borrow_watched().last_log_index.unwrap();
     leader.wait_applied(last).await;
@@ -212,7 +212,8 @@ fn a_learner_gets_everything_and_solo_takes_over_again() {
         let last = node.parts.machine.applied().index;
         let (disk, learner_disk) = (node.close(&disk).await, learner.close(&learner_disk).await);
 
-        // Alone again. A learner may have seen entries that were lost here, so a new term begins.
+        // The node is alone again. A learner may have received entries that were lost here, so a new term
+        // begins.
         let solo = SoloNode::open(&disk, NODE);
         assert_eq!(solo.parts.contents(), at_handover);
         fill(&solo, 20..25);
@@ -263,7 +264,7 @@ fn a_group_without_commands_changes_hands_too() {
         SoloNode::open(&disk, NODE).close();
 
         let node = RaftNode::open_as_leader(&disk, NODE, &Router::default()).await;
-        // A leader that has no entry of its term begins with a blank one.
+        // A leader without an entry of its term begins with a blank one.
         node.wait_applied(1).await;
         assert_leads(&node, 1, id(1, 1), id(0, 0));
         let disk = node.close(&disk).await;
@@ -281,7 +282,7 @@ fn a_group_without_commands_changes_hands_too() {
     });
 }
 
-/// Frees all segments that only hold what the state has persisted; returns the last entry in them.
+/// Frees all segments that contain only persisted records. Returns the last entry in them.
 fn free_segments(solo: &SoloNode) -> LogId {
     let Parts { log, machine, .. } = &solo.parts;
     machine.backend().flush().unwrap();
@@ -356,7 +357,7 @@ fn solo_refuses_a_directory_in_which_others_vote() {
 
 #[test]
 fn reads_see_what_was_written() {
-    // The scenarios compare contents with contents; this one says what they are.
+    // The other scenarios compare contents with each other; this one checks the contents themselves.
     let disk = SimDisk::new(1);
     let solo = founded(&disk);
     fill(&solo, 0..4);

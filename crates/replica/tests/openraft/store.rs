@@ -1,10 +1,10 @@
-//! openraft's log over ours.
+//! openraft's log on top of ours.
 //!
-//! Owns: which entry lies at which LSN, the newest vote and the last purged entry; all found again by one
-//! pass over the log at open. Does not own bytes: entries are read back from the log, whether openraft
-//! wants them for a follower or for the state.
+//! Owns: the LSN of each entry, the newest vote and the last purged entry; one pass over the log at open
+//! finds all of them. Does not own bytes: entries are read from the log, for followers and for the state
+//! alike.
 //!
-//! Calls into the log block for an fsync; a server would hand them to a thread of their own.
+//! Calls into the log block for an fsync. A server would run them on a separate thread.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ use crate::types::{RaftEntry, RaftLogId, RaftVote, Types, entry_of, log_id, raft
 
 const SPACE: SpaceId = SpaceId::ZERO;
 
-/// Where an entry lies.
+/// Position of an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub lsn: Lsn,
@@ -37,7 +37,7 @@ pub struct Place {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Without gaps; the first is the one after `purged`.
+    /// Entries without gaps; the first one follows `purged`.
     entries: BTreeMap<Index, Place>,
     vote: Option<Vote>,
     purged: Option<LogId>,
@@ -102,7 +102,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Finds what the log holds, from its start; what has been freed is in the state.
+    /// Scans the log from its start; records of freed segments are in the state.
     pub fn open(log: Log, machine: &Machine) -> io::Result<Self> {
         let stored = machine.vote().map_err(io::Error::other)?;
         let vote = stored.map(|vote| Vote::decode(&vote).ok_or(io::ErrorKind::InvalidData)).transpose()?;
@@ -115,7 +115,7 @@ impl Store {
                 known.learn(&record, applied.lsn)?;
             }
         }
-        // Segments go whole, so entries that were purged may still be there.
+        // Only whole segments are freed, so purged entries may still exist.
         if let Some(purged) = known.purged {
             known.purge(purged);
         }
@@ -126,20 +126,20 @@ impl Store {
         self.known.lock().expect("no test panics while it holds the lock")
     }
 
-    /// The record at an LSN.
+    /// Reads the record at an LSN.
     pub fn record(&self, lsn: Lsn) -> io::Result<LogRecord> {
         let mut records = self.log.records_from(lsn).map_err(io::Error::other)?;
         let record = records.next().ok_or(io::ErrorKind::NotFound)?.map_err(io::Error::other)?;
         if record.lsn == lsn { Ok(record) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
-    /// The record of an entry.
+    /// Reads the record of an entry.
     pub fn entry_record(&self, index: Index) -> io::Result<LogRecord> {
         let place = self.known().entries.get(&index).copied().ok_or(io::ErrorKind::NotFound)?;
         self.record(place.lsn)
     }
 
-    /// Takes out the records below `lsn` that are not entries and that the state has yet to pass.
+    /// Takes the records below `lsn` that are not entries and that the state has not passed.
     pub fn others_before(&self, lsn: Lsn) -> Vec<Lsn> {
         let mut known = self.known();
         let before = known.others.partition_point(|other| *other < lsn);
@@ -168,7 +168,7 @@ impl Store {
             let LogId { term, index } = log_id(&entry.log_id);
             drafts.push(Draft { space: SPACE, kind: *kind, term, index, time, payload });
         }
-        // Returns after the fsync: only then may anybody count these entries.
+        // The append returns after the fsync; only then may the entries count towards a quorum.
         let appended = self.log.append(&drafts, Durability::Disk, Purpose::Data).map_err(io::Error::other)?;
         for (draft, number) in drafts.iter().zip(0..) {
             let place = Place { lsn: appended.first.plus(number), term: draft.term, time: draft.time };

@@ -1,7 +1,7 @@
-//! openraft's own tests of a log, on ours: reading, truncating, purging, votes, start.
+//! openraft's own test suite for logs, on our log: reading, truncating, purging, votes, start.
 //!
-//! Those of its tests that apply entries which no log holds, or that move snapshots, are left out: our
-//! state points into the log, and snapshots do not carry the state yet.
+//! Two kinds of its tests are left out. Some apply entries that no log contains, but our state points into
+//! the log. Others move snapshots, which do not carry the state yet.
 
 use std::{future::Future, io};
 
@@ -40,7 +40,7 @@ async fn passes<T: Future<Output = io::Result<()>>>(name: &str, test: impl FnOnc
     test(store, applier).await.unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 
-/// Side by side, because some of openraft's tests sleep for a second.
+/// Runs the tests in parallel, because some of openraft's tests sleep for a second.
 macro_rules! all_pass {
     ($($name:ident),+ $(,)?) => {
         std::thread::scope(|scope| {

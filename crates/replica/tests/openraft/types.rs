@@ -1,4 +1,4 @@
-//! openraft's types, and how they map to the log's records.
+//! openraft's types, and their mapping to the log's records.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,8 +17,8 @@ use thalweg_replica::{Membership, Vote};
 use thalweg_state::membership::LogId;
 use thalweg_types::{Index, NodeId, SpaceTime, Term, command::Outcome};
 
-/// What a client proposes: the payload of an entry's record, and its space time, which the leader reads
-/// from its clock once for all nodes.
+/// A client's proposal: the payload of an entry's record, and its space time, which the leader reads from its
+/// clock once for all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commands {
     pub time: SpaceTime,
@@ -37,7 +37,7 @@ openraft::declare_raft_types!(
         R = Vec<Outcome>,
         NodeId = u64,
         Node = BasicNode,
-        // In our log an entry has a term and no node: one leader a term.
+        // In our log an entry has a term but no node, because each term has only one leader.
         LeaderId = leader_id_std::LeaderId<u64, u64>,
         AsyncRuntime = openraft_rt_tokio::TokioRuntime,
 );
@@ -69,7 +69,7 @@ pub fn raft_membership(membership: &Membership) -> RaftMembership {
     let configs = membership.configs().iter().map(|config| config.iter().map(|voter| voter.0).collect()).collect();
     let nodes: BTreeMap<u64, BasicNode> =
         membership.members().iter().map(|(node, address)| (node.0, BasicNode::new(address))).collect();
-    RaftMembership::new(configs, nodes).expect("ours keeps stricter rules")
+    RaftMembership::new(configs, nodes).expect("our memberships have stricter rules")
 }
 
 pub fn membership(membership: &RaftMembership) -> io::Result<Membership> {
@@ -79,7 +79,7 @@ pub fn membership(membership: &RaftMembership) -> io::Result<Membership> {
     Membership::new(configs, members).map_err(io::Error::other)
 }
 
-/// Kind and payload of an entry's record.
+/// Returns kind and payload of an entry's record.
 pub fn record_of(entry: &RaftEntry) -> io::Result<(RecordKind, Vec<u8>)> {
     Ok(match &entry.payload {
         EntryPayload::Blank => (RecordKind::Blank, Vec::new()),
@@ -88,7 +88,7 @@ pub fn record_of(entry: &RaftEntry) -> io::Result<(RecordKind, Vec<u8>)> {
     })
 }
 
-/// The entry of a record; `InvalidData` if the record is not one.
+/// Returns the entry of a record; `InvalidData` if the record is not an entry.
 pub fn entry_of(record: &thalweg_log::LogRecord) -> io::Result<RaftEntry> {
     let payload = match record.kind {
         RecordKind::Blank => EntryPayload::Blank,
@@ -102,7 +102,7 @@ pub fn entry_of(record: &thalweg_log::LogRecord) -> io::Result<RaftEntry> {
     Ok(RaftEntry { log_id: raft_log_id(LogId { term: record.term, index: record.index }), payload })
 }
 
-/// Runs a test's future on a runtime of its own.
+/// Runs a test's future on its own runtime.
 pub fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     runtime.block_on(test);

@@ -1,4 +1,4 @@
-//! Whose term a node alone goes on in, and which directories it leaves alone.
+//! The term in which a single node continues, and the directories that it refuses to open.
 
 use std::{collections::BTreeMap, collections::BTreeSet, io::IoSlice, sync::Arc};
 
@@ -52,7 +52,7 @@ fn try_open(disk: &SimDisk) -> Result<Node, OpenError> {
     Ok(Node { log, machine, solo })
 }
 
-/// Commits something and returns its log id.
+/// Commits a command and returns its log id.
 fn commit(node: &Node) -> LogId {
     let mut command = Framed::new();
     command.encode(|out| encode_create_keyspace(out, "keys", &KeyspaceConfig::default())).unwrap();
@@ -65,7 +65,7 @@ fn id(term: u64, index: u64) -> LogId {
     LogId { term: Term(term), index: Index(index) }
 }
 
-/// A directory with one entry, and a record after it that somebody else wrote.
+/// A directory with one entry, followed by a record from another writer.
 fn with_record(kind: RecordKind, id: LogId, payload: &[u8]) -> SimDisk {
     let disk = SimDisk::new(1);
     let node = try_open(&disk).unwrap();

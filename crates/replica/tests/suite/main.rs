@@ -1,4 +1,4 @@
-//! `Solo` at its public face; what openraft makes of its files is in `../openraft`.
+//! Tests of `Solo`'s public interface. `../openraft` tests that openraft can open its files.
 
 #![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 

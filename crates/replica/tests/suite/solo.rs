@@ -1,4 +1,4 @@
-//! `Solo` at its public face: order, levels, replay, bounds, and the records of a one-voter group.
+//! `Solo`'s public interface: order, levels, replay, limits, and the records of a one-voter group.
 
 use std::{
     sync::{Arc, Mutex},
@@ -75,7 +75,7 @@ fn propose(node: &Node, command: &Framed, level: Durability) -> Outcome {
     node.solo.propose(command, level, Purpose::Data).unwrap().outcome.expect("known at this level")
 }
 
-/// A node whose keyspace exists, with the id that `put` uses.
+/// A node with a keyspace that has the id which `put` uses.
 fn with_keyspace(disk: &SimDisk) -> Node {
     let node = open(disk);
     assert_eq!(propose(&node, &create_keyspace(), Durability::Disk), Outcome::Keyspace { id: KEYSPACE, created: true });
@@ -131,7 +131,7 @@ fn concurrent_proposers_each_get_their_own_outcome() {
                     let key = [writer.to_be_bytes(), number.to_be_bytes()].concat();
                     let level = if number % 3 == 0 { Durability::Disk } else { Durability::Os };
                     let Outcome::Committed { revision, .. } = propose(node, &put(&key, &key), level) else { panic!() };
-                    let stored = node.machine.get(KEYSPACE, &key).unwrap().expect("visible once acknowledged");
+                    let stored = node.machine.get(KEYSPACE, &key).unwrap().expect("an acknowledged write is visible");
                     assert_eq!(stored.revision, revision);
                     revisions.lock().unwrap().push(revision.0);
                 }
@@ -181,7 +181,7 @@ fn a_full_queue_refuses_async_proposals_and_commits_those_it_took() {
     let disk = SimDisk::new(1);
     let node = with_keyspace(&disk);
     drop(node.solo.clone());
-    // The first proposal of any size is let in, so this queue holds one command at a time.
+    // An empty queue accepts a proposal of any size, so this queue holds one command at a time.
     let node = open_with(&disk.kill_process(), 1);
     let mut taken = Vec::new();
     let mut refused = 0;
@@ -200,7 +200,7 @@ fn a_full_queue_refuses_async_proposals_and_commits_those_it_took() {
     for (number, proposal) in taken {
         let mut proposal = std::pin::pin!(proposal);
         let Poll::Ready(committed) = proposal.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-            panic!("a close answers everyone");
+            panic!("a close must answer every proposal");
         };
         committed.unwrap();
         assert!(node.machine.get(KEYSPACE, &number.to_be_bytes()).unwrap().is_some());
@@ -218,7 +218,7 @@ fn what_was_queued_together_is_one_entry_and_done_when_its_proposer_has_committe
     };
     let mut proposals: Vec<Proposal> = (0..3).map(propose).collect();
     for proposal in &mut proposals {
-        assert!(std::pin::pin!(proposal).poll(&mut context).is_pending(), "nobody was woken to commit it");
+        assert!(std::pin::pin!(proposal).poll(&mut context).is_pending(), "no thread was woken to commit it");
     }
     let before = node.machine.applied().index;
     node.solo.commit_queued_here();

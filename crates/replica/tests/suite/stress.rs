@@ -1,7 +1,8 @@
-//! `Solo` under threads: blocking, async and unseen proposers, moves that fail, a full queue, a close and a
-//! panic in between. Nobody waits for ever, and what was acknowledged is in the log once and in order.
+//! `Solo` under threads: blocking, async and level-`none` proposers, moves that fail, a full queue, a close
+//! and a panic in between. No caller may wait forever, and acknowledged commands must be in the log once and
+//! in order.
 //!
-//! Seeds choose what the threads do, not how they interleave. `THALWEG_TEST_SEED` replays one.
+//! Seeds determine the actions of the threads, not their interleaving. `THALWEG_TEST_SEED` replays one seed.
 
 use std::{
     collections::BTreeSet,
@@ -32,7 +33,7 @@ use thalweg_types::{
 
 const KEYSPACE: KeyspaceId = KeyspaceId(1);
 const SEGMENT_BYTES: u32 = 256 * 1024;
-/// Longer than anything here takes on the slowest machine: past it, somebody was not woken.
+/// Longer than any action takes on the slowest machine. A longer wait means that a wake-up was lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -75,7 +76,7 @@ fn create_keyspace(solo: &Solo) {
     .unwrap();
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// Seeded random numbers: SplitMix64 (Steele, Lea, Flood 2014).
 struct Rng(u64);
 
 impl Rng {
@@ -112,7 +113,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// What the threads learned.
+/// Answers that the threads received.
 #[derive(Default)]
 struct Seen {
     acknowledged: Mutex<BTreeSet<String>>,
@@ -121,16 +122,16 @@ struct Seen {
 }
 
 impl Seen {
-    /// Notes an answer; false if the proposer should stop.
+    /// Records an answer. Returns false if the proposer should stop.
     fn answer(&self, key: String, last: &mut Revision, answer: Result<Committed, ProposeError>) -> bool {
         match answer {
             Ok(committed) => {
                 let Some(Outcome::Committed { revision, .. }) = committed.outcome else {
                     panic!("{key}: {committed:?}");
                 };
-                assert!(revision > *last, "a proposer's own writes are in order");
+                assert!(revision > *last, "a proposer's writes must have increasing revisions");
                 *last = revision;
-                assert!(self.revisions.lock().unwrap().insert(revision), "no two commands share a revision");
+                assert!(self.revisions.lock().unwrap().insert(revision), "two commands must not share a revision");
                 self.acknowledged.lock().unwrap().insert(key);
                 true
             }
@@ -163,7 +164,7 @@ fn blocking(solo: &Solo, seen: &Seen, name: u64, mut rng: Rng, sizes: u64) {
 fn tasks(solo: &Solo, seen: &Seen, name: u64, mut rng: Rng, sizes: u64) {
     let mut last = Revision(0);
     for number in 0..60 {
-        // Several under way at once, some of them dropped unseen.
+        // Several proposals are in progress at the same time; some are dropped unseen.
         let keys: Vec<String> = (0..1 + rng.below(4)).map(|at| format!("{name}-{number}-{at}")).collect();
         let proposals: Vec<_> = keys
             .into_iter()
@@ -194,7 +195,7 @@ fn unseen(solo: &Solo, mut rng: Rng, sizes: u64) {
     }
 }
 
-/// Takes the role again and again and gives it back with an error.
+/// Repeatedly takes the writer role and releases it with an error.
 fn failing_moves(solo: &Solo, stop: &AtomicBool) {
     let too_large = vec![0; SEGMENT_BYTES as usize];
     while !stop.load(Ordering::Relaxed) {
@@ -216,7 +217,7 @@ fn run(jobs: Vec<Box<dyn FnOnce() + Send>>, seed: u64) {
     }
     for _ in 0..count {
         match ended.recv_timeout(PATIENCE) {
-            Ok(went_well) => assert!(went_well, "seed {seed}: a thread panicked, see above"),
+            Ok(went_well) => assert!(went_well, "seed {seed}: a thread panicked; its message is above"),
             Err(_) => panic!("seed {seed}: a proposer was never woken"),
         }
     }
@@ -258,7 +259,7 @@ fn nobody_is_forgotten() {
                 let applied = machine.applied();
                 let late = solo.propose(&put("late", 1), Durability::Os, Purpose::Data);
                 assert!(matches!(late, Err(ProposeError::Closed)), "{late:?}");
-                assert_eq!(machine.applied(), applied, "nothing is applied once it is closed");
+                assert_eq!(machine.applied(), applied, "a closed space must apply nothing");
             }));
         }
         run(jobs, seed);
@@ -275,14 +276,14 @@ fn nobody_is_forgotten() {
     }
 }
 
-/// Panics when the keyspace's revisions get so far.
+/// An observer that panics when the keyspace reaches this revision.
 #[derive(Debug)]
 struct PanicAt(Revision);
 
 impl Observer for PanicAt {
     fn applied(&self, outcomes: &[Outcome]) {
         let reached = |outcome: &Outcome| matches!(outcome, Outcome::Committed { revision, .. } if *revision >= self.0);
-        assert!(!outcomes.iter().any(reached), "told to panic");
+        assert!(!outcomes.iter().any(reached), "the test requests this panic");
     }
 }
 
@@ -300,7 +301,7 @@ fn a_panic_while_committing_fails_all_and_loses_nothing() {
         for name in 0..4 {
             let (solo, seen, rng) = (solo.clone(), seen.clone(), Rng(rng.below(u64::MAX)));
             jobs.push(Box::new(move || {
-                // One of them is the one that panics, unless the committer is.
+                // One of these threads panics, unless the committer thread does.
                 let work = || {
                     if name < 3 { blocking(&solo, &seen, name, rng, 40) } else { tasks(&solo, &seen, name, rng, 40) }
                 };

@@ -1,4 +1,4 @@
-//! Logs in which entries were taken back: which ones count, and that a node alone opens them and goes on.
+//! Logs with truncations: the validity of entries, and a single node that opens such a log and continues.
 
 use std::{collections::BTreeMap, io::IoSlice, sync::Arc};
 
@@ -34,7 +34,8 @@ fn clock() -> Arc<ManualClock> {
 }
 
 fn open_log(disk: &SimDisk) -> Log {
-    // Segments of a few records, so that truncations and what they void lie in different ones.
+    // Each segment holds only a few records, so a truncation and the entries it voids are in different
+    // segments.
     let options = LogOptions { segment_bytes: 16 * 1024, reserve_bytes: 0, ..LogOptions::default() };
     Log::open(Arc::new(disk.clone()), "log", options, clock(), 3).unwrap().0
 }
@@ -83,7 +84,7 @@ fn append(log: &Log, kind: RecordKind, id: LogId, payload: &[u8]) -> Lsn {
     log.append(&[draft], Durability::Disk, Purpose::Data).unwrap().first
 }
 
-/// An entry that creates a keyspace of this name.
+/// Appends an entry that creates a keyspace of this name.
 fn entry(log: &Log, id: LogId, name: &str) -> Lsn {
     append(log, RecordKind::Entry, id, creating(name).bytes())
 }
@@ -92,7 +93,7 @@ fn truncate(log: &Log, index: u64) -> Lsn {
     append(log, RecordKind::Truncate, self::id(0, index), b"")
 }
 
-/// Founds a space as this node's, led by it in term 1.
+/// Creates a space of this node, which leads it in term 1.
 fn found(log: &Log) {
     append(log, RecordKind::Membership, id(0, 0), &Membership::of_one(NODE).encode());
     vote(log, 1);
@@ -107,7 +108,7 @@ fn names(machine: &Machine) -> Vec<String> {
     machine.keyspaces().into_iter().map(|(_, row)| row.name.to_string()).collect()
 }
 
-/// Commits something and returns its log id.
+/// Commits a command and returns its log id.
 fn commit(node: &Node, name: &str) -> LogId {
     node.solo.propose(&creating(name), Durability::Disk, Purpose::Data).unwrap();
     let applied = node.state.machine.applied();
@@ -127,7 +128,7 @@ fn a_log_in_which_entries_were_taken_back_is_opened_with_those_that_count() {
     entry(&log, id(2, 3), "c");
     entry(&log, id(2, 4), "void4-again");
     append(&log, RecordKind::Blank, id(2, 5), b"");
-    // A membership that is void decides nothing.
+    // A void membership has no effect.
     append(&log, RecordKind::Membership, id(2, 6), &Membership::of_one(NodeId(8)).encode());
     truncate(&log, 4);
     vote(&log, 3);
@@ -135,8 +136,8 @@ fn a_log_in_which_entries_were_taken_back_is_opened_with_those_that_count() {
     drop(log);
     let node = open(&disk).unwrap();
     assert_eq!(names(&node.state.machine), ["a", "b", "c", "d"]);
-    assert_eq!(node.replayed.records, 2 + 4 + 2 + 2, "membership, first vote, entries that count, votes, truncations");
-    assert_eq!(commit(&node, "e"), id(4, 5), "the last entry that counts was 4");
+    assert_eq!(node.replayed.records, 2 + 4 + 2 + 2, "membership, first vote, valid entries, votes, truncations");
+    assert_eq!(commit(&node, "e"), id(4, 5), "the last valid entry was 4");
     drop(node);
     let node = open(&disk.kill_process()).unwrap();
     assert_eq!(names(&node.state.machine), ["a", "b", "c", "d", "e"]);
@@ -156,16 +157,16 @@ fn a_kill_between_a_truncation_and_new_entries_leaves_a_log_that_goes_on() {
     let node = open(&disk).unwrap();
     assert_eq!(names(&node.state.machine), ["a"]);
     assert_eq!(node.state.machine.applied().lsn, node.log.end());
-    // Others may hold an entry 2 of term 1.
+    // Other nodes may have an entry 2 of term 1.
     assert_eq!(commit(&node, "b"), id(2, 2));
     drop(node);
-    // The truncation is still there, and the entry behind it counts.
+    // The truncation still exists, and the entry after it is valid.
     let node = open(&disk.power_loss(1)).unwrap();
     assert_eq!(names(&node.state.machine), ["a", "b"]);
     assert_eq!(commit(&node, "c"), id(3, 3));
 }
 
-/// A log with votes, the node's own records, in the middle of what is void.
+/// A log with votes, which are the node's own records, among void entries.
 fn with_two_truncations() -> SimDisk {
     let disk = SimDisk::new(1);
     let log = open_log(&disk);
@@ -198,7 +199,7 @@ fn a_replay_that_is_killed_goes_on_from_wherever_the_state_was_persisted() {
         let replayed = replay(&log, &machine, SPACE, &mut persist).unwrap();
         assert_eq!(replayed.records, 10);
         let persisted = backend.persisted().unwrap();
-        // Past a void entry, and before the truncation behind it.
+        // The persisted position is after a void entry and before the truncation that voids it.
         between += u32::from([Lsn(6), Lsn(10)].contains(&persisted.lsn));
         drop((log, machine, backend));
         let disk = disk.kill_process();
@@ -237,7 +238,7 @@ fn a_truncation_of_what_is_applied_is_refused_and_changes_nothing() {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// Seeded random numbers: SplitMix64 (Steele, Lea, Flood 2014).
 fn next(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*seed ^ (*seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -245,7 +246,7 @@ fn next(seed: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Random appends and truncations over several segments, against a map that does what they say.
+/// Random appends and truncations over several segments, compared with a model map.
 #[test]
 fn what_counts_is_what_a_map_holds_that_was_truncated() {
     for mut seed in 0..30_u64 {
@@ -253,7 +254,7 @@ fn what_counts_is_what_a_map_holds_that_was_truncated() {
         let disk = SimDisk::new(seed);
         let log = open_log(&disk);
         found(&log);
-        // By index: the LSN of the entry that counts, and its keyspace.
+        // LSN and keyspace of the valid entry, by index.
         let mut model = BTreeMap::from([(Index(0), (Lsn(0), None))]);
         let (mut all, mut term) = (vec![Lsn(0)], 1);
         for number in 0..150 {

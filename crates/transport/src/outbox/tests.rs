@@ -1,6 +1,6 @@
 use super::*;
 
-/// A small generator, so that a failing run can be replayed from its seed.
+/// A small random generator; its seed replays a failing run.
 struct Dice(u64);
 
 impl Dice {

@@ -1,4 +1,4 @@
-//! What the tests of all carriers share: pumping bytes through channels.
+//! Helpers of the transport's tests: options, pairs of connections, and reads and writes of channels.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -9,7 +9,7 @@ use thalweg_transport::{
     Channel, Connection, Dialer, Endpoint, Identity, Kind, ListenOptions, Listener, Outbox, TcpSecurity, Trust,
 };
 
-/// A development certificate, for all tests of a program.
+/// A development certificate shared by all tests of a program.
 pub static IDENTITY: LazyLock<Identity> = LazyLock::new(|| Identity::ephemeral([127, 0, 0, 1].into()).unwrap());
 
 pub fn any_port() -> SocketAddr {
@@ -39,14 +39,14 @@ pub fn endpoint(kind: Kind, address: impl ToString) -> Endpoint {
     }
 }
 
-/// Both sides of a connection with their first channels, client first.
+/// Both ends of a connection with their first channels.
 pub struct Pair {
     pub listener: Listener,
     pub client: (Connection, Channel),
     pub server: (Connection, Channel),
 }
 
-/// Connects. A channel of QUIC is there when something was written to it, so one byte goes over every channel.
+/// Connects. A QUIC channel exists for the peer only after a write, so one byte goes over every channel.
 pub async fn pair(kind: Kind) -> Pair {
     let listener = Listener::bind(any_port(), options(kind)).await.unwrap();
     let (client, server) = connect(&listener, &Dialer::new(), kind).await;
@@ -70,13 +70,13 @@ pub async fn connect(
     (client, (connection, channel))
 }
 
-/// Writes all of `outbox`, a poll at a time. Says how many polls wrote something.
+/// Writes all bytes of `outbox` in repeated polls. Returns the number of polls that wrote something.
 pub async fn write_all(channel: &mut Channel, outbox: &mut Outbox) -> io::Result<usize> {
     let mut writes = 0;
     while !outbox.is_empty() {
         let before = outbox.len();
         let written = poll_fn(|cx| channel.poll_write(cx, outbox)).await?;
-        assert_eq!(outbox.len(), before - written, "what is said to be written has left the outbox");
+        assert_eq!(outbox.len(), before - written, "reported bytes have left the outbox");
         writes += 1;
     }
     Ok(writes)
@@ -96,7 +96,7 @@ pub async fn read_some(channel: &mut Channel, into: &mut BytesMut) -> io::Result
     poll_fn(|cx| channel.poll_read(cx, into)).await
 }
 
-/// Reads until `len` bytes are there, or the end.
+/// Reads until `len` bytes have arrived, or to the end.
 pub async fn read_up_to(channel: &mut Channel, len: usize) -> io::Result<Vec<u8>> {
     let mut read = BytesMut::new();
     while read.len() < len {
@@ -113,7 +113,7 @@ pub async fn read_all(channel: &mut Channel) -> io::Result<Vec<u8>> {
     read_up_to(channel, usize::MAX).await
 }
 
-/// Fills `outbox` with `frames` frames, small and shared ones in turn; returns all bytes in their order.
+/// Fills `outbox` with `frames` frames, small and shared ones in turn. Returns all bytes in order.
 pub fn mixed(outbox: &mut Outbox, frames: usize) -> Vec<u8> {
     let mut all = Vec::new();
     for frame in 0..frames {
@@ -127,7 +127,7 @@ pub fn mixed(outbox: &mut Outbox, frames: usize) -> Vec<u8> {
     all
 }
 
-/// Writes without anybody reading until nothing goes any more.
+/// Writes to a peer that does not read, until the channel accepts no more bytes.
 pub async fn fill(channel: &mut Channel, outbox: &mut Outbox) -> io::Result<()> {
     poll_fn(|cx| {
         loop {
@@ -144,7 +144,7 @@ pub async fn fill(channel: &mut Channel, outbox: &mut Outbox) -> io::Result<()> 
     .await
 }
 
-/// Nothing here takes that long: what does hangs.
+/// Fails a future that takes longer than 20 seconds; none of the tests should.
 pub async fn soon<F: Future>(what: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(20), what).await.expect("this hangs")
+    tokio::time::timeout(Duration::from_secs(20), what).await.expect("the future hangs")
 }

@@ -1,4 +1,4 @@
-//! What is about the connection. Of servers only, in database 0.
+//! Commands on the connection. Only for servers, in database 0.
 
 use super::{
     super::{Rng, compare::Compare},
@@ -20,7 +20,7 @@ fn echo(rng: &mut Rng, pool: &Pool) -> Step {
     exact(args!["echo", pool.value(rng)])
 }
 
-/// Others are there in Redis only.
+/// Other databases exist only in Redis.
 fn select(rng: &mut Rng, _: &Pool) -> Step {
     exact(args!["select", *rng.pick(&["0", "0", "abc", "", "-1", "01", "+0", "9999", "99999999999999999999"])])
 }
@@ -43,7 +43,7 @@ fn auth(rng: &mut Rng, _: &Pool) -> Step {
     })
 }
 
-/// Most are refused.
+/// Most of these are rejected.
 fn hello(rng: &mut Rng, _: &Pool) -> Step {
     let args = match rng.below(4) {
         0 => args!["hello", *rng.pick(&["1", "4", "abc", "", "3.0"])],

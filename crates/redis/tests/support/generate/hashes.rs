@@ -1,4 +1,4 @@
-//! Hashes.
+//! Commands on hashes.
 
 use super::super::{Rng, compare::Compare};
 use super::{Generator, Pool, Step, cased, exact, keys::page_options};
@@ -103,7 +103,7 @@ fn hincrbyfloat(rng: &mut Rng, pool: &Pool) -> Step {
 fn hrandfield(rng: &mut Rng, pool: &Pool) -> Step {
     let mut args = args!["hrandfield", pool.key(rng)];
     if rng.one_in(2) {
-        // Very many of a hash that is there would take Redis's memory.
+        // A huge count on an existing hash would exhaust Redis's memory.
         let count = match rng.below(4) {
             0 => *rng.pick(&["0", "abc", "", "9223372036854775807", "-9223372036854775808", "99999999999999999999"]),
             _ => *rng.pick(&["1", "2", "5", "100", "-1", "-2", "-5", "-100"]),

@@ -1,4 +1,4 @@
-//! Keys of any kind.
+//! Commands on keys of any kind.
 
 use super::super::{Rng, compare::Compare};
 use super::{
@@ -12,7 +12,7 @@ pub const ALL: &[Generator] = &[
     randomkey, dbsize, flush, object, memory, unknown,
 ];
 
-/// Short names and patterns of the same letters.
+/// Commands with short names and patterns of the same letters.
 pub const PATTERNS: &[Generator] = &[set_short, set_short, set_short, del_short, keys, keys, keys, scan];
 
 fn some(rng: &mut Rng, pool: &Pool, name: &str) -> Step {
@@ -41,7 +41,7 @@ fn kind(rng: &mut Rng, pool: &Pool) -> Step {
     exact(args!["type", pool.key(rng)])
 }
 
-/// Between asking one side and asking the other, a busy machine may take its time.
+/// Tolerance for the time between the two requests on a busy machine.
 const TOLERANCE_MILLIS: i64 = 5000;
 
 fn left(rng: &mut Rng, pool: &Pool) -> Step {
@@ -90,7 +90,7 @@ fn copy(rng: &mut Rng, pool: &Pool) -> Step {
     let mut args = args!["copy", pool.key(rng), pool.key(rng)];
     args.extend(options(rng, 2, |rng| match rng.below(6) {
         0..=3 => args![cased(rng, "replace")],
-        // A database that is one is refused by us only.
+        // Only we reject a valid database.
         4 => args![cased(rng, "db"), *rng.pick(&["abc", "99999999999", "", "1.0"])],
         _ => args![*rng.pick(&["db", "foo", ""])],
     }));
@@ -100,7 +100,7 @@ fn copy(rng: &mut Rng, pool: &Pool) -> Step {
     exact(args)
 }
 
-/// COUNT, MATCH and others.
+/// COUNT, MATCH and other options.
 pub fn page_options(rng: &mut Rng, pool: &Pool, kinds: &[&str]) -> Vec<Vec<u8>> {
     let kinds: Vec<String> = kinds.iter().map(ToString::to_string).collect();
     options(rng, 3, |rng| match rng.below(10) {
@@ -133,7 +133,7 @@ fn dbsize(_: &mut Rng, _: &Pool) -> Step {
     Step { args: args!["dbsize"], compare: Compare::CountOfKeys }
 }
 
-/// Rarely.
+/// Clears the database in few of the steps.
 fn flush(rng: &mut Rng, pool: &Pool) -> Step {
     if !rng.one_in(5) {
         return exists(rng, pool);
@@ -143,7 +143,7 @@ fn flush(rng: &mut Rng, pool: &Pool) -> Step {
     exact(args)
 }
 
-/// What does not depend on how a value came to be.
+/// Subcommands of OBJECT that do not depend on a value's history.
 fn object(rng: &mut Rng, pool: &Pool) -> Step {
     if rng.one_in(6) {
         return exact(args!["object", "help"]);

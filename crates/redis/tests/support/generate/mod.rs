@@ -1,4 +1,4 @@
-//! Random commands. A family of commands is a module with a table of functions; [`Mix`] takes some families.
+//! Random commands. Each family of commands is a module with a table of functions; [`Mix`] combines families.
 
 pub mod connection;
 pub mod hashes;
@@ -8,31 +8,31 @@ pub mod strings;
 
 use super::{Rng, compare::Compare, connection::Args};
 
-/// A command, and how its replies are compared.
+/// A command, and the comparison for its replies.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub args: Args,
     pub compare: Compare,
 }
 
-/// Makes a step.
+/// Creates a step.
 pub type Generator = fn(&mut Rng, &Pool) -> Step;
 
-/// A step whose replies are the same.
+/// A step whose replies must be equal.
 pub fn exact(args: Args) -> Step {
     Step { args, compare: Compare::Exact }
 }
 
-/// Arguments from whatever is bytes.
+/// Builds arguments from any values that are bytes.
 #[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { vec![$(($arg).as_ref() as &[u8]),*].into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>() };
 }
 
-/// What arguments are taken from.
+/// Names from which arguments are chosen.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// Few, so that commands meet.
+    /// A few keys, so that commands use the same ones.
     pub keys: Args,
     pub fields: Args,
 }
@@ -47,7 +47,7 @@ impl Default for Pool {
     }
 }
 
-/// Integers around every edge there is.
+/// Integers around every limit.
 const INTEGERS: &[&str] = &[
     "0",
     "1",
@@ -83,7 +83,7 @@ const INTEGERS: &[&str] = &[
     "1\u{0}2",
 ];
 
-/// Numbers that C reads, and others.
+/// Numbers that C accepts, and others.
 const FLOATS: &[&str] = &[
     "0",
     "-0",
@@ -230,7 +230,7 @@ impl Pool {
         }
     }
 
-    /// An integer, small more often than not, or nothing of the kind.
+    /// An integer, often a small one; sometimes not an integer.
     pub fn integer(&self, rng: &mut Rng) -> Vec<u8> {
         match rng.below(3) {
             0 => rng.pick(INTEGERS).as_bytes().to_vec(),
@@ -239,7 +239,7 @@ impl Pool {
         }
     }
 
-    /// A number, or nothing of the kind.
+    /// A number; sometimes not a number.
     pub fn float(&self, rng: &mut Rng) -> Vec<u8> {
         match rng.below(4) {
             0 => {
@@ -269,7 +269,7 @@ impl Pool {
     }
 }
 
-/// Now, in milliseconds since the Unix epoch.
+/// Current time in milliseconds since the Unix epoch.
 pub fn now_millis() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
 }
@@ -283,17 +283,18 @@ pub fn cased(rng: &mut Rng, text: &str) -> Vec<u8> {
     }
 }
 
-/// Some options in random order, with arguments that fit or not.
+/// Options in random order, with valid and invalid arguments.
 pub fn options(rng: &mut Rng, max: usize, one: impl Fn(&mut Rng) -> Args) -> Args {
     (0..rng.below(max + 1)).flat_map(|_| one(rng)).collect()
 }
 
-/// Families of commands, each as likely as it has functions; now and then with an argument too many or too few.
+/// Families of commands, with equal probability for each function. Some steps have an argument too many or
+/// too few.
 #[derive(Clone, Debug)]
 pub struct Mix {
     pub pool: Pool,
     generators: Vec<Generator>,
-    /// One in so many steps has a wrong number of arguments.
+    /// Average number of steps between two with a wrong number of arguments.
     wrong_arity: usize,
 }
 

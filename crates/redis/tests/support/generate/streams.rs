@@ -1,5 +1,5 @@
-//! Streams. Ids are given, never chosen by the clock, so that both sides have the same; entries are idle for no time or for
-//! minutes, so that what is asked about idleness has one answer.
+//! Commands on streams. Ids are given, never chosen by the clock, so that both sides have the same ones.
+//! Entries are idle for no time or for minutes, so that idle times give the same results on both sides.
 
 use super::{
     super::{Rng, compare::Compare, connection::Args},
@@ -16,7 +16,7 @@ pub const ALL: &[Generator] = &[
 const GROUPS: &[&str] = &["g", "h", "", "group:3"];
 const CONSUMERS: &[&str] = &["alice", "bob", "", "c\r\nd"];
 
-/// One of three keys, mostly: streams need several commands to become interesting.
+/// Returns one of three keys in most cases, because streams need several commands to have interesting states.
 fn key(rng: &mut Rng, pool: &Pool) -> Vec<u8> {
     if rng.one_in(40) { pool.key(rng) } else { rng.pick(&pool.keys[..3]).clone() }
 }
@@ -29,7 +29,7 @@ fn consumer(rng: &mut Rng) -> &'static str {
     CONSUMERS[rng.below(CONSUMERS.len())]
 }
 
-/// An id that may be one of an entry.
+/// An id that may exist.
 fn id(rng: &mut Rng) -> Vec<u8> {
     const ODD: &[&str] = &[
         "-",
@@ -70,7 +70,7 @@ fn id(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// An end of a range.
+/// A bound of a range.
 fn edge(rng: &mut Rng, open: &str) -> Vec<u8> {
     match rng.below(4) {
         0 => id(rng),
@@ -83,7 +83,7 @@ fn count(rng: &mut Rng, pool: &Pool) -> Vec<u8> {
     if rng.one_in(8) { pool.integer(rng) } else { rng.below(5).to_string().into_bytes() }
 }
 
-/// For how long something was idle, at least.
+/// Minimum idle time.
 fn min_idle(rng: &mut Rng) -> Vec<u8> {
     const ALL: &[&str] = &["0", "0", "0", "-1", "60000", "200000", "x", "9223372036854775807"];
     rng.pick(ALL).as_bytes().to_vec()
@@ -115,7 +115,7 @@ fn xadd(rng: &mut Rng, pool: &Pool) -> Step {
         0 => id(rng),
         _ => format!("{}-*", rng.below(40)).into_bytes(),
     });
-    // An id of the clock is not compared.
+    // An id chosen by the clock cannot be compared.
     if args.iter().skip(2).any(|arg| arg == b"*") {
         return xlen(rng, pool);
     }
@@ -286,7 +286,7 @@ fn xautoclaim(rng: &mut Rng, pool: &Pool) -> Step {
     exact(args)
 }
 
-/// Redis reserves memory for as many; whether it gets it is its own affair.
+/// Limits a count for which Redis reserves memory; a huge one could fail only there.
 fn limited(count: Vec<u8>) -> Vec<u8> {
     let number = std::str::from_utf8(&count).ok().and_then(|text| text.parse::<i64>().ok());
     if number.is_some_and(|number| number > 1_000_000) { b"1000000".to_vec() } else { count }
@@ -306,7 +306,7 @@ fn xinfo(rng: &mut Rng, pool: &Pool) -> Step {
     })
 }
 
-/// Keys begin anew, hold something else, move.
+/// Deletes, overwrites, renames or copies a key.
 fn others(rng: &mut Rng, pool: &Pool) -> Step {
     exact(match rng.below(12) {
         0..=4 => args!["del", key(rng, pool)],

@@ -1,4 +1,4 @@
-//! Strings.
+//! Commands on strings.
 
 use super::super::{Rng, connection::Args};
 use super::{Generator, Pool, Step, cased, exact, now_millis, options};
@@ -33,22 +33,22 @@ pub const ALL: &[Generator] = &[
     incrbyfloat,
 ];
 
-/// Numbers only, for the sake of their last digits.
+/// Commands on numbers only, to compare their last digits.
 pub const FLOATS: &[Generator] = &[set_float, incrbyfloat];
 
-/// A time to live in seconds or milliseconds: far away, or refused.
+/// A time to live in seconds or milliseconds: far in the future, or invalid.
 pub fn time_to_live(rng: &mut Rng, unit_millis: u64) -> Vec<u8> {
     match rng.below(8) {
         0 => {
             rng.pick(&["0", "-1", "abc", "9223372036854775807", "-9223372036854775808", "", "1.5"]).as_bytes().to_vec()
         }
-        // Overflows as milliseconds.
+        // This overflows in milliseconds.
         1 if unit_millis == 1000 => (i64::MAX / 1000 + 1).to_string().into_bytes(),
         _ => ((1_000_000 + rng.next() % 1_000_000_000_000) / unit_millis).to_string().into_bytes(),
     }
 }
 
-/// A deadline in seconds or milliseconds: long past, far away, or refused.
+/// A deadline in seconds or milliseconds: long past, far in the future, or invalid.
 pub fn deadline(rng: &mut Rng, unit_millis: u64) -> Vec<u8> {
     match rng.below(8) {
         0 => rng.pick(&["0", "-1", "abc", "9223372036854775807"]).as_bytes().to_vec(),
@@ -58,7 +58,7 @@ pub fn deadline(rng: &mut Rng, unit_millis: u64) -> Vec<u8> {
     }
 }
 
-/// EX, PX, EXAT, PXAT with an argument.
+/// EX, PX, EXAT or PXAT with an argument.
 fn expiry(rng: &mut Rng) -> Args {
     let (name, argument) = match rng.below(4) {
         0 => ("ex", time_to_live(rng, 1000)),
@@ -161,7 +161,7 @@ fn substr(rng: &mut Rng, pool: &Pool) -> Step {
 }
 
 fn setrange(rng: &mut Rng, pool: &Pool) -> Step {
-    // Between 8 MiB and 512 MiB is refused by us only.
+    // Only we reject offsets between 8 MiB and 512 MiB.
     let offset = match rng.below(4) {
         0 => rng.pick(&["-1", "abc", "", "600000000", "9223372036854775807", "01"]).as_bytes().to_vec(),
         _ => rng.below(2000).to_string().into_bytes(),
