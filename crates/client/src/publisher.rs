@@ -111,7 +111,7 @@ struct Gathered {
     /// Number of unacknowledged batches whose answer a task is waiting for.
     awaited: usize,
     acked: Published,
-    /// First error that no caller has been told of yet.
+    /// First error not yet returned to a caller.
     failed: Option<Error>,
 }
 

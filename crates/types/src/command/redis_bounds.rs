@@ -45,7 +45,7 @@ fn sum_of_bounds(command: &[u8]) -> Result<usize, Malformed> {
 /// Rule that determines the maximum number of bytes of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
-    /// The name determines the bound: this number of values of maximum size.
+    /// This number of values of maximum size, whatever the arguments are.
     Values(usize),
     /// The number of arguments determines the bound: each argument may request a value.
     Arguments,
