@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(command) = Command::decode(data) {
         command.writes().for_each(drop);
     }
-    let _ = (Command::reads_keys(data), uses_revision(data));
+    let _ = uses_revision(data);
     let _ = Move::decode(data);
     let mut records = Records::new(data);
     while records.skip_one().is_some_and(|skipped| skipped.is_ok()) {}

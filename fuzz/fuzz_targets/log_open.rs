@@ -229,6 +229,7 @@ fn forge_batches(input: &mut Input<'_>, header: &SegmentHeader, bytes: &mut [u8]
             next: if shape & 16 == 0 { first } else { Lsn(input.number()) },
             first_time: SpaceTime(input.number()),
             last_time: SpaceTime(input.number()),
+            truncates: shape & 32 != 0,
         };
         bytes[limit..].copy_from_slice(&footer.encode(header.id, limit as u32));
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use thalweg_fuzz::{Input, NoLog, disk_with};
 use thalweg_log::crc32c;
-use thalweg_state::{
-    backend::Backend,
-    machine::{Machine, MachineOptions},
+use thalweg_state::machine::{Machine, MachineOptions};
+use thalweg_store::{
+    Backend,
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::SpaceTime;

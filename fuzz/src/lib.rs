@@ -19,7 +19,7 @@ pub mod support;
 use std::sync::Arc;
 
 use thalweg_disk::{Disk, SimDisk};
-use thalweg_state::backend::{BarrierFailed, LogBarrier};
+use thalweg_store::{BarrierFailed, LogBarrier};
 use thalweg_types::Lsn;
 
 pub use random::Input;

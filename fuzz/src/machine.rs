@@ -8,12 +8,15 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_state::{
-    backend::{Backend, Direction},
     blobs::{BlobUnreadable, Blobs},
-    keyspaces::{ScanRange, Snapshot},
-    machine::{Entry, Machine, MachineOptions, Moved, StaleCursor},
+    expiry::StaleCursor,
+    history::PastError,
+    keyspaces::{ReadView, ScanRange},
+    machine::{Entry, Machine, MachineOptions, Moved},
+};
+use thalweg_store::{
+    Backend, Direction,
     memory::{MemoryBackend, MemoryOptions},
-    past::PastError,
 };
 use thalweg_types::{
     BlobRef, Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, Term,
@@ -149,7 +152,7 @@ impl Bench {
     pub fn read_all(&self) -> Vec<String> {
         let (machine, mut seen) = (&self.machine, Vec::new());
         let now = machine.applied().time;
-        let snapshot = machine.snapshot();
+        let snapshot = machine.read_view();
         for (id, row) in machine.keyspaces() {
             seen.push(format!("{row:?} {:?}", machine.keyspace_counts(id)));
             let scanned = snapshot.scan(id, &ScanRange::default(), |pair| {
@@ -187,7 +190,7 @@ impl Bench {
 }
 
 /// What a keyspace held at a revision, and what its keys were, in words.
-fn read_past(snapshot: &Snapshot, keyspace: KeyspaceId, revision: Revision) -> String {
+fn read_past(snapshot: &ReadView, keyspace: KeyspaceId, revision: Revision) -> String {
     let mut seen = String::new();
     let mut keys = vec![b"a".to_vec()];
     let past = match snapshot.past(keyspace, revision, SpaceTime(0)) {

@@ -11,11 +11,11 @@ use std::{
 
 use thalweg_disk::Disk;
 #[cfg(feature = "redb")]
-use thalweg_state::redb::{RedbBackend, RedbOptions};
+use thalweg_store::redb::{RedbBackend, RedbOptions};
 #[cfg(feature = "sqlite")]
-use thalweg_state::sqlite::{SqliteBackend, SqliteOptions};
-use thalweg_state::{
-    backend::{Backend, LogBarrier},
+use thalweg_store::sqlite::{SqliteBackend, SqliteOptions};
+use thalweg_store::{
+    Backend, LogBarrier,
     lsm::{LsmBackend, LsmOptions},
     memory::{MemoryBackend, MemoryOptions},
 };
@@ -95,8 +95,8 @@ pub(crate) fn open(
 }
 
 #[cfg(any(feature = "redb", feature = "sqlite"))]
-fn buffer(options: &Options) -> thalweg_state::BufferOptions {
-    thalweg_state::BufferOptions { memtable_bytes: options.memtable_bytes, ..thalweg_state::BufferOptions::default() }
+fn buffer(options: &Options) -> thalweg_store::BufferOptions {
+    thalweg_store::BufferOptions { memtable_bytes: options.memtable_bytes, ..thalweg_store::BufferOptions::default() }
 }
 
 /// Path of the backend's directory in the operating system, for libraries that do their own I/O.

@@ -441,7 +441,7 @@ impl Inner {
                     StoredValue::Collection(collection) => return Err(holds(&collection)),
                 },
                 // The value has been replaced. It is still readable if the keyspace keeps history.
-                _ => match self.open.machine.snapshot().version(keyspace, key, revision)? {
+                _ => match self.open.machine.read_view().version(keyspace, key, revision)? {
                     Some(StoredValue::Blob(moved)) if moved != blob => blob = moved,
                     Some(StoredValue::Blob(_)) => {
                         return Err(ReadError::Corrupt(format!("the log has lost segment {}", blob.generation)));

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use thalweg_log::AppendError;
 use thalweg_replica::ProposeError;
 use thalweg_state::{
-    backend::BackendError,
+    history::PastError,
     machine::{MachineError, StreamReadError},
-    past::PastError,
 };
+use thalweg_store::BackendError;
 use thalweg_types::{
     Action, Attempt, Classified, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId,
     command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},

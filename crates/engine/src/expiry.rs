@@ -111,7 +111,7 @@ impl Keyspace {
 
     /// Returns the lifetime of a key; `None` if the key does not exist.
     pub fn lifetime(&self, key: &[u8]) -> Result<Option<Lifetime>, ReadError> {
-        let snapshot = self.database().inner.open.machine.snapshot();
+        let snapshot = self.database().inner.open.machine.read_view();
         let Some(stored) = snapshot.get(self.id(), key)? else { return Ok(None) };
         let Expiry { deadline, lease } = stored.expiry;
         let remaining = snapshot.end_of(&stored.expiry)?.map(|end| between(snapshot.time(), end));
@@ -125,7 +125,7 @@ impl Database {
         if *expiry == Expiry::NEVER {
             return Ok(None);
         }
-        let snapshot = self.inner.open.machine.snapshot();
+        let snapshot = self.inner.open.machine.read_view();
         Ok(snapshot.end_of(expiry)?.map(|end| between(snapshot.time(), end)))
     }
 

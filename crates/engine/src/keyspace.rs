@@ -6,12 +6,11 @@ use bytes::Bytes;
 use thalweg_log::Purpose;
 use thalweg_redis::Collection;
 use thalweg_state::{
-    backend::Direction,
-    catalog::KeyspaceRow,
     expiry::Expiry,
-    keyspaces::{Collections, Fetch, ScanRange as StoredRange, Snapshot, StoredValue},
-    past::PastError,
+    history::PastError,
+    keyspaces::{Collections, Fetch, KeyspaceRow, ReadView, ScanRange as StoredRange, StoredValue},
 };
+use thalweg_store::Direction;
 use thalweg_types::{
     Durability, KeyspaceId, Revision, SpaceTime,
     command::{CommitBuilder, Expect, KeyspaceConfig, encode_delete, encode_put},
@@ -272,12 +271,12 @@ impl Keyspace {
         range: &ScanRange,
         visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        self.scan_snapshot(&self.db.inner.open.machine.snapshot(), &range.stored(), visit)
+        self.scan_snapshot(&self.db.inner.open.machine.read_view(), &range.stored(), visit)
     }
 
     pub(crate) fn scan_snapshot(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &ReadView,
         range: &StoredRange<'_>,
         visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
@@ -290,13 +289,13 @@ impl Keyspace {
     /// view's data alive until it is dropped.
     #[must_use]
     pub fn iter(&self, range: ScanRange) -> KeyspaceIter {
-        let snapshot = self.db.inner.open.machine.snapshot();
+        let snapshot = self.db.inner.open.machine.read_view();
         KeyspaceIter::new(self, snapshot, range.clone(), range, None)
     }
 
     /// Like [`iter`](Self::iter), over the contents of the keyspace at a revision; see [`get_at`](Self::get_at).
     pub fn iter_at(&self, range: ScanRange, revision: Revision) -> Result<KeyspaceIter, ReadError> {
-        let snapshot = self.db.inner.open.machine.snapshot();
+        let snapshot = self.db.inner.open.machine.read_view();
         let at = At { revision, time: SpaceTime(0) };
         snapshot.past(self.id, at.revision, at.time)?;
         Ok(KeyspaceIter::new(self, snapshot, range.clone(), range, Some(at)))
@@ -307,7 +306,7 @@ impl Keyspace {
     /// longer kept. Without history it shows the present contents.
     pub fn resume(&self, range: ScanRange, cursor: &ScanCursor) -> Result<KeyspaceIter, ReadError> {
         let rest = cursor.rest_of(self.id, &range)?;
-        let snapshot = self.db.inner.open.machine.snapshot();
+        let snapshot = self.db.inner.open.machine.read_view();
         if let Some(at) = cursor.at {
             snapshot.past(self.id, at.revision, at.time)?;
         }
@@ -324,7 +323,7 @@ pub(crate) fn holds(collection: &Collection) -> ReadError {
 #[derive(Debug)]
 pub struct KeyspaceIter {
     keyspace: Keyspace,
-    snapshot: Snapshot,
+    snapshot: ReadView,
     /// Range as requested.
     whole: ScanRange,
     /// Remaining range: its bound moves past each page.
@@ -337,7 +336,7 @@ pub struct KeyspaceIter {
 }
 
 impl KeyspaceIter {
-    fn new(keyspace: &Keyspace, snapshot: Snapshot, whole: ScanRange, range: ScanRange, at: Option<At>) -> Self {
+    fn new(keyspace: &Keyspace, snapshot: ReadView, whole: ScanRange, range: ScanRange, at: Option<At>) -> Self {
         let left = range.limit.unwrap_or(u64::MAX);
         let page = Vec::new().into_iter();
         Self { keyspace: keyspace.clone(), snapshot, whole, range, at, left, page, failed: false }

@@ -3,10 +3,8 @@
 use std::ops::ControlFlow;
 
 use thalweg_log::Purpose;
-use thalweg_state::{
-    backend::Direction,
-    keyspaces::{Fetch, Item, ScanRange, Snapshot},
-};
+use thalweg_state::keyspaces::{Fetch, Item, ReadView, ScanRange};
+use thalweg_store::Direction;
 use thalweg_types::{
     Durability, KeyspaceId,
     command::{
@@ -130,7 +128,7 @@ impl Keyspace {
         if let Some(counts) = machine.keyspace_counts(self.id()).filter(|_| !sweeping) {
             return Ok(KeyspaceStats { keys: counts.keys, bytes: counts.bytes, exact: true, sweeping });
         }
-        let snapshot = machine.snapshot();
+        let snapshot = machine.read_view();
         let mut seen = Seen::default();
         let range = ScanRange { limit: max_keys.max(1).saturating_add(1), ..ScanRange::default() };
         snapshot.scan(self.id(), &range, |item| {
@@ -178,7 +176,7 @@ impl Seen {
     }
 }
 
-fn last_key(snapshot: &Snapshot, keyspace: KeyspaceId) -> Result<Vec<u8>, ReadError> {
+fn last_key(snapshot: &ReadView, keyspace: KeyspaceId) -> Result<Vec<u8>, ReadError> {
     let mut last = Vec::new();
     let range = ScanRange { direction: Direction::Reverse, limit: 1, fetch: Fetch::KeysOnly, ..ScanRange::default() };
     snapshot.scan(keyspace, &range, |item| {

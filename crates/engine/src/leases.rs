@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::machine::{AttachedKey, LeaseInfo as StoredLease};
+use thalweg_state::expiry::{AttachedKey, LeaseInfo as StoredLease};
 use thalweg_types::{
     Durability, LeaseId, SpaceTime,
     command::{CommandError, Outcome, encode_grant_lease, encode_keep_lease, encode_revoke_lease},
@@ -106,14 +106,14 @@ impl Leases {
 
     /// Returns a lease; `None` if it does not exist or has ended.
     pub fn get(&self, id: LeaseId) -> Result<Option<LeaseInfo>, ReadError> {
-        let snapshot = self.db.inner.open.machine.snapshot();
+        let snapshot = self.db.inner.open.machine.read_view();
         let found = snapshot.lease(id)?;
         Ok(found.map(|lease| info(StoredLease { id, lease }, snapshot.time())))
     }
 
     /// Returns at most `limit` leases that have not ended, ordered by id and beginning after `after`.
     pub fn list(&self, after: Option<LeaseId>, limit: usize) -> Result<Vec<LeaseInfo>, ReadError> {
-        let snapshot = self.db.inner.open.machine.snapshot();
+        let snapshot = self.db.inner.open.machine.read_view();
         let leases = snapshot.leases(after, limit)?;
         Ok(leases.into_iter().map(|lease| info(lease, snapshot.time())).collect())
     }
@@ -122,7 +122,7 @@ impl Leases {
     /// exist.
     pub fn keys(&self, id: LeaseId, limit: usize) -> Result<Option<Vec<LeaseKey>>, ReadError> {
         let machine = &self.db.inner.open.machine;
-        let snapshot = machine.snapshot();
+        let snapshot = machine.read_view();
         if snapshot.lease(id)?.is_none() {
             return Ok(None);
         }

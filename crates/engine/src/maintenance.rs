@@ -17,7 +17,10 @@ use std::{
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::machine::{MachineError, Moved, StaleCursor};
+use thalweg_state::{
+    expiry::StaleCursor,
+    machine::{MachineError, Moved},
+};
 use thalweg_types::{
     Durability, KeyspaceId, Lsn, StreamId,
     command::{

@@ -19,7 +19,7 @@ use std::{
 };
 
 use thalweg_disk::{Disk, RealDisk};
-use thalweg_state::backend::{Applied, Backend, BackendError, BarrierFailed, Direction, LogBarrier, View, WriteBatch};
+use thalweg_store::{Applied, Backend, BackendError, BarrierFailed, Direction, LogBarrier, View, WriteBatch};
 use thalweg_types::{Action, Classified, Index, Lsn};
 
 use crate::{

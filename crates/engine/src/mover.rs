@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_log::{AppendError, RECORD_HEADER_BYTES, SegmentInfo, format::BATCH_HEADER_BYTES};
 use thalweg_replica::ProposeError;
-use thalweg_state::{liveness::Liveness, machine::Moved};
+use thalweg_state::{machine::Moved, segments::Liveness};
 use thalweg_types::{Generation, Lsn};
 
 use self::{

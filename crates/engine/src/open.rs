@@ -16,10 +16,10 @@ use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::Log;
 use thalweg_replica::{Solo, SoloOptions, bridge, replay};
 use thalweg_state::{
-    backend::{Backend, BarrierFailed, LogBarrier},
     blobs::{BlobUnreadable, Blobs},
     machine::{Machine, MachineOptions},
 };
+use thalweg_store::{Backend, BarrierFailed, LogBarrier};
 use thalweg_types::{
     BlobRef, Clock, Index, Lsn, NodeId, Revision, SpaceId, SystemClock,
     command::{HistoryFloor, MoveTarget},

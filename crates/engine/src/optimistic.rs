@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use thalweg_state::keyspaces::{Snapshot, StoredValue};
+use thalweg_state::keyspaces::{ReadView, StoredValue};
 use thalweg_types::{
     Action, Classified, Durability, KeyspaceId, LeaseId, Revision, StreamId,
     command::{CommandError, CommitBuilder, Deadline, Expect},
@@ -87,7 +87,7 @@ type Key = (KeyspaceId, Vec<u8>);
 #[derive(Debug)]
 pub struct Transaction {
     db: Database,
-    snapshot: Snapshot,
+    snapshot: ReadView,
     /// Keys that were read, with their revisions.
     reads: BTreeMap<Key, Option<Revision>>,
     /// Ranges that were scanned.
@@ -105,7 +105,7 @@ impl Database {
     pub fn begin(&self) -> Transaction {
         Transaction {
             db: self.clone(),
-            snapshot: self.inner.open.machine.snapshot(),
+            snapshot: self.inner.open.machine.read_view(),
             reads: BTreeMap::new(),
             ranges: Vec::new(),
             writes: BTreeMap::new(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use thalweg_log::LogOptions;
-use thalweg_state::lsm::Compaction;
+use thalweg_store::lsm::Compaction;
 use thalweg_types::{Durability, limits};
 
 /// State backend of a directory, fixed when the directory is created.

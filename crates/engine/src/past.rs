@@ -6,15 +6,15 @@
 use std::ops::ControlFlow;
 
 use thalweg_state::{
-    keyspaces::{Item, ScanRange as StoredRange, Snapshot, Stored, StoredRef, StoredValue},
-    past::{self, Past},
+    history::{self, Past},
+    keyspaces::{Item, ReadView, ScanRange as StoredRange, Stored, StoredRef, StoredValue},
 };
 use thalweg_types::{
     Revision, SpaceTime,
     limits::{MAX_VERSIONS_PAGE, MAX_VERSIONS_PAGE_BYTES},
 };
 
-pub use past::Lasting;
+pub use thalweg_state::history::Lasting;
 
 use crate::{
     cursor::At,
@@ -54,7 +54,7 @@ impl Keyspace {
     pub fn get_at(&self, key: &[u8], revision: Revision) -> Result<Option<Entry>, ReadError> {
         // A version that is pruned concurrently may be freed too. A newer view then shows that it is gone.
         loop {
-            let snapshot = self.database().inner.open.machine.snapshot();
+            let snapshot = self.database().inner.open.machine.read_view();
             let Some(stored) = self.past(&snapshot, At { revision, time: AS_OF_THE_REVISION })?.get(key)? else {
                 return Ok(None);
             };
@@ -73,14 +73,14 @@ impl Keyspace {
         revision: Revision,
         visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,
     ) -> Result<(), ReadError> {
-        let snapshot = self.database().inner.open.machine.snapshot();
+        let snapshot = self.database().inner.open.machine.read_view();
         self.scan_past(&snapshot, At { revision, time: AS_OF_THE_REVISION }, &range.stored(), visit)
     }
 
     /// Returns at most `limit` versions of a key with revisions below `before`, newest first.
     pub fn versions(&self, key: &[u8], before: Option<Revision>, limit: usize) -> Result<KeyVersions, ReadError> {
         loop {
-            let snapshot = self.database().inner.open.machine.snapshot();
+            let snapshot = self.database().inner.open.machine.read_view();
             let found = snapshot.versions(self.id(), key, before, limit.clamp(1, MAX_VERSIONS_PAGE))?;
             match self.page_of(key, found) {
                 Err(ReadError::ViewExpired) => {}
@@ -90,10 +90,10 @@ impl Keyspace {
     }
 
     /// Reads the values of versions, up to [`MAX_VERSIONS_PAGE_BYTES`] bytes.
-    fn page_of(&self, key: &[u8], found: past::Versions) -> Result<KeyVersions, ReadError> {
-        let past::Versions { versions: found, mut more, oldest } = found;
+    fn page_of(&self, key: &[u8], found: history::Versions) -> Result<KeyVersions, ReadError> {
+        let history::Versions { versions: found, mut more, oldest } = found;
         let (mut versions, mut bytes) = (Vec::new(), 0);
-        for past::Version { stored, lasting } in found {
+        for history::Version { stored, lasting } in found {
             if bytes >= MAX_VERSIONS_PAGE_BYTES {
                 more = true;
                 break;
@@ -108,17 +108,17 @@ impl Keyspace {
 
     /// Returns the oldest revision of the keyspace's history. Single keys may have a shorter history.
     pub fn oldest_revision(&self) -> Result<Revision, ReadError> {
-        Ok(self.database().inner.open.machine.snapshot().history_floor(self.id())?)
+        Ok(self.database().inner.open.machine.read_view().history_floor(self.id())?)
     }
 
     /// Returns a view of the past.
-    fn past<'s>(&self, snapshot: &'s Snapshot, at: At) -> Result<Past<'s>, ReadError> {
+    fn past<'s>(&self, snapshot: &'s ReadView, at: At) -> Result<Past<'s>, ReadError> {
         Ok(snapshot.past(self.id(), at.revision, at.time)?)
     }
 
     pub(crate) fn scan_past(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &ReadView,
         at: At,
         range: &StoredRange<'_>,
         visit: &mut dyn FnMut(ScanItem<'_>) -> ControlFlow<()>,

@@ -37,7 +37,7 @@ impl Database {
         let failure = RefCell::new(None);
         let clock = || inner.open.solo.now();
         for _ in 0..VIEWS {
-            let snapshot = inner.open.machine.snapshot();
+            let snapshot = inner.open.machine.read_view();
             let resolve = |key: &[u8], revision, blob| {
                 inner.resolve(keyspace, key, revision, blob).map_err(|error| {
                     let said = error.to_string();

@@ -21,10 +21,10 @@ use std::{
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::{
-    backend::View,
     digest::{StateDigest, state_digest},
     machine::Machine,
 };
+use thalweg_store::View;
 use thalweg_types::{
     Action, Classified, Durability, Lsn,
     command::{CommandError, encode_digest},

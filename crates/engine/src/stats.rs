@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use thalweg_log::LogStats;
-use thalweg_state::backend::BackendStats;
+use thalweg_store::BackendStats;
 use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
 
 use crate::{database::Inner, maintenance::Maintenance, snapshot::SnapshotStats};

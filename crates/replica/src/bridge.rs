@@ -8,7 +8,7 @@
 //! What it only points at, and what of that lay in the part that was cut, stays lost: reading it is an error.
 
 use thalweg_log::{Draft, Log, Purpose, RecordKind};
-use thalweg_state::backend::Applied;
+use thalweg_store::Applied;
 use thalweg_types::{Durability, Index, SpaceId, Term};
 
 use crate::error::OpenError;

@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use thalweg_state::machine::ReadTime;
+use thalweg_state::expiry::ReadTime;
 use thalweg_types::{Clock, SpaceTime};
 
 const FROZEN: u64 = 1;

@@ -11,7 +11,7 @@
 use std::io::IoSlice;
 
 use thalweg_log::{Draft, Log, Purpose, RecordKind};
-use thalweg_state::machine::{LogId, Machine};
+use thalweg_state::{machine::Machine, membership::LogId};
 use thalweg_types::{Durability, Index, SpaceTime, Term};
 
 use crate::{

@@ -1,7 +1,10 @@
 //! Bringing the state up to the log at open.
 
 use thalweg_log::{Log, LogRecord, RecordKind};
-use thalweg_state::machine::{Entry, LogId, Machine};
+use thalweg_state::{
+    machine::{Entry, Machine},
+    membership::LogId,
+};
 use thalweg_types::{Index, Lsn, SpaceId, command::Outcome};
 
 use crate::{

@@ -27,7 +27,10 @@ use std::{
 };
 
 use thalweg_log::{AppendError, Appended, Draft, Log, Purpose, RecordKind};
-use thalweg_state::machine::{Entry, LogId, Machine, Moved};
+use thalweg_state::{
+    machine::{Entry, Machine, Moved},
+    membership::LogId,
+};
 use thalweg_types::{
     Clock, Durability, Index, Log2Histogram, NodeId, SpaceId, SpaceTime, Term,
     command::{Framed, Outcome},

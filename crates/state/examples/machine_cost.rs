@@ -7,10 +7,8 @@
 use std::{ops::Bound, sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use thalweg_state::{
-    backend::{Applied, Backend, BackendError, BackendStats, Direction, View, Visit, WriteBatch},
-    machine::{Entry, Machine, MachineOptions},
-};
+use thalweg_state::machine::{Entry, Machine, MachineOptions};
+use thalweg_store::{Applied, Backend, BackendError, BackendStats, Direction, View, Visit, WriteBatch};
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, SpaceTime, StreamId, Term,
     command::{self, CommitBuilder, Expect, KeyspaceConfig, StreamConfig},

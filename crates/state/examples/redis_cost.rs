@@ -18,10 +18,10 @@ use std::sync::Arc;
 
 use rustix::time::{ClockId, clock_gettime};
 use thalweg_disk::RealDisk;
-use thalweg_state::{
-    backend::{Backend, BarrierFailed, LogBarrier},
+use thalweg_state::machine::{Entry, Machine, MachineOptions};
+use thalweg_store::{
+    Backend, BarrierFailed, LogBarrier,
     lsm::{LsmBackend, LsmOptions},
-    machine::{Entry, Machine, MachineOptions},
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{

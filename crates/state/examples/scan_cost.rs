@@ -11,10 +11,12 @@ use std::{
 };
 
 use thalweg_state::{
-    backend::{Backend, BarrierFailed, LogBarrier},
     keyspaces::ScanRange,
-    lsm::{LsmBackend, LsmOptions},
     machine::{Entry, Machine, MachineOptions},
+};
+use thalweg_store::{
+    Backend, BarrierFailed, LogBarrier,
+    lsm::{LsmBackend, LsmOptions},
 };
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, SpaceTime, Term,
@@ -68,7 +70,7 @@ fn measure(machine: &Machine, what: &str, pairs: u64) {
                     }
                     ControlFlow::Continue(())
                 };
-                machine.snapshot().scan(KEYSPACE, &range, &mut visit).expect("scans");
+                machine.read_view().scan(KEYSPACE, &range, &mut visit).expect("scans");
                 assert_eq!(std::hint::black_box(sum).1, pairs);
             }
             start.elapsed() / 500

@@ -10,7 +10,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use thalweg_types::BlobRef;
+use thalweg_types::{BlobRef, LogPosition};
 
 /// Reads bytes of the node's log.
 pub trait Blobs: Send + Sync + fmt::Debug {
@@ -32,4 +32,14 @@ impl Blobs for NoBlobs {
     fn read(&self, _: &BlobRef) -> Result<Bytes, BlobUnreadable> {
         Err(BlobUnreadable("the state machine was opened without its log".to_owned()))
     }
+}
+
+/// A pointer to these bytes, which lie at `at`.
+pub(crate) fn blob_at(at: LogPosition, bytes: &[u8]) -> BlobRef {
+    BlobRef { generation: at.generation, offset: at.offset, len: bytes.len() as u32, crc: crc_fast::crc32_iscsi(bytes) }
+}
+
+/// Where byte `offset` of what begins at `at` lies.
+pub(crate) fn within(at: LogPosition, offset: usize) -> LogPosition {
+    LogPosition { offset: at.offset + offset as u32, ..at }
 }

@@ -10,20 +10,27 @@
 
 use std::borrow::Cow;
 
+use thalweg_store::{Applied, WriteBatch};
 use thalweg_types::{
     BlobRef, Generation, Index, KeyspaceId, LogPosition, Offset, StreamId,
     command::{HistoryFloor, MoveTarget},
 };
 
 use crate::{
-    backend::{Applied, WriteBatch},
-    inline_floor, keys,
-    keyspaces::{FORM_BLOB, FORM_BLOB_ENDING},
-    liveness::{BlobKind, LivenessChanges, LivenessTable},
-    machine::{LogId, MachineError},
+    error::MachineError,
+    history::{
+        rows as versions,
+        rows::{PastKey, VersionRow},
+    },
+    keys,
+    keyspaces::values::{FORM_BLOB, FORM_BLOB_ENDING},
+    membership::LogId,
     row_kinds::{Carried, RowKind},
+    segments::{
+        inline_floor,
+        liveness::{BlobKind, LivenessChanges, LivenessTable},
+    },
     streams::index,
-    versions::{self, PastKey, VersionRow},
 };
 
 /// What a row is to another node.
@@ -173,8 +180,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        expiry::Expiry,
-        keyspaces::{CollectionRef, StoredRef, encode_value},
+        expiry::rows::Expiry,
+        keyspaces::values::{CollectionRef, StoredRef, encode_value},
     };
 
     const BLOB: BlobRef = BlobRef { generation: Generation(7), offset: 8192, len: 5, crc: 9 };
@@ -239,10 +246,10 @@ mod tests {
         begin(&mut batch, &applied, b"m");
         let mut rows = batch.changes();
         let row = b"\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0m";
-        assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[5, 1], row)));
+        assert_eq!(rows.next(), Some(thalweg_store::Change::Put(&[5, 1], row)));
         let floor = b"\x04\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0";
-        assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[0x0b], floor)));
-        assert_eq!(rows.next(), Some(crate::backend::Change::Put(&[0x04], b"\xff\xff\xff\xff")));
+        assert_eq!(rows.next(), Some(thalweg_store::Change::Put(&[0x0b], floor)));
+        assert_eq!(rows.next(), Some(thalweg_store::Change::Put(&[0x04], b"\xff\xff\xff\xff")));
         assert_eq!(rows.next(), None);
     }
 }

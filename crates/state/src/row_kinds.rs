@@ -7,7 +7,7 @@
 //! Invariants: every key that the state machine writes has a kind; a key of no kind is corruption. The table in
 //! [`RowKind::sharing`] is exhaustive, so a new kind does not compile before it is decided for all three.
 
-use crate::{keys, machine::MachineError};
+use crate::{error::MachineError, keys};
 
 /// The kind of a row, told by its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

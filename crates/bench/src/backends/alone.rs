@@ -11,14 +11,14 @@ use std::{
 
 use thalweg_disk::{Disk, RealDisk};
 use thalweg_engine::BackendKind;
-#[cfg(any(feature = "redb", feature = "sqlite"))]
-use thalweg_state::{BufferOptions, backend::SyncMode};
-use thalweg_state::{
-    backend::{Applied, Backend, BackendError, BarrierFailed, Direction, LogBarrier, WriteBatch},
+use thalweg_store::{
+    Applied, Backend, BackendError, BarrierFailed, Direction, LogBarrier, WriteBatch,
     journal::{JournalOptions, Journaled},
     lsm::{LsmBackend, LsmOptions},
     memory::{MemoryBackend, MemoryOptions},
 };
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+use thalweg_store::{BufferOptions, SyncMode};
 use thalweg_types::{Index, Lsn};
 
 use crate::{
@@ -96,14 +96,14 @@ fn open(kind: BackendKind, dir: &Path, options: &StoreOptions) -> Result<Box<dyn
         }
         #[cfg(feature = "redb")]
         BackendKind::Redb => {
-            use thalweg_state::redb::{RedbBackend, RedbOptions};
+            use thalweg_store::redb::{RedbBackend, RedbOptions};
             let buffer = BufferOptions { sync: SyncMode::PerBatch, ..BufferOptions::default() };
             let own = RedbOptions { dir: "redb".to_owned(), cache_bytes: options.cache_bytes, buffer };
             Ok(Box::new(RedbBackend::open(&disk, own, log)?))
         }
         #[cfg(feature = "sqlite")]
         BackendKind::Sqlite => {
-            use thalweg_state::sqlite::{SqliteBackend, SqliteOptions};
+            use thalweg_store::sqlite::{SqliteBackend, SqliteOptions};
             let buffer = BufferOptions { sync: SyncMode::PerBatch, ..BufferOptions::default() };
             let own =
                 SqliteOptions { cache_bytes: options.cache_bytes, buffer, ..SqliteOptions::new(dir.join("sqlite")) };

@@ -8,7 +8,7 @@
 //! read no more than is written, except for the first few walks of each segment.
 
 use thalweg_log::SegmentInfo;
-use thalweg_state::liveness::Liveness;
+use thalweg_state::segments::Liveness;
 use thalweg_types::{Index, Lsn, Term};
 
 use super::walk::Walked;

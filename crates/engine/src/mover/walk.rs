@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
 use thalweg_replica::Valid;
-use thalweg_state::{keyspaces::Snapshot, streams::BatchRef};
+use thalweg_state::{keyspaces::ReadView, streams::BatchRef};
 use thalweg_types::{
     BlobRef, Generation, Index, KeyspaceId, LogPosition, Offset, SpaceId, SpaceTime, StreamId, Term,
     command::{Command, Commands, Compacted, Move, MoveTarget, Write},
@@ -88,7 +88,7 @@ pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Wa
     let mut walk = Walk {
         inner,
         generation: segment.generation,
-        snapshot: inner.open.machine.snapshot(),
+        snapshot: inner.open.machine.read_view(),
         histories: HashMap::new(),
         versions: HashMap::new(),
         windows: HashMap::new(),
@@ -116,7 +116,7 @@ struct Walk<'a> {
     generation: Generation,
     /// All values are looked up in one view. A value that is superseded during the walk is found at its position at
     /// that time, or at its new one.
-    snapshot: Snapshot,
+    snapshot: ReadView,
     /// True for keyspaces that have versions of their keys.
     histories: HashMap<KeyspaceId, bool>,
     /// Positions in the segment of the versions of keys, in keyspaces with history. Cleared when there are too many.

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use thalweg_state::{backend::BackendError, machine::MachineError};
+use thalweg_state::machine::MachineError;
+use thalweg_store::BackendError;
 use thalweg_types::{Action, Classified, Lsn, SpaceTime};
 
 use crate::error::OpenError;

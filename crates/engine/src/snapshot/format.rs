@@ -16,7 +16,7 @@
 //! All integers are little-endian. `crc` covers the header before it and the stored bytes. `chain` is the `crc` of the
 //! previous chunk, so a chunk that is missing, out of order or of another snapshot is detected.
 
-use thalweg_state::backend::Applied;
+use thalweg_store::Applied;
 use thalweg_types::{
     Index, Lsn, NodeId, Revision, SpaceTime, Term,
     record::{Malformed, Reader},

@@ -10,10 +10,8 @@ use std::{
 
 use thalweg_log::{Log, ReadError, RecordKind, Records};
 use thalweg_replica::Valid;
-use thalweg_state::{
-    backend::View,
-    portable::{self, Row},
-};
+use thalweg_state::portable::{self, Row};
+use thalweg_store::View;
 use thalweg_types::{Lsn, SpaceId};
 
 use super::{

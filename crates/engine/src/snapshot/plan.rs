@@ -178,7 +178,7 @@ fn reached(covered: &SnapshotInfo, to: RestoreTo) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use thalweg_state::backend::Applied;
+    use thalweg_store::Applied;
     use thalweg_types::NodeId;
 
     use super::{super::EntryId, *};

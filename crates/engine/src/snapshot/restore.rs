@@ -19,10 +19,11 @@ use thalweg_disk::{Disk, RealDisk};
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RECORD_HEADER_BYTES, RecordKind};
 use thalweg_replica::{Membership, Vote};
 use thalweg_state::{
-    backend::{Applied, Backend, WriteBatch},
-    machine::{Entry, LogId, Machine, MachineOptions},
+    machine::{Entry, Machine, MachineOptions},
+    membership::LogId,
     portable::{self, Placed, Pointing, Row},
 };
+use thalweg_store::{Applied, Backend, WriteBatch};
 use thalweg_types::{
     Clock, Durability, Index, LogPosition, Lsn, NodeId, Revision, SpaceId, SpaceTime, SystemClock, Term, command::Move,
     limits::MIN_INLINE_VALUE_BYTES,

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use thalweg_state::history::{EntryCommit, KeyChange};
+use thalweg_state::changes::{EntryCommit, KeyChange};
 use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_WATCHES};
 
 use crate::watch::{

@@ -32,7 +32,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_replica::Observer;
-use thalweg_state::history::KeyChange;
+use thalweg_state::changes::KeyChange;
 use thalweg_types::{
     KeyspaceId, Revision, SpaceTime,
     command::Outcome,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use thalweg_log::{Log, LogRecord, RecordKind, Records};
 use thalweg_replica::Valid;
 use thalweg_state::{
-    history::{EntryCommit, EntryCommits},
+    changes::{EntryCommit, EntryCommits},
     machine::Machine,
 };
 use thalweg_types::{Index, Lsn, Revision, SpaceId, SpaceTime};

@@ -6,8 +6,8 @@ use thalweg_disk::{Disk, SimDisk};
 use thalweg_engine::{BackendKind, Database, Maintenance, Options, PutOptions};
 use thalweg_log::Purpose;
 use thalweg_replica::Wake;
-use thalweg_state::{
-    backend::{Applied, Backend, BarrierFailed, LogBarrier, WriteBatch},
+use thalweg_store::{
+    Applied, Backend, BarrierFailed, LogBarrier, WriteBatch,
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{

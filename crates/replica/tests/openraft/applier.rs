@@ -13,7 +13,10 @@ use openraft::{
 };
 use thalweg_log::RecordKind;
 use thalweg_replica::Membership;
-use thalweg_state::machine::{Entry, LogId, Machine};
+use thalweg_state::{
+    machine::{Entry, Machine},
+    membership::LogId,
+};
 use thalweg_types::{Index, Lsn, command::Outcome};
 
 use crate::{

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 use thalweg_log::Log;
 use thalweg_state::{
     keyspaces::{ScanRange, StoredRef},
-    machine::{AppliedMembership, Machine},
+    machine::Machine,
+    membership::AppliedMembership,
     streams::StreamInfo,
 };
 use thalweg_types::{BlobRef, Offset, Revision, SpaceTime, record::Records};
@@ -45,7 +46,7 @@ impl Contents {
                 pairs.insert(item.key.to_vec(), (item.revision, value));
                 ControlFlow::Continue(())
             };
-            machine.snapshot().scan(id, &ScanRange::default(), &mut visit).unwrap();
+            machine.read_view().scan(id, &ScanRange::default(), &mut visit).unwrap();
             pairs
         };
         let applied = machine.applied();

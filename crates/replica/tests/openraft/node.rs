@@ -6,9 +6,9 @@ use openraft::{Config, ServerState, SnapshotPolicy, async_runtime::WatchReceiver
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogOptions, Purpose};
 use thalweg_replica::{OpenError, Solo, SoloOptions, SpaceClock, replay};
-use thalweg_state::{
-    backend::{Backend, BarrierFailed, LogBarrier},
-    machine::{Machine, MachineOptions},
+use thalweg_state::machine::{Machine, MachineOptions};
+use thalweg_store::{
+    Backend, BarrierFailed, LogBarrier,
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{

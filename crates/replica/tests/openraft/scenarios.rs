@@ -6,7 +6,7 @@ use openraft::{BasicNode, async_runtime::WatchReceiver, vote::RaftLeaderId};
 use thalweg_disk::SimDisk;
 use thalweg_log::RecordKind;
 use thalweg_replica::OpenError;
-use thalweg_state::machine::LogId;
+use thalweg_state::membership::LogId;
 use thalweg_types::{
     Index, KeyspaceId, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
     command::{

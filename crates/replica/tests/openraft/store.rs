@@ -20,7 +20,7 @@ use openraft::{
 };
 use thalweg_log::{Appended, Draft, Log, LogRecord, Purpose, RecordKind};
 use thalweg_replica::Vote;
-use thalweg_state::machine::{LogId, Machine};
+use thalweg_state::{machine::Machine, membership::LogId};
 use thalweg_types::{Durability, Index, Lsn, SpaceId, SpaceTime, Term};
 
 use crate::types::{RaftEntry, RaftLogId, RaftVote, Types, entry_of, log_id, raft_log_id, raft_vote, record_of, vote};

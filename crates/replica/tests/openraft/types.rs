@@ -14,7 +14,7 @@ use openraft::{
 };
 use thalweg_log::RecordKind;
 use thalweg_replica::{Membership, Vote};
-use thalweg_state::machine::LogId;
+use thalweg_state::membership::LogId;
 use thalweg_types::{Index, NodeId, SpaceTime, Term, command::Outcome};
 
 /// What a client proposes: the payload of an entry's record, and its space time, which the leader reads

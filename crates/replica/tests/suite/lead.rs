@@ -6,8 +6,11 @@ use thalweg_disk::SimDisk;
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RecordKind};
 use thalweg_replica::{Membership, OpenError, Solo, SoloOptions, Vote, replay};
 use thalweg_state::{
-    backend::{BarrierFailed, LogBarrier},
-    machine::{LogId, Machine, MachineOptions},
+    machine::{Machine, MachineOptions},
+    membership::LogId,
+};
+use thalweg_store::{
+    BarrierFailed, LogBarrier,
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{

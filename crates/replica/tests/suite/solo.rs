@@ -10,9 +10,9 @@ use std::{
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogOptions, Purpose, RecordKind};
 use thalweg_replica::{Membership, Observer, Proposal, ProposeError, Solo, SoloOptions, Vote, Wake, replay};
-use thalweg_state::{
-    backend::{BarrierFailed, LogBarrier},
-    machine::{Machine, MachineOptions},
+use thalweg_state::machine::{Machine, MachineOptions};
+use thalweg_store::{
+    BarrierFailed, LogBarrier,
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{

@@ -20,9 +20,9 @@ use std::{
 use thalweg_disk::SimDisk;
 use thalweg_log::{Log, LogOptions, Purpose};
 use thalweg_replica::{Committed, Observer, ProposeError, Solo, SoloOptions, replay};
-use thalweg_state::{
-    backend::{BarrierFailed, LogBarrier},
-    machine::{Machine, MachineOptions},
+use thalweg_state::machine::{Machine, MachineOptions};
+use thalweg_store::{
+    BarrierFailed, LogBarrier,
     memory::{MemoryBackend, MemoryOptions},
 };
 use thalweg_types::{

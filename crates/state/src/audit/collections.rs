@@ -1,17 +1,18 @@
 //! Parts of hashes and streams of Redis clients: each belongs to a collection that a key holds, or that is trash.
 
+use thalweg_store::View;
+
 use crate::{
     audit::{
-        FindingKind, Report, is_there,
-        pages::{each_beginning, each_row},
+        pages::{each_beginning, each_row, is_there},
+        report::{FindingKind, Report},
         values::Held,
     },
-    backend::View,
+    error::MachineError,
     keys::{self, KeyRange, PART_PREFIX_LEN, TAG_PART, TAG_TRASH},
-    machine::MachineError,
 };
 
-pub(super) fn check(view: &dyn View, held: &Held, report: &mut Report) -> Result<(), MachineError> {
+pub(crate) fn check(view: &dyn View, held: &Held, report: &mut Report) -> Result<(), MachineError> {
     each_beginning(view, &[TAG_PART], PART_PREFIX_LEN, |beginning| {
         match keys::collection_of_trash(beginning) {
             Some(of) if held.contains(&of) => {}

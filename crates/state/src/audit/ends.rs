@@ -2,17 +2,20 @@
 //!
 //! Rows of keys may be stale; rows of leases never are.
 
+use thalweg_store::View;
 use thalweg_types::LeaseId;
 
 use crate::{
-    audit::{FindingKind, Report, is_there, pages::each_row},
-    backend::View,
-    expiry::{Ending, Lease, attached_rows, lease_deadline_row, lease_of_row, lease_row},
+    audit::{
+        pages::{each_row, is_there},
+        report::{FindingKind, Report},
+    },
+    error::MachineError,
+    expiry::rows::{Ending, Lease, attached_rows, lease_deadline_row, lease_of_row, lease_row},
     keys::{KeyRange, TAG_ATTACHED, TAG_DEADLINE, TAG_LEASE},
-    machine::MachineError,
 };
 
-pub(super) fn check(view: &dyn View, report: &mut Report) -> Result<(), MachineError> {
+pub(crate) fn check(view: &dyn View, report: &mut Report) -> Result<(), MachineError> {
     each_row(view, &KeyRange::with_prefix(&[TAG_LEASE]), |key, _| {
         let Some(id) = lease_of_row(key) else {
             report.add(FindingKind::Undecodable, key, "the key of a lease", "a key of another length");

@@ -3,16 +3,17 @@
 //! Loading a group compares its rows: members and attempts belong to it, attempts and offsets were given out, and no
 //! record is pending twice.
 
+use thalweg_store::View;
+
 use crate::{
-    audit::{FindingKind, Report},
-    backend::View,
-    groups::GroupTable,
+    audit::report::{FindingKind, Report},
+    error::MachineError,
+    groups::table::GroupTable,
     keys,
-    machine::MachineError,
     streams::index,
 };
 
-pub(super) fn check(view: &dyn View, report: &mut Report) -> Result<(), MachineError> {
+pub(crate) fn check(view: &dyn View, report: &mut Report) -> Result<(), MachineError> {
     let Some(groups) = report.unless_corrupt(GroupTable::load(view))? else { return Ok(()) };
     for (id, group) in groups.iter() {
         let (key, stream) = (keys::group_head(id), group.head.stream);

@@ -1,25 +1,26 @@
 //! Versions: their order, the rows of their times, and histories beside the keyspaces' configurations.
 
+use thalweg_store::View;
 use thalweg_types::{KeyspaceId, Revision, command::KeyspaceHistory};
 
 use crate::{
     audit::{
-        FindingKind, Names, Report, Segments, is_there,
-        pages::{each_beginning, each_row},
+        names_of::Names,
+        pages::{each_beginning, each_row, is_there},
+        report::{FindingKind, Report},
+        segments::Segments,
     },
-    backend::View,
-    catalog::KeyspaceRow,
-    keys::{self, KeyRange, TAG_VERSIONS},
-    keyspaces::decode_value,
-    liveness::BlobKind,
-    machine::MachineError,
-    versions::{
+    error::MachineError,
+    history::rows::{
         Ending, HistoryRow, PREFIX_LEN, PastKey, Until, VersionRow, Work, history_row, history_rows,
         keyspace_of_history, time_row, versions_prefix,
     },
+    keys::{self, KeyRange, TAG_VERSIONS},
+    keyspaces::{catalog::KeyspaceRow, values::decode_value},
+    segments::liveness::BlobKind,
 };
 
-pub(super) fn check(
+pub(crate) fn check(
     view: &dyn View,
     names: &Names,
     segments: &mut Segments,

@@ -1,16 +1,21 @@
 //! The tables of names, and rows that belong to nothing.
 
+use thalweg_store::View;
+
 use crate::{
-    audit::{FindingKind, Names, Report, pages::each_row},
-    backend::View,
+    audit::{
+        names_of::Names,
+        pages::each_row,
+        report::{FindingKind, Report},
+    },
+    error::MachineError,
     keys::{self, KeyRange, TAG_COUNTS, TAG_TRASH},
-    machine::MachineError,
 };
 
 /// First byte of the keys that are the backends' own.
 const BACKENDS: u8 = 0xf0;
 
-pub(super) fn check(view: &dyn View, names: &Names, report: &mut Report) -> Result<(), MachineError> {
+pub(crate) fn check(view: &dyn View, names: &Names, report: &mut Report) -> Result<(), MachineError> {
     for tag in TAG_TRASH + 1..BACKENDS {
         each_row(view, &KeyRange::with_prefix(&[tag]), |key, _| {
             report.add(FindingKind::UnknownKind, key, "a kind that this version knows", format_args!("{tag:02x}"));

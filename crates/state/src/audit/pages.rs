@@ -2,11 +2,9 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use crate::{
-    backend::{BackendError, Direction, View},
-    keys::KeyRange,
-    machine::MachineError,
-};
+use thalweg_store::{BackendError, Direction, View};
+
+use crate::{error::MachineError, keys::KeyRange};
 
 /// Rows, and bytes, after which a page ends.
 const PAGE_ROWS: usize = 1000;
@@ -15,7 +13,7 @@ const PAGE_BYTES: usize = 1024 * 1024;
 type Row = (Vec<u8>, Vec<u8>);
 
 /// Calls `visit` with every row of a range in order; it may look up others in the view.
-pub(super) fn each_row(
+pub(crate) fn each_row(
     view: &dyn View,
     range: &KeyRange,
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), MachineError>,
@@ -48,7 +46,7 @@ fn page(view: &dyn View, range: &KeyRange) -> Result<(Vec<Row>, bool), BackendEr
 }
 
 /// Calls `visit` with each distinct beginning of `len` bytes that keys with a prefix have; passes over the rows.
-pub(super) fn each_beginning(
+pub(crate) fn each_beginning(
     view: &dyn View,
     prefix: &[u8],
     len: usize,
@@ -71,4 +69,9 @@ pub(super) fn each_beginning(
             return Ok(());
         }
     }
+}
+
+/// Whether a row is there.
+pub(crate) fn is_there(view: &dyn View, key: &[u8]) -> Result<bool, BackendError> {
+    Ok(view.get(key)?.is_some())
 }

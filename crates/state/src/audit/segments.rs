@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use thalweg_store::View;
 use thalweg_types::{BlobRef, Generation};
 
 use crate::{
-    audit::{FindingKind, Report, Values},
-    backend::View,
+    audit::report::{FindingKind, Report, Values},
+    error::MachineError,
     keys,
-    liveness::{BlobKind, Liveness, LivenessTable},
-    machine::MachineError,
+    segments::liveness::{BlobKind, Liveness, LivenessTable},
 };
 
 /// What rows point at, by segment.
 #[derive(Debug, Default)]
-pub(super) struct Segments(BTreeMap<Generation, Liveness>);
+pub(crate) struct Segments(BTreeMap<Generation, Liveness>);
 
 impl Segments {
     /// A row points at these bytes.
-    pub(super) fn add(&mut self, kind: BlobKind, blob: &BlobRef) {
+    pub(crate) fn add(&mut self, kind: BlobKind, blob: &BlobRef) {
         if blob.len == 0 {
             return;
         }
@@ -32,7 +32,7 @@ impl Segments {
     }
 
     /// Compares with the segments' rows.
-    pub(super) fn check(mut self, view: &dyn View, values: Values, report: &mut Report) -> Result<(), MachineError> {
+    pub(crate) fn check(mut self, view: &dyn View, values: Values, report: &mut Report) -> Result<(), MachineError> {
         let Some(table) = report.unless_corrupt(LivenessTable::load(view))? else { return Ok(()) };
         let stored: BTreeMap<_, _> = table.rows().into_iter().collect();
         stored.keys().for_each(|generation| _ = self.0.entry(*generation).or_default());

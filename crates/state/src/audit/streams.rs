@@ -1,18 +1,19 @@
 //! Streams: heads against index entries and producers.
 
+use thalweg_store::View;
 use thalweg_types::{Offset, SpaceTime, StreamId};
 
 use crate::{
     audit::{
-        FindingKind, Report, Segments, is_there,
-        pages::{each_beginning, each_row},
+        pages::{each_beginning, each_row, is_there},
+        report::{FindingKind, Report},
+        segments::Segments,
     },
-    backend::View,
+    error::MachineError,
     keys::{self, KeyRange, TAG_INDEX, TAG_PRODUCER, TAG_STREAM},
-    liveness::BlobKind,
-    machine::MachineError,
+    segments::liveness::BlobKind,
     streams::{
-        Head,
+        heads::Head,
         index::IndexEntry,
         producers::{self, ProducerResult, ProducerRow},
     },
@@ -21,7 +22,7 @@ use crate::{
 /// Bytes of tag and stream.
 const STREAM_LEN: usize = 5;
 
-pub(super) fn check(view: &dyn View, segments: &mut Segments, report: &mut Report) -> Result<(), MachineError> {
+pub(crate) fn check(view: &dyn View, segments: &mut Segments, report: &mut Report) -> Result<(), MachineError> {
     each_row(view, &KeyRange::with_prefix(&[TAG_STREAM]), |key, row| {
         let Some(head) = report.decoded(key, Head::decode(key, row))? else { return Ok(()) };
         let Some(id) = keys::id_of(key).map(StreamId) else {

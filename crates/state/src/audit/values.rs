@@ -3,25 +3,32 @@
 use std::collections::{BTreeMap, HashSet};
 
 use thalweg_redis::CollectionId;
+use thalweg_store::View;
 use thalweg_types::{KeyspaceId, Revision};
 
 use crate::{
-    audit::{FindingKind, Names, Report, Segments, is_there, pages::each_row},
-    backend::View,
-    catalog::KeyspaceRow,
-    clears::Prefixes,
-    counts::Counts,
-    expiry::{Expiry, attached_prefix, deadline_prefix, lease_row},
+    audit::{
+        names_of::Names,
+        pages::{each_row, is_there},
+        report::{FindingKind, Report},
+        segments::Segments,
+    },
+    clears::table::Prefixes,
+    error::MachineError,
+    expiry::rows::{Expiry, attached_prefix, deadline_prefix, lease_row},
     keys::{self, DATA_PREFIX_LEN, KeyRange, TAG_DATA},
-    keyspaces::{Decoded, decode_value},
-    liveness::BlobKind,
-    machine::MachineError,
+    keyspaces::{
+        catalog::KeyspaceRow,
+        counts::Counts,
+        values::{Decoded, decode_value},
+    },
+    segments::liveness::BlobKind,
 };
 
 /// Collections that a key holds.
-pub(super) type Held = HashSet<(KeyspaceId, CollectionId)>;
+pub(crate) type Held = HashSet<(KeyspaceId, CollectionId)>;
 
-pub(super) fn check(
+pub(crate) fn check(
     view: &dyn View,
     names: &Names,
     segments: &mut Segments,

@@ -2,20 +2,27 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_redis::{CollectionId, Kind};
+use thalweg_store::{BackendError, Direction, View, Visit, WriteBatch};
 use thalweg_types::{
     Attempt, BlobRef, Generation, GroupId, Index, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId,
     command::StreamConfig,
 };
 
+use super::state_digest::LastingValue;
+use super::state_digest::lasting_value;
 use super::*;
+use crate::{error::MachineError, history::rows::VersionRow, keyspaces::values::StoredRef};
 use crate::{
-    backend::{BackendError, Direction, View, Visit, WriteBatch},
-    expiry::Expiry,
+    expiry::rows::Expiry,
+    history::{
+        rows as versions,
+        rows::{Ending, Until},
+    },
     keys,
-    keyspaces::{CollectionRef, encode_value},
-    streams::{Head, Life},
-    versions::{self, Ending, Until},
+    keyspaces::values::{CollectionRef, encode_value},
+    streams::heads::{Head, Life},
 };
+use thalweg_store::Applied;
 
 /// Of the bytes `value`.
 const LEN_AND_CRC: &[u8] = b"\x05\0\0\0\x63\x03\xe0\xe1";
@@ -145,7 +152,7 @@ fn head() -> Head {
 fn form_of_head(head: &Head) -> Option<Vec<u8>> {
     let mut batch = WriteBatch::new();
     head.write(StreamId(1), &mut batch, &mut Vec::new());
-    let Some(crate::backend::Change::Put(key, row)) = batch.changes().next() else { panic!("no row") };
+    let Some(thalweg_store::Change::Put(key, row)) = batch.changes().next() else { panic!("no row") };
     form(key, row)
 }
 

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use thalweg_store::WriteBatch;
 use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime,
     command::groups::{
@@ -17,13 +18,15 @@ use thalweg_types::{
     limits::MAX_FETCH_RECORDS,
 };
 
-use super::{
-    head::{Head, MAX_COUNTER},
-    members::Members,
-    order::KeyQueues,
-    parcel::{self, Holder, NEVER, Parcel, Run},
+use crate::{
+    groups::{
+        head::{Head, MAX_COUNTER},
+        members::Members,
+        order::KeyQueues,
+        parcel::{self, Holder, NEVER, Parcel, Run},
+    },
+    keys,
 };
-use crate::{backend::WriteBatch, keys};
 
 /// The reason of a dead letter that nobody nacked.
 const DEADLINE_PASSED: &str = "not acked before its deadline";
@@ -537,7 +540,7 @@ impl Group {
 }
 
 /// What a member is told of runs: consecutive records are one, whatever their keys.
-pub(super) fn delivered(runs: &[Run]) -> Vec<Delivered> {
+pub(crate) fn delivered(runs: &[Run]) -> Vec<Delivered> {
     let mut all: Vec<Delivered> = Vec::with_capacity(runs.len());
     for run in runs {
         match all.last_mut() {

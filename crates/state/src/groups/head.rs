@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use thalweg_store::WriteBatch;
 use thalweg_types::{
     Attempt, GroupId, Offset, StreamId,
     command::{check_name, groups::GroupConfig},
     record::{Malformed, Reader},
 };
 
-use crate::{backend::WriteBatch, keys, machine::MachineError};
+use crate::{error::MachineError, keys};
 
 /// Numbers stay below this, so that counting on never overflows.
 pub(crate) const MAX_COUNTER: u64 = 1 << 62;
@@ -89,7 +90,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Change;
+    use thalweg_store::Change;
 
     #[test]
     fn layout_is_pinned() {

@@ -9,12 +9,13 @@ use std::{
     time::Duration,
 };
 
+use thalweg_store::WriteBatch;
 use thalweg_types::{
     GroupId, SpaceTime,
     limits::{MAX_GROUP_MEMBERS, MAX_MEMBER_NAME_BYTES, MEMBER_IDLE_SECONDS},
 };
 
-use crate::{backend::WriteBatch, keys};
+use crate::keys;
 
 const RENEW_AFTER: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(MEMBER_IDLE_SECONDS);

@@ -7,9 +7,8 @@ use thalweg_types::{
     command::groups::{Delivered, GroupConfig, OffsetRun},
 };
 
-use super::{
-    Group,
-    group::delivered,
+use crate::groups::{
+    group::{Group, delivered},
     parcel::{self, Holder, Parcel},
 };
 

@@ -1,29 +1,34 @@
 //! Commits: everything is checked first, then everything is written.
 
 use thalweg_types::{
-    BlobRef, KeyspaceId, LogPosition, Offset, Revision, StreamId,
-    command::{AppendedAt, BlindPut, Commit, Condition, Deadline, Expect, Outcome, StreamConfig, StreamLimit, Write},
+    LogPosition, Revision,
+    command::{AppendedAt, BlindPut, Commit, Condition, Deadline, Expect, Outcome, Write},
     limits::{MAX_CONDITION_ROWS, MAX_KEY_BYTES},
-    record::{Malformed, Records},
+    record::Malformed,
 };
 
 use crate::{
-    catalog::KeyspaceKind,
-    history::KeyChange,
-    keys,
-    keyspaces::{FORM_BLOB, FORM_INLINE, value_head},
-    liveness::BlobKind,
-    machine::{
-        MachineError, consumers,
-        entry::{Applying, Refused},
+    blobs::within,
+    error::MachineError,
+    expiry::{
         leases::check_attachable,
-        live::{count_change, live_head, live_key},
-        producers,
-        timed::{PutUntil, put_until, tell_if_passed, touch},
+        writes::{PutUntil, put_until, tell_if_passed, touch},
+    },
+    groups::commands as consumers,
+    keyspaces::{
+        catalog::KeyspaceKind,
+        live::{live_head, live_key},
+        writes::{check_key, delete_counted, put, put_counted},
+    },
+    machine::{
+        applying::Applying,
         transaction_scan::{Unchanged, check_unchanged},
     },
-    streams::index::IndexEntry,
-    versions::Ending,
+    refused::Refused,
+    streams::{
+        append::{append, check_append},
+        producing as producers,
+    },
 };
 
 /// Runs a commit whose bytes begin at `at` in the log.
@@ -119,61 +124,8 @@ fn perform(
     Ok(())
 }
 
-/// Puts a value that does not end, and looks after counts and history.
-#[inline]
-pub(super) fn put_counted(
-    applying: &mut Applying<'_>,
-    keyspace: KeyspaceId,
-    key: &[u8],
-    value: &[u8],
-    revision: Revision,
-    at: LogPosition,
-) -> Result<(), MachineError> {
-    note_replaced(applying, keyspace, key, Some(value.len()), revision, Ending::Overwritten)?;
-    put(applying, keyspace, key, value, revision, at);
-    Ok(())
-}
-
-/// Deletes a key, and looks after counts and history.
-pub(super) fn delete_counted(
-    applying: &mut Applying<'_>,
-    keyspace: KeyspaceId,
-    key: &[u8],
-    revision: Revision,
-) -> Result<(), MachineError> {
-    note_replaced(applying, keyspace, key, None, revision, Ending::Deleted)?;
-    delete(applying, keyspace, key);
-    Ok(())
-}
-
-/// Before a write that leaves the key with a value of `after` bytes, or none: looks after the keyspace's counts and
-/// history, if it has them.
-#[inline]
-pub(super) fn note_replaced(
-    applying: &mut Applying<'_>,
-    keyspace: KeyspaceId,
-    key: &[u8],
-    after: Option<usize>,
-    revision: Revision,
-    ending: Ending,
-) -> Result<(), MachineError> {
-    if applying.counts_exactly(keyspace) {
-        let change = count_change(applying, keyspace, key, after)?;
-        applying.count(keyspace, change);
-    }
-    if applying.keeps_history(keyspace) {
-        applying.supersede(keyspace, key, revision, ending)?;
-    }
-    Ok(())
-}
-
-/// Where byte `offset` of what begins at `at` lies.
-pub(super) fn within(at: LogPosition, offset: usize) -> LogPosition {
-    LogPosition { offset: at.offset + offset as u32, ..at }
-}
-
 /// `rows` is how many the command's conditions on ranges may still look at.
-pub(super) fn check_condition(
+pub(crate) fn check_condition(
     applying: &Applying<'_>,
     number: u32,
     condition: &Condition<'_>,
@@ -218,20 +170,9 @@ fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool {
     }
 }
 
-#[inline]
-pub(super) fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<(), Refused> {
-    if applying.applier.kinds.of(keyspace) == KeyspaceKind::Missing {
-        return Err(Refused::Outcome(Outcome::NoSuchKeyspace(keyspace)));
-    }
-    if key.len() > MAX_KEY_BYTES {
-        return Err(Malformed { at: 0, expected: "key within the limit" }.into());
-    }
-    Ok(())
-}
-
 /// Forgets what the appends of the commit before made of streams and producers while they were checked.
 #[inline]
-pub(super) fn begin_checks(applying: &mut Applying<'_>) {
+pub(crate) fn begin_checks(applying: &mut Applying<'_>) {
     applying.applier.pending.next_offsets.clear();
     applying.applier.pending.claims.clear();
     applying.applier.pending.producers.clear();
@@ -287,114 +228,4 @@ fn check_says_that_it_reads(commit: &Commit<'_>, write: &Write<'_>) -> Result<()
         return Err(Malformed { at: 0, expected: "a condition in a commit that reads" }.into());
     }
     Ok(())
-}
-
-pub(super) fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<(), Refused> {
-    let Write::Append { stream, expected, producer, count, batch, batch_at } = *append else { return Ok(()) };
-    let Some(head) = applying.live_head(stream) else {
-        return Err(Refused::Outcome(Outcome::NoSuchStream(stream)));
-    };
-    let (head_next, config) = (head.next, head.config.is_set().then(|| head.config.get()));
-    if let Some(stamp) = producer {
-        producers::check(applying, stream, stamp)?;
-    }
-    let next = applying.applier.pending.next_offsets.entry(stream).or_insert(head_next);
-    if expected.is_some_and(|expected| expected != *next) {
-        return Err(Refused::Outcome(Outcome::OffsetConflict { stream, next: *next }));
-    }
-    *next = next.plus(u64::from(count));
-    let largest = check_count(batch, count).map_err(|error| Malformed { at: batch_at + error.at, ..error })?;
-    match config.filter(StreamConfig::limits_appends) {
-        Some(config) => check_limits(stream, &config, largest, batch.len()),
-        None => Ok(()),
-    }
-}
-
-/// The stream's own limits, which its users have set.
-fn check_limits(stream: StreamId, config: &StreamConfig, record: usize, batch: usize) -> Result<(), Refused> {
-    let limits = [
-        (StreamLimit::RecordBytes, config.max_record_bytes, record as u64),
-        (StreamLimit::BatchBytes, config.max_batch_bytes, batch as u64),
-    ];
-    for (limit, max, got) in limits {
-        if let Some(max) = max.filter(|max| got > *max) {
-            return Err(Refused::Outcome(Outcome::OverStreamLimit { stream, limit, max, got }));
-        }
-    }
-    Ok(())
-}
-
-/// The proposer is not trusted with the count: offsets are assigned by it. Returns the bytes of the largest
-/// record.
-fn check_count(batch: &[u8], count: u32) -> Result<usize, Malformed> {
-    let mut records = Records::new(batch);
-    let (mut found, mut largest) = (0_u64, 0);
-    while let Some(record) = records.next_framed() {
-        largest = largest.max(record?.len() - 4);
-        found += 1;
-    }
-    if found == u64::from(count) {
-        Ok(largest)
-    } else {
-        Err(Malformed { at: 0, expected: "as many records as counted" })
-    }
-}
-
-#[inline]
-pub(super) fn put(
-    applying: &mut Applying<'_>,
-    keyspace: KeyspaceId,
-    key: &[u8],
-    value: &[u8],
-    revision: Revision,
-    at: LogPosition,
-) {
-    applying.changed(&KeyChange::Put { keyspace, key, value }, Some(at));
-    let prefix = keys::data_prefix(keyspace);
-    if value.len() <= applying.machine.options.inline_value_bytes {
-        applying.applier.staged.put(&[&prefix, key], &[&value_head(FORM_INLINE, revision), value]);
-    } else {
-        let blob = blob_at(at, value);
-        applying.applier.staged.put(&[&prefix, key], &[&value_head(FORM_BLOB, revision), &blob.encode()]);
-        applying.raise(BlobKind::Value, &blob);
-    }
-}
-
-#[inline]
-pub(super) fn delete(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) {
-    applying.changed(&KeyChange::Delete { keyspace, key }, None);
-    applying.applier.staged.delete(&[&keys::data_prefix(keyspace), key]);
-}
-
-/// A pointer to these bytes, which lie at `at`.
-pub(crate) fn blob_at(at: LogPosition, bytes: &[u8]) -> BlobRef {
-    BlobRef { generation: at.generation, offset: at.offset, len: bytes.len() as u32, crc: crc_fast::crc32_iscsi(bytes) }
-}
-
-/// Appends a checked batch. One without records changes nothing.
-pub(super) fn append(
-    applying: &mut Applying<'_>,
-    stream: thalweg_types::StreamId,
-    count: u32,
-    batch: &[u8],
-    at: LogPosition,
-) -> Offset {
-    let time = applying.applied.time;
-    let head = applying.live_head(stream).expect("checked before");
-    let first = head.next;
-    if count == 0 {
-        return first;
-    }
-    let blob = blob_at(at, batch);
-    let entry = IndexEntry { blob, count, time, bytes_before: head.end_bytes, sparse: None };
-    if head.start_batch == head.next {
-        head.start_time = time;
-    }
-    head.next = entry.end(first);
-    head.end_bytes += u64::from(blob.len);
-    head.last_time = time;
-    head.add_content(first, &entry);
-    applying.applier.staged.put(&[&keys::index_entry(stream, first)], &[&entry.encode_dense()]);
-    applying.raise(BlobKind::Batch, &blob);
-    first
 }

@@ -29,17 +29,17 @@
 
 use std::collections::BTreeMap;
 
+use thalweg_store::{Applied, Change, WriteBatch};
 use thalweg_types::{StreamId, command::Outcome, limits::MIN_INLINE_VALUE_BYTES};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
-    backend::{Applied, Change, WriteBatch},
-    digest::{LastingValue, Standing, lasting_value, replicated_row},
+    digest::state_digest::{LastingValue, Standing, lasting_value, replicated_row},
+    error::MachineError,
     keys,
-    keyspaces::{FORM_INLINE, HEAD_LEN},
-    machine::MachineError,
+    keyspaces::values::{FORM_INLINE, HEAD_LEN},
     row_kinds::RowKind,
-    streams::Head,
+    streams::heads::Head,
 };
 
 const ENTRY: u64 = 1;

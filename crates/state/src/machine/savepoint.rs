@@ -10,61 +10,14 @@
 //!
 //! Invariant: between a savepoint and its end, whatever changes one of those tables notes here what was there before.
 
-use std::sync::Arc;
+use thalweg_types::Generation;
 
-use thalweg_types::{Generation, KeyspaceId};
-
-use crate::{
-    catalog::Meta,
-    clears::{Clear, ClearTable},
-    counts::Counts,
-    history::VerdictSavepoint,
-    liveness::Liveness,
-    machine::{
-        entry::{Applier, Applying},
-        staged::Overwritten,
-    },
+use crate::machine::{
+    applier::Applier,
+    applying::Applying,
+    staged::Overwritten,
+    undo::{Savepoint, Undo},
 };
-
-/// What was there before a change.
-#[derive(Debug)]
-pub(crate) enum Undo {
-    /// A keyspace's exact counts.
-    Counts(KeyspaceId, Option<Counts>),
-    /// What the record made of a segment's liveness.
-    Liveness(Generation, Option<Liveness>),
-    /// What the record made of a deleted prefix.
-    Clear((KeyspaceId, Vec<u8>), Option<Option<Clear>>),
-    /// A change of the batch that was overwritten in place.
-    InPlace(Overwritten),
-}
-
-/// What to put back, the newest change last.
-#[derive(Debug, Default)]
-pub(crate) struct UndoList {
-    /// Whether there is a savepoint to go back to.
-    is_kept: bool,
-    /// Changes of the batch at the savepoint.
-    staged: usize,
-    changes: Vec<Undo>,
-}
-
-impl UndoList {
-    fn end(&mut self) {
-        self.is_kept = false;
-        self.changes.clear();
-    }
-}
-
-/// Where a command began.
-#[derive(Debug)]
-#[must_use = "keep it or roll back to it"]
-pub(crate) struct Savepoint {
-    changes: usize,
-    told: VerdictSavepoint,
-    meta: Meta,
-    clears: Arc<ClearTable>,
-}
 
 impl Applying<'_> {
     /// From here on changes can be taken back.

@@ -22,11 +22,9 @@ use std::{
 use bytes::Bytes;
 use foldhash::quality::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
+use thalweg_store::{Applied, BackendError, Change, Direction, View, Visit, WriteBatch, bounds_are_empty};
 
-use crate::{
-    backend::{Applied, BackendError, Change, Direction, View, Visit, WriteBatch, bounds_are_empty},
-    machine::{MachineError, entry::Applying},
-};
+use crate::{error::MachineError, machine::applying::Applying};
 
 /// The changes of the record being applied.
 #[derive(Debug, Default)]

@@ -19,17 +19,25 @@ use thalweg_types::{
 };
 
 use crate::{
-    keyspaces::Stored,
-    machine::{
-        clearing::Emptied,
-        commit::{self, check_append, check_condition, check_key},
-        consumers,
-        entry::{Applying, Refused},
+    blobs::within,
+    clears::apply::Emptied,
+    expiry::{
         leases::check_attachable,
+        writes::{end_of_put, plan_touch, put_ending, store_touched},
+    },
+    groups::commands as consumers,
+    keyspaces::{
         live::{live_head, live_key},
-        timed::{end_of_put, plan_touch, put_ending, store_touched},
+        values::Stored,
+        writes::{check_key, delete_counted, put_counted},
+    },
+    machine::{
+        applying::Applying,
+        commit::{self, check_condition},
         transaction_scan,
     },
+    refused::Refused,
+    streams::append::{append, check_append},
 };
 
 /// Runs a transaction whose bytes begin at `at` in the log.
@@ -108,12 +116,12 @@ impl Run {
         let result = match *operation {
             Write::Put { keyspace, key, value, value_at } => {
                 check_key(applying, keyspace, key)?;
-                let at = commit::within(self.at, value_at);
+                let at = within(self.at, value_at);
                 if applying.has_default_ttl(keyspace) {
                     let expiry = end_of_put(applying, keyspace, key, Deadline::Default, None)?;
                     put_ending(applying, (keyspace, key), value, revision, expiry, Some(at))?;
                 } else {
-                    commit::put_counted(applying, keyspace, key, value, revision, at)?;
+                    put_counted(applying, keyspace, key, value, revision, at)?;
                 }
                 self.writes = true;
                 OperationResult::Put
@@ -121,7 +129,7 @@ impl Run {
             Write::PutUntil { keyspace, key, value, value_at, deadline, lease } => {
                 check_key(applying, keyspace, key)?;
                 lease.map_or(Ok(()), |id| check_attachable(applying, id))?;
-                let at = commit::within(self.at, value_at);
+                let at = within(self.at, value_at);
                 let expiry = end_of_put(applying, keyspace, key, deadline, lease)?;
                 put_ending(applying, (keyspace, key), value, revision, expiry, Some(at))?;
                 self.writes = true;
@@ -140,7 +148,7 @@ impl Run {
             Write::Delete { keyspace, key } => {
                 check_key(applying, keyspace, key)?;
                 let existed = live_head(applying, keyspace, key)?.is_some();
-                commit::delete_counted(applying, keyspace, key, revision)?;
+                delete_counted(applying, keyspace, key, revision)?;
                 self.writes = true;
                 OperationResult::Deleted { existed }
             }
@@ -219,7 +227,7 @@ impl Run {
     fn finish(&mut self, applying: &mut Applying<'_>, number: usize, operation: &Write<'_>) {
         match *operation {
             Write::Append { stream, count, batch, batch_at, .. } => {
-                commit::append(applying, stream, count, batch, commit::within(self.at, batch_at));
+                append(applying, stream, count, batch, within(self.at, batch_at));
             }
             Write::Settle(ref settle) => {
                 let settled = consumers::perform_settle(applying, settle);

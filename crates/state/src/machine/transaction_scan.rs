@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use thalweg_store::{Direction, View};
 use thalweg_types::{
     KeyspaceId, Revision,
     command::{OperationError, ScanOperation, ScanPage, ScannedItem, UnchangedRange},
@@ -11,21 +12,21 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::{Direction, View},
+    error::MachineError,
     keys::{DATA_PREFIX_LEN, KeyRange},
-    keyspaces::{Decoded, Stored, decode_value},
-    machine::{
-        MachineError,
-        entry::{Applying, Refused},
+    keyspaces::{
         live::is_live,
+        values::{Decoded, Stored, decode_value},
     },
+    machine::applying::Applying,
+    refused::Refused,
 };
 
 /// Bytes that a pair costs beside its key and value.
 const ITEM_BYTES: usize = 32;
 
 /// One page of a range. `room` is what the transaction's reads may still come to.
-pub(super) fn page(
+pub(crate) fn page(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
     scan: &ScanOperation<'_>,
@@ -59,7 +60,7 @@ pub(super) fn page(
 
 /// Whether a range is as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unchanged {
+pub(crate) enum Unchanged {
     Holds,
     /// It is not; with the revision of the first pair that is newer, if there is one.
     Changed(Option<Revision>),
@@ -68,7 +69,7 @@ pub(super) enum Unchanged {
 }
 
 /// Compares a range from `start` on with what was read of it. `rows` is how many may still be looked at.
-pub(super) fn check_unchanged(
+pub(crate) fn check_unchanged(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
     start: &[u8],

@@ -20,7 +20,10 @@ use thalweg_types::{
     command::{FIRST_VERSION, Outcome},
 };
 
-use crate::machine::{Machine, MachineError, entry::Applying};
+use crate::{
+    error::MachineError,
+    machine::{applying::Applying, state_machine::Machine},
+};
 
 /// The highest version of the state machine that this binary knows.
 pub const KNOWN_VERSION: u16 = FIRST_VERSION;

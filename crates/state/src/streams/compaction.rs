@@ -5,15 +5,16 @@
 
 use std::ops::ControlFlow;
 
+use thalweg_store::View;
 use thalweg_types::{Offset, StreamId, command::Compaction};
 
 use crate::{
-    backend::View,
+    error::MachineError,
     keys,
-    machine::MachineError,
     streams::{
-        BatchRef, Head,
+        heads::Head,
         index::{self, IndexEntry},
+        read::BatchRef,
     },
 };
 

@@ -14,14 +14,10 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use thalweg_store::{Direction, View};
 use thalweg_types::{BlobRef, Offset, SpaceTime, StreamId};
 
-use crate::{
-    backend::{Direction, View},
-    keys,
-    machine::MachineError,
-    streams::Head,
-};
+use crate::{error::MachineError, keys, streams::heads::Head};
 
 pub(crate) const ENTRY_LEN: usize = BlobRef::ENCODED_LEN + 20;
 

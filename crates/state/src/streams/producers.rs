@@ -13,6 +13,7 @@
 
 use std::ops::ControlFlow;
 
+use thalweg_store::{Direction, View};
 use thalweg_types::{
     Offset, Revision, SpaceTime, StreamId,
     command::{ProducerRefusal, ProducerStamp, check_producer_id},
@@ -20,9 +21,8 @@ use thalweg_types::{
 };
 
 use crate::{
-    backend::{Direction, View},
+    error::MachineError,
     keys::{self, KeyRange},
-    machine::MachineError,
 };
 
 const HEAD_LEN: usize = 21;
@@ -160,7 +160,7 @@ pub(crate) fn visit(
     each: &mut dyn FnMut(&str, ProducerRow),
 ) -> Result<(), MachineError> {
     let prefix = keys::producer_heads(stream);
-    crate::machine::load_rows(view, &KeyRange::with_prefix(&prefix), |key, row| {
+    crate::rows::load_rows(view, &KeyRange::with_prefix(&prefix), |key, row| {
         let id = std::str::from_utf8(&key[prefix.len()..]).ok().filter(|id| check_producer_id(id).is_ok());
         let id = id.ok_or_else(|| MachineError::corrupt("producer", key, "no well-formed id"))?;
         each(id, ProducerRow::decode(key, row)?);

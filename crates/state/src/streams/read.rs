@@ -2,13 +2,13 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
+use thalweg_store::View;
 use thalweg_types::{BlobRef, Offset, SpaceTime, StreamId, command::StreamConfig};
 
 use crate::{
-    backend::View,
-    machine::StreamReadError,
+    error::StreamReadError,
     streams::{
-        Head,
+        heads::Head,
         index::{self, IndexEntry},
     },
 };

@@ -5,12 +5,12 @@
 
 use std::ops::ControlFlow;
 
+use thalweg_store::View;
 use thalweg_types::{Offset, SpaceTime, StreamId};
 
 use crate::{
-    backend::View,
-    machine::MachineError,
-    streams::{Head, index},
+    error::MachineError,
+    streams::{heads::Head, index},
 };
 
 /// Whether a lookup is worth it: a head alone shows that nothing is due.

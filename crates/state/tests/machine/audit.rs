@@ -2,9 +2,9 @@
 
 use thalweg_state::{
     audit::{Finding, FindingKind, Values, audit},
-    backend::Backend,
     machine::MachineOptions,
 };
+use thalweg_store::Backend;
 use thalweg_types::{
     GroupId, KeyspaceId, LeaseId, Offset, StreamId,
     command::{

@@ -7,11 +7,10 @@ use std::{
 };
 
 use thalweg_disk::{Disk, SimDisk};
-use thalweg_state::{
-    BufferOptions,
-    backend::{Backend, BarrierFailed, Direction, LogBarrier},
+use thalweg_state::machine::MachineOptions;
+use thalweg_store::{
+    Backend, BarrierFailed, BufferOptions, Direction, LogBarrier,
     lsm::{LsmBackend, LsmOptions},
-    machine::MachineOptions,
     memory::{MemoryBackend, MemoryOptions},
     redb::{RedbBackend, RedbOptions},
     sqlite::{SqliteBackend, SqliteOptions},

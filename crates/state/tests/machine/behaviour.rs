@@ -3,10 +3,10 @@
 use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
 use thalweg_state::{
-    backend::{Backend, Direction},
     keyspaces::{Fetch, ScanRange, StoredRef, StoredValue},
     machine::{Entry, Machine, MachineError, MachineOptions, Moved, StreamReadError},
 };
+use thalweg_store::{Backend, Direction};
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
     command::{self, AppendedAt, CommitBuilder, Expect, KeyspaceConfig, MoveTarget, Outcome, StreamConfig},
@@ -78,7 +78,7 @@ fn keys(machine: &Machine, range: &ScanRange<'_>) -> Vec<Vec<u8>> {
         keys.push(item.key.to_vec());
         ControlFlow::Continue(())
     };
-    machine.snapshot().scan(KS, range, visit).unwrap();
+    machine.read_view().scan(KS, range, visit).unwrap();
     keys
 }
 
@@ -283,7 +283,7 @@ fn large_values_stay_in_the_log() {
         seen.push((item.revision, item.value == Some(StoredRef::Blob(blob))));
         ControlFlow::Continue(())
     };
-    bench.machine.snapshot().scan(KS, &ScanRange::default(), visit).unwrap();
+    bench.machine.read_view().scan(KS, &ScanRange::default(), visit).unwrap();
     assert_eq!(seen, [(Revision(1), false), (Revision(2), true), (Revision(3), false)]);
 }
 
@@ -310,7 +310,7 @@ fn scans_honour_prefix_bounds_limit_and_direction() {
 fn a_snapshot_does_not_change() {
     let mut bench = bench();
     bench.run(2, &[put(b"a", b"1")]);
-    let snapshot = bench.machine.snapshot();
+    let snapshot = bench.machine.read_view();
     bench.run(3, &[put(b"a", b"2")]);
     assert_eq!(snapshot.get(KS, b"a").unwrap().unwrap().revision, Revision(1));
     assert_eq!(snapshot.applied().revision, Revision(1));

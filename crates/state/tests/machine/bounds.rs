@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use thalweg_state::{backend::Backend, machine::MachineOptions};
+use thalweg_state::machine::MachineOptions;
+use thalweg_store::Backend;
 use thalweg_types::{
     GroupId, KeyspaceId, LeaseId, SpaceTime, StreamId,
     command::{
@@ -91,7 +92,7 @@ fn a_lease_has_so_many_keys_and_no_more() {
     let outcomes = bench.run(3, &[put(b"b"), put(b"c")]);
     assert!(matches!(outcomes[0], Outcome::Committed { .. }), "{outcomes:?}");
     assert_eq!(outcomes[1], full);
-    assert_eq!(bench.machine.snapshot().lease(LeaseId(7)).unwrap().unwrap().keys, MAX_LEASE_KEYS);
+    assert_eq!(bench.machine.read_view().lease(LeaseId(7)).unwrap().unwrap().keys, MAX_LEASE_KEYS);
     assert_eq!(bench.machine.get(KS, b"c").unwrap(), None, "nothing happened");
     let plain = command(|out| command::encode_put(out, KS, b"c", b"").unwrap());
     assert!(matches!(bench.run(4, &[plain])[0], Outcome::Committed { .. }));

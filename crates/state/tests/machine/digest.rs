@@ -1,11 +1,11 @@
 //! The state digest depends on the entries, and on nothing that is this node's own.
 
 use thalweg_state::{
-    backend::Applied,
     digest::{StateDigest, state_digest},
     keyspaces::StoredValue,
     machine::{Machine, MachineOptions, Moved},
 };
+use thalweg_store::Applied;
 use thalweg_types::{KeyspaceId, command::MoveTarget};
 
 use crate::{

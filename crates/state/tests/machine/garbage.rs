@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 
 use thalweg_state::{
-    backend::{Applied, Backend},
     keyspaces::ScanRange,
     machine::{Entry, Machine, MachineError, MachineOptions, StreamReadError},
 };
+use thalweg_store::{Applied, Backend};
 use thalweg_types::{
     Generation, Index, KeyspaceId, LogPosition, Lsn, Offset, Revision, SpaceTime, StreamId, Term,
     command::{self, HistoryFloor, MoveTarget},
@@ -49,7 +49,7 @@ fn read_all(machine: &Machine) -> Result<(), MachineError> {
         }
     };
     for (id, _) in machine.keyspaces() {
-        note(machine.snapshot().scan(id, &ScanRange::default(), |_| ControlFlow::Continue(())));
+        note(machine.read_view().scan(id, &ScanRange::default(), |_| ControlFlow::Continue(())));
         note(machine.get(id, b"a").map(|_| ()));
     }
     for info in machine.streams() {

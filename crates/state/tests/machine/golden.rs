@@ -5,10 +5,11 @@
 use std::{fmt::Write as _, path::Path, time::Duration};
 
 use thalweg_state::{
-    backend::Backend,
     keyspaces::StoredValue,
-    machine::{LogId, Machine, MachineOptions},
+    machine::{Machine, MachineOptions},
+    membership::LogId,
 };
+use thalweg_store::Backend;
 use thalweg_types::{
     Index, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId, Term,
     command::{
@@ -157,7 +158,7 @@ fn a_state_of_format_2_can_be_read() {
         );
     }
     assert_eq!(machine.liveness().len(), 4);
-    let kept = machine.snapshot().versions(KeyspaceId(3), b"kept key", None, 9).unwrap();
+    let kept = machine.read_view().versions(KeyspaceId(3), b"kept key", None, 9).unwrap();
     let revisions: Vec<_> = kept.versions.iter().map(|version| version.stored.revision.0).collect();
     assert_eq!((revisions, kept.oldest), (vec![12, 10, 9], Revision(9)));
     let membership = machine.membership().unwrap().unwrap();

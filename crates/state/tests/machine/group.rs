@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use thalweg_state::{
-    backend::{Applied, Backend},
-    machine::{AppliedMembership, LogId, Machine, MachineError, MachineOptions},
+    machine::{Machine, MachineError, MachineOptions},
+    membership::{AppliedMembership, LogId},
 };
+use thalweg_store::{Applied, Backend};
 use thalweg_types::{Index, Lsn, SpaceTime, Term};
 
 use crate::support::{Bench, Map, MapBackend};

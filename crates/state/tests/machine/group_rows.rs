@@ -4,10 +4,8 @@
 
 use std::{path::Path, time::Duration};
 
-use thalweg_state::{
-    backend::{Applied, Backend},
-    machine::{Entry, Machine, MachineError, MachineOptions},
-};
+use thalweg_state::machine::{Entry, Machine, MachineError, MachineOptions};
+use thalweg_store::{Applied, Backend};
 use thalweg_types::{
     Attempt, Generation, GroupId, Index, LogPosition, Lsn, Offset, SpaceTime, StreamId, Term,
     command::{

@@ -1,7 +1,7 @@
 //! Telling from the log what its entries changed: over random entries, from every mark, below the floor.
 
 use thalweg_state::{
-    history::{EntryCommits, KeyChange},
+    changes::{EntryCommits, KeyChange},
     machine::{Machine, MachineOptions, Moved},
 };
 use thalweg_types::{

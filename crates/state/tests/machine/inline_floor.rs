@@ -1,10 +1,7 @@
 //! The inline floor over reopens with other options, on old rows, and after a restore.
 
-use thalweg_state::{
-    backend::{Backend, WriteBatch},
-    machine::MachineOptions,
-    portable,
-};
+use thalweg_state::{machine::MachineOptions, portable};
+use thalweg_store::{Backend, WriteBatch};
 use thalweg_types::{
     KeyspaceId,
     command::{self, KeyspaceConfig},

@@ -6,11 +6,10 @@ use std::{
 };
 
 use thalweg_state::{
-    backend::{Backend, Direction},
-    counts::Counts,
-    keyspaces::{Fetch, Item, ScanRange, StoredRef, StoredValue},
+    keyspaces::{Counts, Fetch, Item, ScanRange, StoredRef, StoredValue},
     machine::{MachineOptions, Moved, StreamReadError},
 };
+use thalweg_store::{Backend, Direction};
 use thalweg_types::{BlobRef, Generation, KeyspaceId, Offset, Revision, SpaceTime, StreamId, command::MoveTarget};
 
 use crate::{
@@ -160,7 +159,7 @@ fn resolve(bench: &Bench, value: StoredRef<'_>) -> Vec<u8> {
 }
 
 fn check_keys(bench: &Bench, model: &Model, rng: &mut Rng) {
-    let snapshot = bench.machine.snapshot();
+    let snapshot = bench.machine.read_view();
     assert_eq!(snapshot.applied(), bench.machine.applied());
     for keyspace in 0..=model.keyspaces.keys().last().copied().unwrap_or_default() + 1 {
         let key = Model::random_key(rng);
@@ -216,7 +215,7 @@ fn check_scan(bench: &Bench, model: &Model, rng: &mut Rng, keyspace: u32) {
         found.push((item.key.to_vec(), item.revision.0, item.value.map(|value| resolve(bench, value))));
         ControlFlow::Continue(())
     };
-    bench.machine.snapshot().scan(KeyspaceId(keyspace), &range, visit).unwrap();
+    bench.machine.read_view().scan(KeyspaceId(keyspace), &range, visit).unwrap();
     assert_eq!(found, expected, "{range:?}");
 }
 

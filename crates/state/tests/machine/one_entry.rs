@@ -207,7 +207,7 @@ fn two_deletes_of_a_prefix_in_a_transaction_keep_what_an_earlier_one_deleted() {
 
 /// What a key was at a revision.
 fn past(node: &Node, key: &[u8], revision: u64) -> Option<Vec<u8>> {
-    let snapshot = node.machine().snapshot();
+    let snapshot = node.machine().read_view();
     let past = snapshot.past(KS, Revision(revision), snapshot.time()).unwrap();
     past.get(key).unwrap().map(|stored| match stored.value {
         StoredValue::Inline(value) => value.to_vec(),

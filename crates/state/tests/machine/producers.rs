@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use thalweg_state::{
-    backend::Backend,
-    machine::{Machine, MachineOptions},
-};
+use thalweg_state::machine::{Machine, MachineOptions};
+use thalweg_store::Backend;
 use thalweg_types::{
     KeyspaceId, Offset, Revision, StreamId,
     command::{

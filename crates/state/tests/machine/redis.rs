@@ -4,8 +4,7 @@ use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
 use thalweg_redis::{Collection, Kind, Reply, StoreError};
 use thalweg_state::{
-    counts::Counts,
-    keyspaces::{ScanRange, StoredValue},
+    keyspaces::{Counts, ScanRange, StoredValue},
     machine::{Machine, MachineOptions},
     redis::RedisView,
 };
@@ -91,7 +90,7 @@ pub fn sweep(bench: &mut Bench) -> Vec<Vec<u8>> {
 
 /// Reads as a Redis client does that does not write.
 pub fn view<T>(machine: &Machine, bench: &Bench, read: impl FnOnce(&RedisView<'_>) -> T) -> T {
-    let snapshot = machine.snapshot();
+    let snapshot = machine.read_view();
     let resolve = |_: &[u8], _: Revision, blob| Ok::<_, StoreError>(bench.log.read(&blob));
     read(&RedisView::new(&snapshot, KS, (true, false), 7, &resolve, &|| snapshot.time()))
 }
@@ -140,7 +139,7 @@ fn values_in_the_log_are_found_by_what_their_command_says() {
     let mut found = 0;
     bench
         .machine
-        .snapshot()
+        .read_view()
         .scan(KS, &ScanRange::default(), |item| {
             if let Some(blob) = item.value.and_then(|value| value.blob()) {
                 found += 1;
@@ -263,7 +262,7 @@ fn hashes_are_read_back_in_the_same_entry_and_later() {
     let mut shown = 0;
     bench
         .machine
-        .snapshot()
+        .read_view()
         .scan(KS, &ScanRange::default(), |_| {
             shown += 1;
             ControlFlow::Continue(())
@@ -309,7 +308,7 @@ fn histories_keep_what_redis_commands_replace() {
     let renamed = set(&mut bench, "RENAME k other");
     let flushed = set(&mut bench, "FLUSHDB");
     let at = |revision, key: &[u8]| {
-        let snapshot = bench.machine.snapshot();
+        let snapshot = bench.machine.read_view();
         snapshot.past(HISTORY, revision, thalweg_types::SpaceTime(2)).unwrap().get(key).unwrap()
     };
     for revision in [first, touched] {

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use thalweg_disk::{Disk, SimDisk};
 use thalweg_redis::{Reply, admit, execute, model, run_read};
-use thalweg_state::{
-    BufferOptions,
-    backend::{Backend, BarrierFailed, LogBarrier},
+use thalweg_state::machine::MachineOptions;
+use thalweg_store::{
+    Backend, BarrierFailed, BufferOptions, LogBarrier,
     lsm::{LsmBackend, LsmOptions},
-    machine::MachineOptions,
     memory::{MemoryBackend, MemoryOptions},
     redb::{RedbBackend, RedbOptions},
     sqlite::{SqliteBackend, SqliteOptions},

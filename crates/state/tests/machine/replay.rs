@@ -1,7 +1,7 @@
 //! The same log gives the same map, from wherever replay begins.
 
-use thalweg_state::backend::Backend;
 use thalweg_state::machine::{MachineOptions, Moved};
+use thalweg_store::Backend;
 
 use crate::{
     support::{Bench, LogRecord, MapBackend, apply, frame},

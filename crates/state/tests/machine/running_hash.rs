@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use thalweg_state::{
     keyspaces::StoredValue,
-    machine::{LogId, MachineOptions, Moved},
+    machine::{MachineOptions, Moved},
+    membership::LogId,
 };
 use thalweg_types::{
     Index, KeyspaceId, Offset, SpaceTime, StreamId, Term,

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use thalweg_disk::{Disk, SimDisk};
-use thalweg_state::{
-    BufferOptions,
-    backend::{BarrierFailed, LogBarrier},
+use thalweg_store::{
+    BarrierFailed, BufferOptions, LogBarrier,
     lsm::{LsmBackend, LsmOptions},
     memory::{MemoryBackend, MemoryOptions},
     redb::{RedbBackend, RedbOptions},

@@ -11,10 +11,10 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_state::{
-    backend::{Applied, Backend, BackendError, BackendStats, Change, Direction, View, Visit, WriteBatch},
     blobs::{BlobUnreadable, Blobs},
     machine::{Entry, Machine, MachineOptions, Moved},
 };
+use thalweg_store::{Applied, Backend, BackendError, BackendStats, Change, Direction, View, Visit, WriteBatch};
 use thalweg_types::{
     BlobRef, Generation, Index, LogPosition, Lsn, SpaceTime, Term,
     command::{Move, MoveTarget, Outcome},

@@ -10,9 +10,9 @@ use std::{
 };
 
 use thalweg_state::{
-    expiry::Expiry,
-    keyspaces::{ScanRange, Snapshot, StoredValue},
-    machine::{MachineOptions, Moved, ReadTime, StaleCursor},
+    expiry::{Expiry, ReadTime, StaleCursor},
+    keyspaces::{ReadView, ScanRange, StoredValue},
+    machine::{MachineOptions, Moved},
 };
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
@@ -116,7 +116,7 @@ fn expired(keys: u32, rows: u32, more: bool) -> Outcome {
 }
 
 /// The keys that a view shows, and their values if they are short.
-pub fn pairs(snapshot: &Snapshot, keyspace: KeyspaceId) -> Vec<String> {
+pub fn pairs(snapshot: &ReadView, keyspace: KeyspaceId) -> Vec<String> {
     let mut pairs = Vec::new();
     let visit = &mut |item: thalweg_state::keyspaces::Item<'_>| {
         pairs.push(String::from_utf8_lossy(item.key).into_owned());
@@ -138,7 +138,7 @@ fn a_key_is_hidden_from_its_deadline_on_though_nobody_removed_it() {
     bench.run(1000, &[put_until(b"a", b"1", after(50), None), put(b"b", b"2")]);
     for (now, expected) in [(1049, vec!["a", "b"]), (1050, vec!["b"]), (9999, vec!["b"])] {
         time.0.store(now, Ordering::Relaxed);
-        assert_eq!(pairs(&bench.machine.snapshot(), KS), expected, "at {now}");
+        assert_eq!(pairs(&bench.machine.read_view(), KS), expected, "at {now}");
         assert_eq!(bench.machine.get(KS, b"a").unwrap().is_some(), now < 1050);
         assert!(bench.machine.stored(KS, b"a").unwrap().is_some());
     }
@@ -166,7 +166,7 @@ fn a_view_is_of_one_moment() {
         &[grant(7), put_until(b"a", b"1", after(50), None), put_until(b"b", b"2", Deadline::Never, Some(7))],
     );
     time.0.store(1010, Ordering::Relaxed);
-    let held = bench.machine.snapshot();
+    let held = bench.machine.read_view();
     time.0.store(5_000_000, Ordering::Relaxed);
     bench.run(1020, &[revoke(7)]);
     bench.run(5_000_000, &[expire(100)]);
@@ -174,7 +174,7 @@ fn a_view_is_of_one_moment() {
     assert!(held.get(KS, b"a").unwrap().is_some() && held.get(KS, b"b").unwrap().is_some());
     assert!(held.lease(LeaseId(7)).unwrap().is_some());
     assert_eq!(held.time(), SpaceTime(1010));
-    let now = bench.machine.snapshot();
+    let now = bench.machine.read_view();
     assert_eq!((pairs(&now, KS), now.lease(LeaseId(7)).unwrap()), (vec![], None));
     assert_eq!(now.get(KS, b"a").unwrap(), None);
 }
@@ -186,8 +186,8 @@ fn a_view_is_never_of_a_time_before_its_last_entry() {
     bench.run(1000, &[put_until(b"a", b"1", after(50), None)]);
     bench.run(2000, &[put(b"b", b"2")]);
     time.0.store(1001, Ordering::Relaxed);
-    assert_eq!(bench.machine.snapshot().time(), SpaceTime(2000));
-    assert_eq!(pairs(&bench.machine.snapshot(), KS), ["b"]);
+    assert_eq!(bench.machine.read_view().time(), SpaceTime(2000));
+    assert_eq!(pairs(&bench.machine.read_view(), KS), ["b"]);
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn a_lease_ends_unless_it_is_kept_alive_and_its_keys_with_it() {
     let end = 1000 + 2 * TTL - 1;
     assert_eq!(bench.run(end - 1, &[present(b"a"), present(b"b")]), [committed(3), gone(0)]);
     time.0.store(end, Ordering::Relaxed);
-    assert_eq!(pairs(&bench.machine.snapshot(), KS), Vec::<String>::new());
+    assert_eq!(pairs(&bench.machine.read_view(), KS), Vec::<String>::new());
     assert!(bench.machine.get(KS, b"a").unwrap().is_none());
     let refused = Outcome::NoSuchLease(LeaseId(7));
     let attach = put_until(b"c", b"1", Deadline::Never, Some(7));
@@ -377,7 +377,7 @@ fn a_lease_ends_unless_it_is_kept_alive_and_its_keys_with_it() {
     assert_eq!(bench.run(end, &[expire(100)]), [expired(2, 3, false)], "b's second row goes with it");
     assert_eq!(rows(&bench), [0, 0, 0]);
     assert_eq!(bench.run(end, &[grant(7)]), [granted(7, end + TTL)]);
-    assert_eq!(pairs(&bench.machine.snapshot(), KS), Vec::<String>::new(), "and does not bring them back");
+    assert_eq!(pairs(&bench.machine.read_view(), KS), Vec::<String>::new(), "and does not bring them back");
 }
 
 #[test]
@@ -431,9 +431,9 @@ fn a_lease_of_many_keys_ends_in_bounded_steps_and_all_are_hidden_at_once() {
         }
     });
     bench.run(1001, &[puts]);
-    assert_eq!(bench.machine.snapshot().lease(LeaseId(7)).unwrap().unwrap().keys, keys);
+    assert_eq!(bench.machine.read_view().lease(LeaseId(7)).unwrap().unwrap().keys, keys);
     bench.run(1002, &[revoke(7)]);
-    assert_eq!(pairs(&bench.machine.snapshot(), KS), Vec::<String>::new());
+    assert_eq!(pairs(&bench.machine.read_view(), KS), Vec::<String>::new());
     assert_eq!(rows(&bench), [1, 1, 500]);
     bench.reopen();
     assert_eq!(bench.run(1003, &[expire(100)]), [expired(99, 100, true)]);
@@ -464,13 +464,13 @@ fn leases_and_their_keys_are_listed_as_they_are() {
     let attach = |key: &[u8]| put_until(key, b"1", Deadline::Never, Some(2));
     bench.run(1001, &[attach(b"a"), attach(b"b"), attach(b"c"), attach(b"d"), attach(b"d")]);
     bench.run(1002, &[put(b"b", b"plain"), put_until(b"c", b"1", Deadline::Never, Some(3)), revoke(1)]);
-    let view = bench.machine.snapshot();
+    let view = bench.machine.read_view();
     let ids = |after, limit| view.leases(after, limit).unwrap().iter().map(|info| info.id.0).collect::<Vec<_>>();
     assert_eq!((ids(None, 10), ids(None, 1), ids(Some(LeaseId(2)), 10)), (vec![2, 3], vec![2], vec![3]));
     assert_eq!(view.lease(LeaseId(2)).unwrap().unwrap().keys, 3, "b is not found out yet");
     let keys = |after: Option<&_>, limit| view.lease_keys(LeaseId(2), after, limit).unwrap();
     let names =
-        |keys: &[thalweg_state::machine::AttachedKey]| keys.iter().map(|key| key.key.clone()).collect::<Vec<_>>();
+        |keys: &[thalweg_state::expiry::AttachedKey]| keys.iter().map(|key| key.key.clone()).collect::<Vec<_>>();
     let all = keys(None, 10);
     assert_eq!(names(&all), [b"a", b"d"]);
     assert_eq!((names(&keys(None, 1)), names(&keys(Some(&all[0]), 10))), (vec![b"a".to_vec()], vec![b"d".to_vec()]));
@@ -478,10 +478,10 @@ fn leases_and_their_keys_are_listed_as_they_are() {
     let stale = bench.machine.stale_rows(&mut cursor, 100).unwrap();
     let forget = command(|out| command::encode_forget_rows(out, stale.iter().map(Vec::as_slice)));
     assert_eq!(bench.run(1003, &[forget]), [expired(0, 1, false)]);
-    assert_eq!(bench.machine.snapshot().lease(LeaseId(2)).unwrap().unwrap().keys, 2);
+    assert_eq!(bench.machine.read_view().lease(LeaseId(2)).unwrap().unwrap().keys, 2);
     time.0.store(1000 + TTL, Ordering::Relaxed);
-    assert!(bench.machine.snapshot().leases(None, 10).unwrap().is_empty());
-    assert!(bench.machine.snapshot().lease_keys(LeaseId(2), None, 10).unwrap().is_empty());
+    assert!(bench.machine.read_view().leases(None, 10).unwrap().is_empty());
+    assert!(bench.machine.read_view().lease_keys(LeaseId(2), None, 10).unwrap().is_empty());
 }
 
 #[test]

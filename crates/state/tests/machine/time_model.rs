@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
 use thalweg_state::{
-    backend::Direction,
-    expiry::Expiry,
-    keyspaces::{Item, ScanRange, Snapshot, StoredRef},
-    machine::{Machine, StaleCursor},
+    expiry::{Expiry, StaleCursor},
+    keyspaces::{Item, ReadView, ScanRange, StoredRef},
+    machine::Machine,
 };
+use thalweg_store::Direction;
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
     command::{self, Deadline, Expect, OperationResult, Operations, Outcome, Transacted, TransactionBuilder},
@@ -358,7 +358,7 @@ fn grant(rng: &mut Rng) -> Step {
     )
 }
 
-fn shown(bench: &Bench, view: &Snapshot, direction: Direction) -> BTreeMap<Key, (u64, Vec<u8>)> {
+fn shown(bench: &Bench, view: &ReadView, direction: Direction) -> BTreeMap<Key, (u64, Vec<u8>)> {
     let mut found = BTreeMap::new();
     for keyspace in [KeyspaceId(1), KeyspaceId(2)] {
         let visit = &mut |item: Item<'_>| {
@@ -410,7 +410,7 @@ fn what_has_ended_is_not_there_whatever_the_rows_say() {
         let (mut bench, now) = bench();
         let mut model = Model { time: 1000, ..Model::default() };
         let mut cursor = StaleCursor::default();
-        let mut held: Option<(Snapshot, Pairs)> = None;
+        let mut held: Option<(ReadView, Pairs)> = None;
         for _ in 0..300 {
             model.time += [0, 1, rng.below(TICK), rng.below(4 * TICK)][rng.below(4) as usize];
             let count = 1 + rng.below(4);
@@ -424,7 +424,7 @@ fn what_has_ended_is_not_there_whatever_the_rows_say() {
             assert_eq!(bench.machine.applied().revision, Revision(model.revision));
             let time = model.time + rng.below(2) * rng.below(6 * TICK);
             now.0.store(time, Ordering::Relaxed);
-            let (view, expected) = (bench.machine.snapshot(), model.shown(time));
+            let (view, expected) = (bench.machine.read_view(), model.shown(time));
             for direction in [Direction::Forward, Direction::Reverse] {
                 assert_eq!(shown(&bench, &view, direction), expected);
             }
@@ -473,5 +473,5 @@ fn ends_with_nothing_left(bench: &mut Bench, time: u64) {
     let map = bench.backend.dump();
     assert!(map.keys().all(|key| !(8..=10).contains(&key[0])));
     assert!(map.iter().filter(|(key, _)| key[0] == 0x10).all(|(_, row)| row[0] < 2));
-    assert_eq!(bench.machine.snapshot().end_of(&Expiry::NEVER).unwrap(), None);
+    assert_eq!(bench.machine.read_view().end_of(&Expiry::NEVER).unwrap(), None);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use thalweg_state::{expiry::Expiry, machine::StaleCursor};
+use thalweg_state::expiry::{Expiry, StaleCursor};
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime,
     command::{self, Deadline, OperationResult, Operations, Outcome, TransactionBuilder},
@@ -52,7 +52,7 @@ fn a_transaction_puts_and_touches_in_order() {
     assert_eq!(bench.machine.get(KS, b"old").unwrap().unwrap().revision, Revision(1), "its value is as it was");
     assert_eq!(expiry(&bench, b"gone"), None);
     time.0.store(1021, Ordering::Relaxed);
-    assert_eq!(pairs(&bench.machine.snapshot(), KS), ["b", "old"]);
+    assert_eq!(pairs(&bench.machine.read_view(), KS), ["b", "old"]);
     bench.reopen();
     while let [Outcome::Expired { more: true, .. }] = bench.run(2000, &[expire(100)])[..] {}
     let stale = bench.machine.stale_rows(&mut StaleCursor::default(), 100).unwrap();

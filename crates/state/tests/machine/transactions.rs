@@ -3,8 +3,7 @@
 use std::ops::ControlFlow;
 
 use thalweg_state::{
-    counts::Counts,
-    keyspaces::{ScanRange, Snapshot},
+    keyspaces::{Counts, ReadView, ScanRange},
     machine::MachineOptions,
 };
 use thalweg_types::{
@@ -76,7 +75,7 @@ fn fill(bench: &mut Bench, keyspace: KeyspaceId, prefix: &str, count: usize) {
     bench.run(2, &[command(|out| commit.encode(out))]);
 }
 
-fn keys_of(snapshot: &Snapshot, keyspace: KeyspaceId) -> Vec<String> {
+fn keys_of(snapshot: &ReadView, keyspace: KeyspaceId) -> Vec<String> {
     let mut keys = Vec::new();
     let visit = &mut |item: thalweg_state::keyspaces::Item<'_>| {
         keys.push(String::from_utf8_lossy(item.key).into_owned());
@@ -269,14 +268,14 @@ fn a_prefix_with_many_keys_is_hidden_at_once_and_swept_in_steps() {
     let mut bench = bench();
     fill(&mut bench, KS, "a", MANY);
     fill(&mut bench, KS, "b", 3);
-    let before = bench.machine.snapshot();
+    let before = bench.machine.read_view();
     let done =
         run(&mut bench, then(|list| _ = list.delete_prefix(KS, b"a").unwrap().put(KS, b"a001", b"new").unwrap()));
     assert_eq!(done.results[0], OperationResult::PrefixDeleted { keys: None });
     assert_eq!(rows(&bench, 0x10), MANY + 3, "nothing is read or removed");
     assert_eq!(keys_of(&before, KS).len(), MANY + 3, "a snapshot does not change");
     let check = |bench: &mut Bench| {
-        assert_eq!(keys_of(&bench.machine.snapshot(), KS), ["a001", "b000", "b001", "b002"]);
+        assert_eq!(keys_of(&bench.machine.read_view(), KS), ["a001", "b000", "b001", "b002"]);
         assert_eq!(bench.machine.get(KS, b"a000").unwrap(), None);
         assert_eq!(bench.machine.get(KS, b"a001").unwrap().unwrap().revision, Revision(3));
         let scan = ScanOperation { limit: 99, keys_only: true, ..ScanOperation::default() };
@@ -316,9 +315,9 @@ fn deleting_a_prefix_sees_earlier_writes_of_its_entry_and_not_later_ones() {
     });
     let sweep = command(|out| command::encode_sweep(out, 1000));
     bench.run(2, &[put(b"a-before"), clear, put(b"a-after"), sweep.clone()]);
-    assert_eq!(keys_of(&bench.machine.snapshot(), KS), ["a-after", "a-later"]);
+    assert_eq!(keys_of(&bench.machine.read_view(), KS), ["a-after", "a-later"]);
     bench.run(2, &[put(b"a000"), sweep]);
-    assert_eq!(keys_of(&bench.machine.snapshot(), KS), ["a-after", "a-later", "a000"]);
+    assert_eq!(keys_of(&bench.machine.read_view(), KS), ["a-after", "a-later", "a000"]);
     assert_eq!(rows(&bench, 0x10), 3);
 }
 
@@ -401,11 +400,11 @@ fn a_shorter_prefix_replaces_longer_ones_and_the_table_is_bounded() {
         &mut bench,
         then(|list| _ = list.delete_prefix(KS, format!("{MAX_PENDING_CLEARS:04}/000").as_bytes()).unwrap()),
     );
-    assert_eq!(keys_of(&bench.machine.snapshot(), KS).len(), MAX_EAGER_PREFIX_ROWS);
+    assert_eq!(keys_of(&bench.machine.read_view(), KS).len(), MAX_EAGER_PREFIX_ROWS);
     run(&mut bench, then(|list| _ = list.delete_prefix(KS, b"00").unwrap()));
     assert_eq!(rows(&bench, 0x06), MAX_PENDING_CLEARS - 99);
     run(&mut bench, then(|list| _ = list.delete_prefix(KS, b"").unwrap()));
-    assert_eq!((rows(&bench, 0x06), keys_of(&bench.machine.snapshot(), KS).len()), (1, 0));
+    assert_eq!((rows(&bench, 0x06), keys_of(&bench.machine.read_view(), KS).len()), (1, 0));
     while bench.machine.sweep_due() {
         sweep(&mut bench, 1000);
     }
@@ -493,7 +492,7 @@ fn a_dropped_keyspace_is_gone_at_once_and_its_id_is_never_used_again() {
         assert_eq!(outcomes[2..], [missing.clone(), missing]);
         assert_eq!((bench.machine.keyspace_id("exact"), bench.machine.keyspaces().len()), (None, 1));
         assert_eq!(bench.machine.get(EXACT, b"k000").unwrap(), None);
-        assert_eq!(keys_of(&bench.machine.snapshot(), EXACT), Vec::<String>::new());
+        assert_eq!(keys_of(&bench.machine.read_view(), EXACT), Vec::<String>::new());
         bench.reopen();
         let again = KeyspaceConfig::default();
         let outcomes = bench.run(3, &[command(|out| command::encode_create_keyspace(out, "exact", &again).unwrap())]);

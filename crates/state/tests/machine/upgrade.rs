@@ -1,10 +1,10 @@
 //! Versions of the state machine: what nodes do with commands that need one, and how one comes into force.
 
 use thalweg_state::{
-    backend::Backend,
     digest::state_digest,
     machine::{Entry, KNOWN_VERSION, Machine, MachineError, MachineOptions},
 };
+use thalweg_store::Backend;
 use thalweg_types::{
     Action, Classified, KeyspaceId, Revision, SpaceTime, Term,
     command::{self, KeyspaceConfig, Outcome},

@@ -7,11 +7,11 @@ use std::{
 };
 
 use thalweg_state::{
-    backend::{Applied, Backend, Direction},
+    history::{Lasting, PastError},
     keyspaces::{ScanRange, StoredRef, StoredValue},
     machine::{Entry, Machine, MachineError, MachineOptions, Moved},
-    past::{Lasting, PastError},
 };
+use thalweg_store::{Applied, Backend, Direction};
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime, Term,
     command::{
@@ -338,7 +338,7 @@ fn resolve_owned(bench: &Bench, value: &StoredValue) -> Vec<u8> {
 
 /// Reads one key at one revision.
 fn check_get(bench: &Bench, model: &Model, keyspace: u32, key: &[u8], revision: u64) {
-    let snapshot = bench.machine.snapshot();
+    let snapshot = bench.machine.read_view();
     let past = snapshot.past(KeyspaceId(keyspace), Revision(revision), SpaceTime(0));
     let context = || format!("{key:?} of {keyspace} at {revision} of {}", model.revision);
     match past.and_then(|past| past.get(key)) {
@@ -356,7 +356,7 @@ fn check_get(bench: &Bench, model: &Model, keyspace: u32, key: &[u8], revision: 
 }
 
 fn check_scan(bench: &Bench, model: &Model, rng: &mut Rng, keyspace: u32, revision: u64) {
-    let snapshot = bench.machine.snapshot();
+    let snapshot = bench.machine.read_view();
     let Ok(past) = snapshot.past(KeyspaceId(keyspace), Revision(revision), SpaceTime(0)) else { return };
     let [start, end, mut prefix] = [(); 3].map(|()| Model::key(rng));
     prefix.truncate(rng.below(3) as usize);
@@ -397,7 +397,7 @@ fn check_scan(bench: &Bench, model: &Model, rng: &mut Rng, keyspace: u32, revisi
         Ok(()) => {
             let differs = found.iter().zip(&expected).find(|(found, expected)| found != expected);
             let known =
-                differs.map(|(_, (key, ..))| bench.machine.snapshot().versions(KeyspaceId(keyspace), key, None, 9));
+                differs.map(|(_, (key, ..))| bench.machine.read_view().versions(KeyspaceId(keyspace), key, None, 9));
             let at = range.direction;
             assert!(found == expected, "{keyspace} at {revision} of {} {at:?}: {differs:?} {known:?}", model.revision);
         }
@@ -415,7 +415,7 @@ fn check_scan(bench: &Bench, model: &Model, rng: &mut Rng, keyspace: u32, revisi
 
 /// A list of versions is what the key was, as far back as it says.
 fn check_versions(bench: &Bench, model: &Model, keyspace: u32, key: &[u8]) {
-    let snapshot = bench.machine.snapshot();
+    let snapshot = bench.machine.read_view();
     let listed = snapshot.versions(KeyspaceId(keyspace), key, None, 1000).unwrap();
     let mut expected: Vec<(u64, Vec<u8>, Option<u64>)> = Vec::new();
     let mut current: Option<Value> = None;
@@ -449,7 +449,7 @@ fn check_versions(bench: &Bench, model: &Model, keyspace: u32, key: &[u8]) {
 
 /// What is hidden now is hidden at the newest revision, for who names the time.
 fn check_newest(bench: &Bench, model: &Model, keyspace: u32) {
-    let snapshot = bench.machine.snapshot();
+    let snapshot = bench.machine.read_view();
     let past = snapshot.past(KeyspaceId(keyspace), Revision(model.revision), snapshot.time()).unwrap();
     let (mut now, mut then) = (Vec::new(), Vec::new());
     let range = ScanRange::default();
@@ -471,7 +471,7 @@ fn check_newest(bench: &Bench, model: &Model, keyspace: u32) {
 fn move_one(bench: &mut Bench, model: &Model, rng: &mut Rng) {
     let keyspace = KeyspaceId(model.keyspace(rng));
     let key = Model::key(rng);
-    let snapshot = bench.machine.snapshot();
+    let snapshot = bench.machine.read_view();
     let blobs = snapshot.version_blobs(keyspace, &key).unwrap();
     drop(snapshot);
     let Some(blob) = blobs.get(rng.below(3) as usize) else { return };
@@ -599,7 +599,7 @@ fn lowered(before: KeyspaceHistory, after: KeyspaceHistory) -> Bench {
 fn what_a_change_of_bounds_forgets_of_a_key_stays_known_as_forgotten() {
     let [two, ten] = [2, 10].map(|revisions| KeyspaceHistory { revisions: Some(revisions), age: None });
     let bench = lowered(ten, two);
-    let snapshot = bench.machine.snapshot();
+    let snapshot = bench.machine.read_view();
     let read = |revision| {
         let past = snapshot.past(KeyspaceId(1), Revision(revision), SpaceTime(0));
         past.and_then(|past| past.get(b"k")).map(|found| found.map(|found| resolve_owned(&bench, &found.value)))
@@ -628,7 +628,7 @@ fn rows_by_time_go_with_what_a_change_of_bounds_forgets() {
 fn use_damaged(map: Map, applied: Option<Applied>, log: &Log) -> Result<(), MachineError> {
     let machine = Machine::open(MapBackend::of(map, applied), OPTIONS)?;
     let mut log = log.clone();
-    let snapshot = machine.snapshot();
+    let snapshot = machine.read_view();
     let revision = snapshot.applied().revision;
     let mut worst = Ok(());
     let mut note = |result: Result<(), PastError>| match result {

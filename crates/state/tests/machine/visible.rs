@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bytes::Bytes;
 use thalweg_state::{
-    backend::{Applied, Backend, BackendError, BackendStats, View, WriteBatch},
     keyspaces::StoredValue,
     machine::{Machine, MachineOptions},
 };
+use thalweg_store::{Applied, Backend, BackendError, BackendStats, View, WriteBatch};
 use thalweg_types::{
     KeyspaceId, Lsn, SpaceTime,
     command::{self, CommitBuilder, KeyspaceConfig},

@@ -16,25 +16,27 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("disk", &["types"]),
     ("log", &["types", "disk"]),
     ("redis", &["types"]),
-    ("state", &["types", "disk", "redis"]),
-    ("replica", &["types", "disk", "log", "state", "redis"]),
+    ("store", &["types", "disk"]),
+    ("state", &["types", "store", "redis"]),
+    ("replica", &["types", "disk", "log", "store", "state", "redis"]),
     ("recipes", &["types"]),
     ("wire", &["types"]),
     ("broker", &["types"]),
     ("transport", &["types"]),
     ("client", &["types", "wire", "transport"]),
-    ("engine", &["types", "disk", "log", "state", "replica", "recipes", "redis"]),
+    ("engine", &["types", "disk", "log", "store", "state", "replica", "recipes", "redis"]),
     ("server", &["types", "disk", "log", "wire", "broker", "engine", "transport", "redis"]),
-    ("bench", &["types", "disk", "log", "state", "wire", "transport", "engine", "redis"]),
+    ("bench", &["types", "disk", "log", "store", "state", "wire", "transport", "engine", "redis"]),
     ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "server", "bench"]),
 ];
 
 /// What a crate's tests may use beyond that.
 const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] =
-    &[("state", &["log"]), ("client", &["engine", "server"]), ("bench", &["server"])];
+    &[("state", &["disk", "log"]), ("client", &["engine", "server"]), ("bench", &["server"])];
 
 /// Crates without time, randomness, sockets or tasks of their own.
-const CORE: &[&str] = &["types", "disk", "log", "state", "replica", "recipes", "wire", "broker", "redis", "engine"];
+const CORE: &[&str] =
+    &["types", "disk", "log", "store", "state", "replica", "recipes", "wire", "broker", "redis", "engine"];
 
 /// Foreign crates that a core crate may use in its tests only.
 const NOT_IN_CORE: &[&str] =
@@ -58,8 +60,8 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("crates/types/src/clock.rs", "SystemTime::now", "SystemClock is the wall clock"),
     ("crates/types/src/clock.rs", "Instant::now", "SystemClock is the monotonic clock"),
     ("crates/log/src/prepare.rs", "Instant::now", "bounds a wait and paces the zeroing; nothing stored depends on it"),
-    ("crates/state/src/lsm/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
-    ("crates/state/src/buffered/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
+    ("crates/store/src/lsm/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
+    ("crates/store/src/buffered/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
     ("crates/engine/src/snapshot/file.rs", "Instant::now", "paces the writing of a file; nothing stored depends on it"),
     (
         "crates/engine/src/snapshot/pipeline.rs",
@@ -67,12 +69,12 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "paces the reading of a view; nothing stored depends on it",
     ),
     (
-        "crates/state/src/lsm/tables/growing.rs",
+        "crates/store/src/lsm/tables/growing.rs",
         "Instant::now",
         "paces how tables go to the disk beside writers; nothing stored depends on it",
     ),
     (
-        "crates/state/src/lsm/tables/discarding.rs",
+        "crates/store/src/lsm/tables/discarding.rs",
         "Instant::now",
         "paces the shortening of what was deleted; nothing stored depends on it",
     ),

@@ -6,11 +6,11 @@ use std::{
 };
 
 use thalweg_state::{
-    backend::{Backend, Direction},
     blobs::Blobs,
     machine::{Machine, MachineOptions},
     portable::{self, Row},
 };
+use thalweg_store::{Backend, Direction};
 use thalweg_types::{SpaceTime, command::Outcome};
 
 use super::list::{Grouping, List};
@@ -117,7 +117,7 @@ impl Node {
     pub fn install(&self, options: MachineOptions) -> Self {
         let (rows, applied) = (self.rows(), self.machine().applied());
         let mut log = Log::after(SEGMENT_BYTES / 2, applied.index);
-        let mut batch = thalweg_state::backend::WriteBatch::new();
+        let mut batch = thalweg_store::WriteBatch::new();
         let mut placed = portable::Placed::default();
         for (key, row) in &rows {
             match portable::sort(key, row).expect("a row of a known kind") {
@@ -138,7 +138,7 @@ impl Node {
         portable::begin(&mut batch, &applied, b"");
         let backend = MapBackend::default();
         let lsn = log.records.last().map_or(thalweg_types::Lsn(0), |record| record.next_lsn);
-        backend.apply(&batch, thalweg_state::backend::Applied { lsn, ..applied }).expect("a map takes everything");
+        backend.apply(&batch, thalweg_store::Applied { lsn, ..applied }).expect("a map takes everything");
         let backend = Arc::new(backend);
         Self::with_log(Box::new(move || backend.clone()), options, log)
     }

@@ -1,0 +1,50 @@
+//! An audit of the state: recomputes from the rows whatever the state keeps twice, and compares.
+//!
+//! Owns: [`audit`] and what it finds. Does not own repair, nor the log: it does not read the bytes that rows point at
+//! (`thalweg log verify` and the mover do).
+//!
+//! ```text
+//! kept twice                                         recomputed from                       by
+//! live bytes and counts of a segment (04)            every row that points into it         segments
+//! exact counts (07)                                  values (10), clears (06)              values
+//! deadlines (08), attachments (0a), lease.keys (09)  values (10), leases (09)              values, ends
+//! stream heads (03)                                  index entries (11), producers (0d)    streams
+//! times of versions (12 02), order of versions       versions (12 01)                      history
+//! trash (15)                                         collections that keys hold            collections
+//! consumer groups (0e, 0f, 14)                       each other                            groups
+//! ```
+//!
+//! Rows are read in pages of one view, so an audit takes memory for a few numbers of each segment, keyspace, collection
+//! and consumer group, and not for what they hold.
+
+use thalweg_store::View;
+
+use crate::{
+    audit::{
+        collections, ends, groups, history, names,
+        names_of::Names,
+        report::{Finding, Report, Values},
+        segments::Segments,
+        streams, values,
+    },
+    error::MachineError,
+};
+
+/// Audits all rows of a view, and returns what disagrees, area by area.
+///
+/// # Errors
+/// The backend failed. Rows that do not decode are findings, and what depends on them is not compared.
+pub fn audit(view: &dyn View, values: Values) -> Result<Vec<Finding>, MachineError> {
+    let mut report = Report::default();
+    let Some(names) = report.unless_corrupt(Names::load(view))? else { return Ok(report.0) };
+    let mut segments = Segments::default();
+    names::check(view, &names, &mut report)?;
+    let held = values::check(view, &names, &mut segments, &mut report)?;
+    ends::check(view, &mut report)?;
+    streams::check(view, &mut segments, &mut report)?;
+    history::check(view, &names, &mut segments, &mut report)?;
+    collections::check(view, &held, &mut report)?;
+    groups::check(view, &mut report)?;
+    segments.check(view, values, &mut report)?;
+    Ok(report.0)
+}

@@ -1,0 +1,363 @@
+//! Verdicts: what became of those commands of an entry of which the bytes alone do not tell.
+//!
+//! ```text
+//! verdict   := exception*                                     at key 0b | index u64 BE
+//! exception := command u32 | 0                                 a commit that was refused
+//!            | command u32 | 1 | count u32 | change*           it used a revision, and changed this
+//! change    := 0 | keyspace u32 | len u32 | key                deleted
+//!            | 1 | keyspace u32 | len u32 | key                expired
+//!            | 2 | keyspace u32 | len u32 | prefix             all with the prefix deleted
+//!            | 3 | keyspace u32 | len u32 | len u32 | key | value          put
+//!            | 4 | keyspace u32 | len u32 | len u32 | key | at u32         put; the value is in the entry
+//! ```
+//! Little-endian; commands in order, numbered from 0 within the entry; `at` counts from the begin of the
+//! entry's payload. A command without an exception is what [`uses_revision`] says: a commit that
+//! succeeded, or one that used no revision.
+//!
+//! [`uses_revision`]: thalweg_types::command::uses_revision
+
+use thalweg_types::{
+    KeyspaceId,
+    record::{Malformed, Reader},
+};
+
+use crate::changes::commits::KeyChange;
+
+const REFUSED: u8 = 0;
+const TOLD: u8 = 1;
+
+const DELETE: u8 = 0;
+const EXPIRE: u8 = 1;
+const DELETE_PREFIX: u8 = 2;
+const PUT: u8 = 3;
+const PUT_FROM_ENTRY: u8 = 4;
+
+/// Gathers the verdict of the entry that is being applied.
+#[derive(Debug, Default)]
+pub(crate) struct VerdictBuilder {
+    row: Vec<u8>,
+    /// Changes of the current command.
+    told: Vec<u8>,
+    count: u32,
+    telling: bool,
+}
+
+/// How much a command had told at some point.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Savepoint {
+    bytes: usize,
+    count: u32,
+}
+
+impl VerdictBuilder {
+    /// From here on the current command's changes are wanted.
+    pub(crate) fn tell(&mut self) {
+        self.telling = true;
+    }
+
+    #[inline]
+    pub(crate) fn is_telling(&self) -> bool {
+        self.telling
+    }
+
+    /// A change of the current command; `value_at` is where in the entry's payload a put's value lies.
+    pub(crate) fn push(&mut self, change: &KeyChange<'_>, value_at: Option<u32>) {
+        let (keyspace, key) = change.target();
+        let kind = match (change, value_at) {
+            (KeyChange::Delete { .. }, _) => DELETE,
+            (KeyChange::Expire { .. }, _) => EXPIRE,
+            (KeyChange::DeletePrefix { .. }, _) => DELETE_PREFIX,
+            (KeyChange::Put { .. }, None) => PUT,
+            (KeyChange::Put { .. }, Some(_)) => PUT_FROM_ENTRY,
+        };
+        let out = &mut self.told;
+        out.push(kind);
+        out.extend_from_slice(&keyspace.0.to_le_bytes());
+        out.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        if let KeyChange::Put { value, .. } = change {
+            out.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        }
+        out.extend_from_slice(key);
+        match (change, value_at) {
+            (KeyChange::Put { .. }, Some(at)) => out.extend_from_slice(&at.to_le_bytes()),
+            (KeyChange::Put { value, .. }, None) => out.extend_from_slice(value),
+            _ => {}
+        }
+        self.count += 1;
+    }
+
+    /// How much the current command has told: a savepoint.
+    pub(crate) fn savepoint(&self) -> Savepoint {
+        Savepoint { bytes: self.told.len(), count: self.count }
+    }
+
+    /// Forgets what the current command has told since the savepoint.
+    pub(crate) fn roll_back(&mut self, to: Savepoint) {
+        self.told.truncate(to.bytes);
+        self.count = to.count;
+    }
+
+    /// The current command was a commit by its bytes, and was refused.
+    pub(crate) fn refused(&mut self, number: u32) {
+        self.row.extend_from_slice(&number.to_le_bytes());
+        self.row.push(REFUSED);
+        self.forget_told();
+    }
+
+    /// The current command used a revision, and changed what was told.
+    pub(crate) fn told(&mut self, number: u32) {
+        self.row.extend_from_slice(&number.to_le_bytes());
+        self.row.push(TOLD);
+        self.row.extend_from_slice(&self.count.to_le_bytes());
+        self.row.extend_from_slice(&self.told);
+        self.forget_told();
+    }
+
+    /// Ends the current command without an exception.
+    pub(crate) fn forget_told(&mut self) {
+        self.told.clear();
+        self.count = 0;
+        self.telling = false;
+    }
+
+    /// The row of the entry; empty if it needs none.
+    pub(crate) fn row(&self) -> &[u8] {
+        &self.row
+    }
+
+    pub(crate) fn clear(&mut self) {
+        const KEPT_BYTES: usize = 1024 * 1024;
+        if self.row.capacity() + self.told.capacity() > KEPT_BYTES {
+            *self = Self::default();
+        }
+        self.row.clear();
+        self.forget_told();
+    }
+}
+
+/// What a verdict says of a command.
+#[derive(Clone, Debug)]
+pub(crate) enum Exception<'a> {
+    NoRevision,
+    Told(Told<'a>),
+}
+
+/// The exceptions of a verdict, in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Exceptions<'a> {
+    reader: Reader<'a>,
+    /// Command of the exception that comes next; read ahead.
+    next: Option<u32>,
+    begun: bool,
+}
+
+impl<'a> Exceptions<'a> {
+    pub(crate) fn new(row: &'a [u8]) -> Self {
+        Self { reader: Reader::at(row, 0), next: None, begun: false }
+    }
+
+    /// What is said of a command; ask in order.
+    pub(crate) fn of(&mut self, number: u32) -> Result<Option<Exception<'a>>, Malformed> {
+        if !self.begun {
+            self.begun = true;
+            self.advance()?;
+        }
+        if self.next != Some(number) {
+            return Ok(None);
+        }
+        let at = self.reader.position();
+        let exception = match self.reader.u8("verdict kind")? {
+            REFUSED => Exception::NoRevision,
+            TOLD => Exception::Told(Told::pass(&mut self.reader)?),
+            _ => return Err(Malformed { at, expected: "known verdict kind" }),
+        };
+        self.advance()?;
+        if self.next.is_some_and(|next| next <= number) {
+            return Err(Malformed { at, expected: "verdicts in order" });
+        }
+        Ok(Some(exception))
+    }
+
+    fn advance(&mut self) -> Result<(), Malformed> {
+        self.next = if self.reader.is_empty() { None } else { Some(self.reader.u32("command number")?) };
+        Ok(())
+    }
+}
+
+/// The changes that a command told.
+#[derive(Clone, Debug)]
+pub(crate) struct Told<'a> {
+    reader: Reader<'a>,
+    count: u32,
+}
+
+impl<'a> Told<'a> {
+    /// Goes past them.
+    fn pass(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let count = reader.u32("change count")?;
+        let told = Self { reader: reader.clone(), count };
+        for _ in 0..count {
+            Raw::decode(reader)?;
+        }
+        Ok(told)
+    }
+
+    pub(crate) fn visit(&self, payload: &'a [u8], visit: &mut dyn FnMut(KeyChange<'a>)) -> Result<(), Malformed> {
+        let mut reader = self.reader.clone();
+        for _ in 0..self.count {
+            visit(Raw::decode(&mut reader)?.resolve(payload)?);
+        }
+        Ok(())
+    }
+}
+
+/// A change as it is stored.
+enum Raw<'a> {
+    Whole(KeyChange<'a>),
+    FromEntry { keyspace: KeyspaceId, key: &'a [u8], at: usize, len: usize },
+}
+
+impl<'a> Raw<'a> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let at = reader.position();
+        let kind = reader.u8("change kind")?;
+        let keyspace = KeyspaceId(reader.u32("keyspace id")?);
+        let len = reader.u32("key length")? as usize;
+        Ok(Self::Whole(match kind {
+            DELETE => KeyChange::Delete { keyspace, key: reader.take(len, "key")? },
+            EXPIRE => KeyChange::Expire { keyspace, key: reader.take(len, "key")? },
+            DELETE_PREFIX => KeyChange::DeletePrefix { keyspace, prefix: reader.take(len, "prefix")? },
+            PUT => {
+                let value_len = reader.u32("value length")? as usize;
+                KeyChange::Put { keyspace, key: reader.take(len, "key")?, value: reader.take(value_len, "value")? }
+            }
+            PUT_FROM_ENTRY => {
+                let value_len = reader.u32("value length")? as usize;
+                let key = reader.take(len, "key")?;
+                let at = reader.u32("value position")? as usize;
+                return Ok(Self::FromEntry { keyspace, key, at, len: value_len });
+            }
+            _ => return Err(Malformed { at, expected: "known change kind" }),
+        }))
+    }
+
+    fn resolve(self, payload: &'a [u8]) -> Result<KeyChange<'a>, Malformed> {
+        match self {
+            Self::Whole(change) => Ok(change),
+            Self::FromEntry { keyspace, key, at, len } => {
+                let value = payload.get(at..).and_then(|rest| rest.get(..len));
+                let value = value.ok_or(Malformed { at, expected: "value within the entry" })?;
+                Ok(KeyChange::Put { keyspace, key, value })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_types::{
+        Revision,
+        command::{CommitBuilder, KeyspaceConfig, encode_create_keyspace},
+    };
+
+    use super::*;
+    use crate::changes::commits::EntryCommits;
+
+    const KS: KeyspaceId = KeyspaceId(7);
+
+    fn frame(commands: &[Vec<u8>]) -> Vec<u8> {
+        commands.iter().flat_map(|command| [&(command.len() as u32).to_le_bytes(), &command[..]].concat()).collect()
+    }
+
+    fn put(key: &[u8]) -> Vec<u8> {
+        let (mut commit, mut out) = (CommitBuilder::new(), Vec::new());
+        commit.put(KS, key, b"value").unwrap().encode(&mut out);
+        out
+    }
+
+    fn told_of(payload: &[u8], verdict: Option<&[u8]>) -> Result<Vec<(u64, String)>, Malformed> {
+        let mut commits = EntryCommits::new(payload, verdict, Revision(10));
+        let mut told = Vec::new();
+        while let Some(commit) = commits.next_commit()? {
+            let before = told.len();
+            commit.visit(&mut |change| told.push((commit.revision.0, format!("{change:?}"))))?;
+            if told.len() == before {
+                told.push((commit.revision.0, String::new()));
+            }
+        }
+        Ok(told)
+    }
+
+    fn all_kinds() -> VerdictBuilder {
+        let mut verdict = VerdictBuilder::default();
+        verdict.refused(1);
+        verdict.tell();
+        verdict.push(&KeyChange::Delete { keyspace: KS, key: b"d" }, None);
+        verdict.push(&KeyChange::Expire { keyspace: KS, key: b"e" }, None);
+        verdict.push(&KeyChange::DeletePrefix { keyspace: KS, prefix: b"p" }, None);
+        verdict.push(&KeyChange::Put { keyspace: KS, key: b"k", value: b"v" }, None);
+        verdict.push(&KeyChange::Put { keyspace: KS, key: b"l", value: b"abc" }, Some(4));
+        verdict.told(3);
+        verdict
+    }
+
+    #[test]
+    fn layout_is_pinned() {
+        let expected: &[&[u8]] = &[
+            b"\x01\0\0\0\x00",
+            b"\x03\0\0\0\x01\x05\0\0\0",
+            b"\x00\x07\0\0\0\x01\0\0\0d",
+            b"\x01\x07\0\0\0\x01\0\0\0e",
+            b"\x02\x07\0\0\0\x01\0\0\0p",
+            b"\x03\x07\0\0\0\x01\0\0\0\x01\0\0\0kv",
+            b"\x04\x07\0\0\0\x01\0\0\0\x03\0\0\0l\x04\0\0\0",
+        ];
+        assert_eq!(all_kinds().row(), expected.concat());
+    }
+
+    #[test]
+    fn revisions_are_counted_and_changes_come_from_the_entry_or_the_verdict() {
+        let mut create = Vec::new();
+        encode_create_keyspace(&mut create, "name", &KeyspaceConfig::default()).unwrap();
+        let payload = frame(&[put(b"a"), put(b"b"), create.clone(), create, put(b"c")]);
+        let put = |key: &'static [u8]| format!("{:?}", KeyChange::Put { keyspace: KS, key, value: b"value" });
+        assert_eq!(told_of(&payload, None).unwrap(), [(11, put(b"a")), (12, put(b"b")), (13, put(b"c"))]);
+        let verdict = all_kinds();
+        let told = told_of(&payload, Some(verdict.row())).unwrap();
+        let revisions: Vec<_> = told.iter().map(|(revision, _)| *revision).collect();
+        assert_eq!(revisions, [11, 12, 12, 12, 12, 12, 13], "the second is refused, the fourth told");
+        let value = KeyChange::Put { keyspace: KS, key: b"l", value: &payload[4..7] };
+        assert_eq!((&told[0].1, &told[5].1, &told[6].1), (&put(b"a"), &format!("{value:?}"), &put(b"c")));
+    }
+
+    #[test]
+    fn a_cut_or_flipped_verdict_is_an_error_or_another_one_never_a_panic() {
+        let payload = frame(&[put(b"a"), put(b"b"), put(b"c"), put(b"d")]);
+        let row = all_kinds().row().to_vec();
+        for cut in 1..row.len() {
+            let _ = told_of(&payload, Some(&row[..cut]));
+        }
+        for at in 0..row.len() {
+            for bit in 0..8 {
+                let mut row = row.clone();
+                row[at] ^= 1 << bit;
+                let _ = told_of(&payload, Some(&row));
+            }
+        }
+        assert!(told_of(&payload, Some(&row[..row.len() - 1])).is_err());
+        assert!(told_of(&payload, Some(b"\0\0\0\0\x09")).is_err());
+    }
+
+    #[test]
+    fn what_a_command_tells_is_not_the_next_ones() {
+        let mut verdict = VerdictBuilder::default();
+        verdict.tell();
+        verdict.push(&KeyChange::Delete { keyspace: KS, key: b"d" }, None);
+        verdict.forget_told();
+        assert!(!verdict.is_telling() && verdict.row().is_empty());
+        verdict.told(0);
+        assert_eq!(verdict.row(), b"\0\0\0\0\x01\0\0\0\0");
+        verdict.clear();
+        assert!(verdict.row().is_empty());
+    }
+}

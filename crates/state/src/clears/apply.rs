@@ -1,0 +1,325 @@
+//! Deleting all keys with a prefix, dropping keyspaces, and sweeping what both leave behind.
+//!
+//! A prefix with few rows is emptied at once. One with more gets a clear (see [`crate::clears`]), which
+//! hides its rows; sweeping removes them in steps of bounded size, whichever entries those come in.
+
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+};
+
+use thalweg_store::{Direction, View};
+use thalweg_types::{
+    BlobRef, KeyspaceId, Revision,
+    command::Outcome,
+    limits::{MAX_EAGER_PREFIX_ROWS, MAX_PENDING_CLEARS},
+};
+
+use crate::{
+    changes::commits::KeyChange,
+    clears::table::Clear,
+    error::MachineError,
+    history::rows::Ending,
+    keys::{self, DATA_PREFIX_LEN, KeyRange},
+    keyspaces::{
+        catalog::{KeyspaceLife, KeyspaceRow},
+        counts::{CountChange, Held},
+        values::{Decoded, decode_value},
+    },
+    machine::{
+        applying::{Applying, MAX_RECLAIM_ENTRIES},
+        undo::Undo,
+    },
+    refused::Refused,
+    segments::liveness::BlobKind,
+    sync::read,
+};
+
+/// Bytes of keys after which one sweep ends.
+const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
+
+/// What must be known of a key's row to remove it.
+#[derive(Debug)]
+pub(crate) struct Row {
+    key: Vec<u8>,
+    revision: Revision,
+    held: Held,
+    blob: Option<BlobRef>,
+}
+
+impl Row {
+    pub(crate) fn of(key: &[u8], found: &Decoded<'_>) -> Self {
+        let (held, blob) = (found.value.into(), found.value.blob());
+        Self { key: key.to_vec(), revision: found.revision, held, blob }
+    }
+
+    fn decode(full: &[u8], value: &[u8]) -> Result<Self, MachineError> {
+        let found = decode_value(full, value)?;
+        Ok(Self::of(full.get(DATA_PREFIX_LEN..).unwrap_or_default(), &found))
+    }
+}
+
+/// How a prefix has been emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    /// Its rows are gone; so many of them were keys that could be seen.
+    Now(u64),
+    /// There were more than can be removed at once: they are hidden.
+    Later,
+}
+
+/// Calls `each` with the rows of a range until it breaks.
+fn visit_rows(
+    view: &dyn View,
+    range: &KeyRange,
+    mut each: impl FnMut(Row) -> ControlFlow<()>,
+) -> Result<(), MachineError> {
+    let mut failure = None;
+    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |full, value| match Row::decode(full, value) {
+        Ok(row) => each(row),
+        Err(error) => {
+            failure = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    failure.map_or(Ok(()), Err)
+}
+
+impl Applying<'_> {
+    /// Deletes all keys with a prefix, for the command of `revision`. Refuses, and changes nothing, if there are many
+    /// and too many deleted prefixes wait to be swept already.
+    pub(crate) fn empty_prefix(
+        &mut self,
+        keyspace: KeyspaceId,
+        prefix: &[u8],
+        revision: Revision,
+    ) -> Result<Emptied, Refused> {
+        let few = self.few_rows(keyspace, prefix)?;
+        if few.is_none() && !self.has_room_for_clear(keyspace, prefix, revision) {
+            return Err(Refused::Outcome(too_many_clears()));
+        }
+        Ok(self.empty(keyspace, prefix, few, revision)?)
+    }
+
+    /// The same, with what [`few_rows`](Self::few_rows) says. If that is nothing, there is room for a clear.
+    fn empty(
+        &mut self,
+        keyspace: KeyspaceId,
+        prefix: &[u8],
+        few: Option<Vec<Row>>,
+        revision: Revision,
+    ) -> Result<Emptied, MachineError> {
+        self.changed(&KeyChange::DeletePrefix { keyspace, prefix }, None);
+        if let Some(rows) = few {
+            let mut shown = 0;
+            for row in &rows {
+                shown += u64::from(self.sight(keyspace).shows(&row.key, row.revision));
+                self.remove_row(keyspace, row, revision, Ending::Deleted)?;
+            }
+            return Ok(Emptied::Now(shown));
+        }
+        // The clear hides what is older than its command, and not what that has written itself.
+        for row in self.own_rows(keyspace, prefix, revision)? {
+            self.remove_row(keyspace, &row, revision, Ending::Deleted)?;
+        }
+        if prefix.is_empty() && self.counts_exactly(keyspace) {
+            let change = CountChange::of_emptying(self.counts_of(keyspace));
+            self.count(keyspace, change);
+        }
+        self.add_clear(keyspace, prefix, revision);
+        Ok(Emptied::Later)
+    }
+
+    /// The rows with a prefix, hidden ones included; `None` if there are more than are removed at once.
+    fn few_rows(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Result<Option<Vec<Row>>, MachineError> {
+        let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
+        let mut rows = Vec::new();
+        visit_rows(&self.view(), &range, |row| {
+            rows.push(row);
+            if rows.len() > MAX_EAGER_PREFIX_ROWS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok((rows.len() <= MAX_EAGER_PREFIX_ROWS).then_some(rows))
+    }
+
+    /// The rows with a prefix that the command of this revision has written.
+    fn own_rows(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> Result<Vec<Row>, MachineError> {
+        let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
+        let staged = self.applier.staged.range(range.lower(), range.upper());
+        let rows = staged.filter_map(|(full, value)| Some(Row::decode(full, value?)));
+        rows.filter(|row| row.as_ref().map_or(true, |row| row.revision == revision)).collect()
+    }
+
+    /// Removes a row, be it hidden or not, and looks after counts, history and collections.
+    pub(crate) fn remove_row(
+        &mut self,
+        keyspace: KeyspaceId,
+        row: &Row,
+        revision: Revision,
+        ending: Ending,
+    ) -> Result<(), MachineError> {
+        let is_kept = self.supersede(keyspace, &row.key, revision, ending)?;
+        if self.counts_exactly(keyspace) && self.counts_row(keyspace, row.revision) {
+            let change = CountChange::of(&row.key, Some(row.held), None);
+            self.count(keyspace, CountChange { trash: None, ..change });
+        }
+        self.applier.staged.delete(&[&keys::data_prefix(keyspace), &row.key]);
+        if let Some(blob) = row.blob.as_ref().filter(|_| !is_kept) {
+            self.lower(BlobKind::Value, blob);
+        }
+        if let Some(collection) = row.held.collection {
+            self.discard(keyspace, collection);
+        }
+        Ok(())
+    }
+
+    /// Whether the prefix may wait to be swept. One that takes the place of others always finds room: else a full table
+    /// would keep anybody from emptying the whole. Where a history is kept, it takes the place of none of another command.
+    fn has_room_for_clear(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> bool {
+        if !self.keeps_history(keyspace) {
+            return self.has_room_instead_of_longer(keyspace, prefix);
+        }
+        let clears = &self.applier.clears;
+        let is_again = || clears.get(keyspace, prefix).is_some_and(|before| before.revision == revision);
+        clears.len() < MAX_PENDING_CLEARS || is_again()
+    }
+
+    /// The same where no history is kept.
+    fn has_room_instead_of_longer(&self, keyspace: KeyspaceId, prefix: &[u8]) -> bool {
+        let clears = &self.applier.clears;
+        let is_replaced = |(id, longer, _): (KeyspaceId, &[u8], _)| id == keyspace && longer.starts_with(prefix);
+        clears.len() < MAX_PENDING_CLEARS || clears.iter().any(is_replaced)
+    }
+
+    /// The clears with this prefix or a longer one are replaced by this one: it hides what they hide. But where a
+    /// history tells since when, they stay, or are kept with this one.
+    fn add_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) {
+        let earlier = read(&self.machine.published.clears).get(keyspace, prefix).map(|clear| clear.revision);
+        let mut kept = Vec::new();
+        if self.keeps_history(keyspace) {
+            if let Some(before) = self.applier.clears.get(keyspace, prefix) {
+                kept.clone_from(&before.kept);
+                // A second delete of one transaction takes the place of the first.
+                kept.extend(Some(before.revision).filter(|before| *before < revision));
+            }
+        } else {
+            self.remove_clears(keyspace, prefix);
+        }
+        self.set_clear(keyspace, prefix, Some(Clear { revision, earlier, kept, swept: None }));
+    }
+
+    /// Removes the clears with this prefix or a longer one.
+    fn remove_clears(&mut self, keyspace: KeyspaceId, prefix: &[u8]) {
+        let clears = self.applier.clears.clone();
+        let covered = clears.iter().filter(|(of, longer, _)| *of == keyspace && longer.starts_with(prefix));
+        covered.for_each(|(keyspace, longer, _)| self.set_clear(keyspace, longer, None));
+    }
+
+    /// Replaces a clear, or removes it.
+    fn set_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
+        let key = (keyspace, prefix.to_vec());
+        self.note_undo(|applier| Undo::Clear(key.clone(), applier.pending.clears.get(&key).cloned()));
+        let applier = &mut *self.applier;
+        match &clear {
+            Some(clear) => clear.write(keyspace, prefix, &mut applier.staged),
+            None => applier.staged.delete(&[&keys::clear_prefix(keyspace), prefix]),
+        }
+        Arc::make_mut(&mut applier.clears).set(keyspace, prefix, clear.clone());
+        applier.pending.clears.insert(key, clear);
+    }
+}
+
+fn too_many_clears() -> Outcome {
+    Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS }
+}
+
+/// Drops a keyspace: its name is free at once. Uses a revision, since keys change.
+pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Result<Outcome, Refused> {
+    let Some(row) = applying.keyspace_row(id).filter(KeyspaceRow::is_live) else {
+        return Ok(Outcome::NoSuchKeyspace(id));
+    };
+    let few = applying.few_rows(id, b"")?;
+    if few.is_none() && !applying.has_room_instead_of_longer(id, b"") {
+        return Ok(too_many_clears());
+    }
+    let revision = applying.use_revision();
+    applying.tell_changes();
+    // From here on it keeps no versions, and counts nothing.
+    applying.set_keyspace(id, KeyspaceRow { life: KeyspaceLife::Dropped, ..row });
+    applying.drop_history(id);
+    if applying.empty(id, b"", few, revision)? != Emptied::Later {
+        applying.remove_clears(id, b"");
+        applying.forget_keyspace(id);
+    }
+    Ok(Outcome::Dropped { revision })
+}
+
+/// Looks at up to `max` rows under deleted prefixes and removes those that are hidden, in the order of
+/// keyspaces and prefixes, going on where the sweep before ended.
+pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
+    let max = max.min(MAX_RECLAIM_ENTRIES);
+    let mut sweep = Sweep { left: max, bytes: 0 };
+    let clears = applying.applier.clears.clone();
+    for (keyspace, prefix, clear) in clears.iter() {
+        if sweep.is_done() {
+            break;
+        }
+        match sweep.prefix(applying, keyspace, prefix, clear)? {
+            None => {
+                applying.set_clear(keyspace, prefix, None);
+                let dropped = applying.keyspace_row(keyspace).is_some_and(|row| !row.is_live());
+                if dropped && prefix.is_empty() {
+                    applying.forget_keyspace(keyspace);
+                }
+            }
+            swept @ Some(_) => applying.set_clear(keyspace, prefix, Some(Clear { swept, ..clear.clone() })),
+        }
+    }
+    drop(clears);
+    let parts_left = applying.remove_parts(&mut sweep.left)?;
+    let more = !applying.applier.clears.is_empty() || parts_left;
+    Ok(Outcome::Reclaimed { entries: max - sweep.left, more })
+}
+
+/// One sweep under way.
+struct Sweep {
+    /// Rows that may still be looked at.
+    left: u32,
+    /// Of the keys looked at.
+    bytes: usize,
+}
+
+impl Sweep {
+    fn is_done(&self) -> bool {
+        self.left == 0 || self.bytes >= MAX_SWEPT_BYTES
+    }
+
+    /// Sweeps under one prefix. The last key looked at; `None` if there are none behind it.
+    fn prefix(
+        &mut self,
+        applying: &mut Applying<'_>,
+        keyspace: KeyspaceId,
+        prefix: &[u8],
+        clear: &Clear,
+    ) -> Result<Option<Vec<u8>>, MachineError> {
+        let start = clear.swept.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let range = KeyRange::of_keyspace(keyspace, prefix, start, Bound::Unbounded);
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let (mut rows, mut last) = (Vec::new(), None);
+        visit_rows(&applying.view(), &range, |row| {
+            self.left -= 1;
+            self.bytes += DATA_PREFIX_LEN + row.key.len();
+            last = self.is_done().then(|| row.key.clone());
+            rows.push(row);
+            if self.is_done() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        let now = applying.applied.revision;
+        for row in rows.iter() {
+            if !applying.sight(keyspace).shows(&row.key, row.revision) {
+                applying.remove_row(keyspace, row, now, Ending::Deleted)?;
+            }
+        }
+        Ok(last)
+    }
+}

@@ -1,0 +1,243 @@
+//! Deleted prefixes whose rows are still there.
+//!
+//! Deleting a prefix with many keys writes one row here and hides every row under the prefix that is older
+//! than the delete; sweeping removes the hidden rows later, in bounded steps. A clear of a whole keyspace
+//! has the empty prefix.
+//!
+//! Owns: those rows, and the rule by which they hide a key. Does not own sweeping (`machine/clearing.rs`).
+//!
+//! Invariants:
+//! * A row under a cleared prefix is hidden exactly if its revision is below the clear's. So what a commit
+//!   writes after its own delete, at the same revision, is seen.
+//! * A reader takes the table together with its view (see `Machine::snapshot`): a clear is in the table
+//!   before the batch that holds it, and leaves it after the batch that removes the last hidden row.
+//!
+//! ```text
+//! clear := revision u64 LE | flags u8 | kept | last key swept    at key 06 | keyspace u32 BE | prefix
+//! kept  := count u32 LE | (revision u64 LE)*                     if flag bit 1 is set
+//! ```
+//! Flag bit 0: there is a last key swept. `kept` are former deletes of the same prefix, ascending, whose rows are
+//! not all swept either: what keyspaces with history must know to tell since when a row is hidden.
+
+use std::collections::BTreeMap;
+
+use thalweg_store::View;
+use thalweg_types::{KeyspaceId, Revision, record::Reader};
+
+use crate::{
+    error::MachineError,
+    keys::{self, KeyRange},
+    machine::staged::Staged,
+};
+
+/// A deleted prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Clear {
+    /// Rows of lower revisions are hidden.
+    pub(crate) revision: Revision,
+    /// Of the clear of the same prefix that this one replaces: a view of before this one goes by it. Nothing that an
+    /// entry decides depends on it, because it is forgotten when the node is opened again.
+    pub(crate) earlier: Option<Revision>,
+    /// All former ones that are not swept, ascending; only in keyspaces with history.
+    pub(crate) kept: Vec<Revision>,
+    /// Rows up to and including this user key have been swept; `None` at the start.
+    pub(crate) swept: Option<Vec<u8>>,
+}
+
+const HAS_SWEPT: u8 = 1;
+const HAS_KEPT: u8 = 2;
+
+impl Clear {
+    pub(crate) fn write(&self, keyspace: KeyspaceId, prefix: &[u8], staged: &mut Staged) {
+        let swept = self.swept.as_deref();
+        let mut head = self.revision.0.to_le_bytes().to_vec();
+        head.push(if swept.is_some() { HAS_SWEPT } else { 0 } | if self.kept.is_empty() { 0 } else { HAS_KEPT });
+        if !self.kept.is_empty() {
+            head.extend_from_slice(&(self.kept.len() as u32).to_le_bytes());
+            self.kept.iter().for_each(|revision| head.extend_from_slice(&revision.0.to_le_bytes()));
+        }
+        staged.put(&[&keys::clear_prefix(keyspace), prefix], &[&head, swept.unwrap_or_default()]);
+    }
+
+    fn decode(row: &[u8]) -> Option<Self> {
+        let mut reader = Reader::at(row, 0);
+        let revision = Revision(reader.u64("revision").ok()?);
+        let flags = reader.u8("flags").ok().filter(|flags| flags & !(HAS_SWEPT | HAS_KEPT) == 0)?;
+        let count = if flags & HAS_KEPT != 0 { reader.u32("count").ok()? } else { 0 };
+        let kept = (0..count).map(|_| reader.u64("revision").map(Revision)).collect::<Result<_, _>>().ok()?;
+        let swept = (flags & HAS_SWEPT != 0).then(|| reader.rest().to_vec());
+        reader.is_empty().then_some(Self { revision, earlier: None, kept, swept })
+    }
+
+    /// Of all deletes of the prefix that its row tells of.
+    fn revisions(&self) -> impl Iterator<Item = Revision> {
+        self.kept.iter().copied().chain([self.revision])
+    }
+
+    fn hides(&self, revision: Revision, as_of: Revision) -> bool {
+        self.revisions().chain(self.earlier).any(|clear| clear <= as_of && revision < clear)
+    }
+}
+
+/// The clears of one keyspace.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prefixes {
+    clears: BTreeMap<Vec<u8>, Clear>,
+    /// Lengths of prefixes, each once: a key is looked up by its beginnings of these lengths.
+    lengths: Vec<usize>,
+}
+
+impl Prefixes {
+    /// Whether a row of this key and revision is hidden from a view that has applied `as_of`.
+    pub(crate) fn hides(&self, key: &[u8], revision: Revision, as_of: Revision) -> bool {
+        let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
+        beginnings.filter_map(|prefix| self.clears.get(prefix)).any(|clear| clear.hides(revision, as_of))
+    }
+
+    /// The first delete that hides a row of this key and revision.
+    pub(crate) fn hidden_since(&self, key: &[u8], revision: Revision) -> Option<Revision> {
+        let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
+        let clears = beginnings.filter_map(|prefix| self.clears.get(prefix));
+        clears.flat_map(Clear::revisions).filter(|&clear| revision < clear).min()
+    }
+
+    /// When all keys were deleted the last time, if that waits to be swept.
+    pub(crate) fn emptied_at(&self) -> Option<Revision> {
+        self.clears.get(b"".as_slice()).map(|clear| clear.revision)
+    }
+
+    fn note_lengths(&mut self) {
+        self.lengths = self.clears.keys().map(Vec::len).collect();
+        self.lengths.sort_unstable();
+        self.lengths.dedup();
+    }
+}
+
+/// All clears that wait to be swept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClearTable {
+    by_keyspace: BTreeMap<KeyspaceId, Prefixes>,
+}
+
+/// What an entry changes of the table; `None` where a clear goes.
+pub(crate) type ClearChanges = BTreeMap<(KeyspaceId, Vec<u8>), Option<Clear>>;
+
+impl ClearTable {
+    pub(crate) fn load(view: &dyn View) -> Result<Self, MachineError> {
+        let mut table = Self::default();
+        crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_CLEAR]), |key, row| {
+            let corrupt = |message| MachineError::corrupt("deleted prefix", key, message);
+            let (keyspace, prefix) = keys::clear_of(key).ok_or_else(|| corrupt("key of a wrong length"))?;
+            let clear = Clear::decode(row).ok_or_else(|| corrupt("row does not decode"))?;
+            table.by_keyspace.entry(keyspace).or_default().clears.insert(prefix.to_vec(), clear);
+            Ok(())
+        })?;
+        table.by_keyspace.values_mut().for_each(Prefixes::note_lengths);
+        Ok(table)
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, keyspace: KeyspaceId) -> Option<&Prefixes> {
+        self.by_keyspace.get(&keyspace)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_keyspace.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_keyspace.values().flat_map(|prefixes| prefixes.clears.values()).map(|clear| 1 + clear.kept.len()).sum()
+    }
+
+    pub(crate) fn get(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Option<&Clear> {
+        self.of(keyspace)?.clears.get(prefix)
+    }
+
+    /// By keyspace and prefix.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (KeyspaceId, &[u8], &Clear)> {
+        self.by_keyspace.iter().flat_map(|(&keyspace, prefixes)| {
+            prefixes.clears.iter().map(move |(prefix, clear)| (keyspace, prefix.as_slice(), clear))
+        })
+    }
+
+    /// The table with what an entry adds, and still with what it takes away.
+    pub(crate) fn with_added(&self, changes: &ClearChanges) -> Self {
+        let mut table = self.clone();
+        for ((keyspace, prefix), change) in changes {
+            if let Some(clear) = change {
+                table.set(*keyspace, prefix, Some(clear.clone()));
+            }
+        }
+        table
+    }
+
+    /// Adds a clear, or takes one away.
+    pub(crate) fn set(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
+        let prefixes = self.by_keyspace.entry(keyspace).or_default();
+        match clear {
+            Some(clear) => drop(prefixes.clears.insert(prefix.to_vec(), clear)),
+            None => drop(prefixes.clears.remove(prefix)),
+        }
+        prefixes.note_lengths();
+        if prefixes.clears.is_empty() {
+            self.by_keyspace.remove(&keyspace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_store::Change;
+
+    const KS: KeyspaceId = KeyspaceId(3);
+
+    fn clear(revision: u64, earlier: Option<u64>) -> Clear {
+        Clear { revision: Revision(revision), earlier: earlier.map(Revision), kept: Vec::new(), swept: None }
+    }
+
+    #[test]
+    fn layout_is_pinned() {
+        let mut staged = Staged::default();
+        let begun = Clear { swept: Some(b"pk".to_vec()), ..clear(0x0102, None) };
+        clear(7, None).write(KS, b"", &mut staged);
+        begun.write(KS, b"p", &mut staged);
+        let changes: Vec<_> = staged.batch().changes().collect();
+        assert_eq!(changes[0], Change::Put(b"\x06\0\0\0\x03", b"\x07\0\0\0\0\0\0\0\0"));
+        assert_eq!(changes[1], Change::Put(b"\x06\0\0\0\x03p", b"\x02\x01\0\0\0\0\0\0\x01pk"));
+        assert_eq!(Clear::decode(b"\x02\x01\0\0\0\0\0\0\x01pk"), Some(begun));
+        for bad in [b"".as_slice(), b"\x07\0\0\0\0\0\0\0", b"\x07\0\0\0\0\0\0\0\0x", b"\x07\0\0\0\0\0\0\0\x02"] {
+            assert_eq!(Clear::decode(bad), None, "{bad:?}");
+        }
+        let kept = Clear { kept: vec![Revision(3), Revision(5)], ..clear(7, None) };
+        let mut staged = Staged::default();
+        kept.write(KS, b"p", &mut staged);
+        let bytes = b"\x07\0\0\0\0\0\0\0\x02\x02\0\0\0\x03\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0";
+        assert_eq!(staged.batch().changes().next(), Some(Change::Put(b"\x06\0\0\0\x03p", bytes)));
+        assert_eq!(Clear::decode(bytes), Some(kept));
+        assert_eq!(Clear::decode(b"\x07\0\0\0\0\0\0\0\x04"), None);
+    }
+
+    #[test]
+    fn what_is_older_than_the_delete_is_hidden_from_views_that_have_it() {
+        let changes = ClearChanges::from([
+            ((KS, b"a".to_vec()), Some(clear(5, None))),
+            ((KS, b"ab/".to_vec()), Some(clear(9, Some(3)))),
+        ]);
+        let mut table = ClearTable::default().with_added(&changes);
+        let hides = |key: &[u8], revision, as_of| table.of(KS).unwrap().hides(key, Revision(revision), Revision(as_of));
+        assert!(hides(b"a", 4, 9) && hides(b"axx", 4, 5) && !hides(b"a", 5, 9));
+        assert!(!hides(b"a", 4, 4), "a view of before does not know it");
+        assert!(!hides(b"b", 1, 9) && !hides(b"", 1, 9));
+        assert!(hides(b"ab/c", 8, 9) && !hides(b"ab/c", 8, 8), "both prefixes count");
+        assert!(hides(b"ab/c", 2, 4) && !hides(b"ab/c", 3, 4), "the delete before this one");
+        assert!(table.of(KeyspaceId(4)).is_none());
+        let since = |key: &[u8], revision| table.of(KS).unwrap().hidden_since(key, Revision(revision)).map(|at| at.0);
+        assert_eq!([since(b"ab/c", 2), since(b"ab/c", 4), since(b"ab/c", 8)], [Some(5), Some(5), Some(9)]);
+        assert_eq!([since(b"ab/c", 9), since(b"b", 0), since(b"axx", 5)], [None; 3]);
+        let gone = ClearChanges::from([((KS, b"a".to_vec()), None), ((KS, b"ab/".to_vec()), None)]);
+        assert_eq!(table.with_added(&gone).len(), 2);
+        gone.keys().for_each(|(keyspace, prefix)| table.set(*keyspace, prefix, None));
+        assert!(table.is_empty());
+    }
+}

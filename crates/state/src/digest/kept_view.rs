@@ -1,0 +1,17 @@
+//! A view that waits until the digest is computed over it.
+
+use std::sync::Arc;
+
+use thalweg_store::View;
+
+/// A view that waits to be taken.
+pub(crate) struct DigestView {
+    pub(crate) id: u64,
+    pub(crate) view: Arc<dyn View>,
+}
+
+impl std::fmt::Debug for DigestView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DigestView").field("id", &self.id).field("applied", &self.view.applied()).finish()
+    }
+}

@@ -1,0 +1,244 @@
+//! The state digest: a hash over all that replicas of a space agree on.
+//!
+//! Owns: the replicated form of each kind of row ([`replicated_row`], byte by byte in `docs/formats/state.md`), and the
+//! hash over the forms of all rows of a view ([`state_digest`]). Does not own the layout of rows, nor at which index
+//! replicas are compared.
+//!
+//! ```text
+//! digest := XXH3-128 over the rows of the map in the order of their keys, node-local rows left out:
+//!           key_len u32 | key | form_len u32 | form          little-endian
+//! ```
+//! Invariants: a replicated form is a function of the committed entries alone, whatever the options of the node, its
+//! restarts, compactions and moves. A value counts as its length and CRC-32C, wherever its bytes are stored, so the
+//! digest reads nothing from the log.
+
+use std::{
+    fmt,
+    ops::{Bound, ControlFlow},
+};
+
+use thalweg_store::{Applied, View};
+use thalweg_types::BlobRef;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{
+    error::MachineError,
+    history::rows::{PastKey, VERSION_HEAD_LEN, VersionRow},
+    keys,
+    keyspaces::values::{FORM_BLOB, FORM_INLINE, StoredRef, decode_value},
+    row_kinds::{self, Form, RowKind},
+    streams::heads::Head,
+};
+
+/// Whose a row is: the space's, or this node's alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// A function of the committed entries: the same on every replica.
+    Replicated,
+    /// About this node, its log or its own upkeep.
+    NodeLocal,
+}
+
+/// Appends the replicated form of a row to `out`, or says that the row is node-local and appends nothing.
+///
+/// # Errors
+/// [`MachineError::Corrupt`] for a row that does not decode, or that is of an unknown kind. `out` may then end with a
+/// part of a form.
+#[inline]
+pub fn replicated_row(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<Standing, MachineError> {
+    match RowKind::of(key)?.sharing().digest {
+        Form::Nothing => return Ok(Standing::NodeLocal),
+        Form::Row => out.extend_from_slice(row),
+        Form::Value => value_form(key, row, out)?,
+        Form::Version => version_form(key, row, out)?,
+        Form::StreamHead => {
+            let head = Head::decode(key, row)?;
+            if head.is_leftover() {
+                return Ok(Standing::NodeLocal);
+            }
+            head.encode_replicated(out);
+        }
+    }
+    Ok(Standing::Replicated)
+}
+
+/// What the form of a value that does not end says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LastingValue {
+    pub(crate) revision: u64,
+    pub(crate) len: u32,
+    pub(crate) crc: u32,
+}
+
+/// What the form of a row says whose value does not end; `None` for all other rows. Says the same as [`replicated_row`]
+/// without an allocation: most rows that entries write are these.
+#[inline]
+pub(crate) fn lasting_value(key: &[u8], row: &[u8]) -> Option<LastingValue> {
+    if key.first() != Some(&keys::TAG_DATA) {
+        return None;
+    }
+    let ([form, revision @ ..], value) = row.split_first_chunk::<9>()?;
+    let (len, crc) = match *form {
+        FORM_INLINE => (value.len() as u32, crc_fast::crc32_iscsi(value)),
+        FORM_BLOB => BlobRef::decode(value).map(|blob| (blob.len, blob.crc))?,
+        _ => return None,
+    };
+    Some(LastingValue { revision: u64::from_le_bytes(*revision), len, crc })
+}
+
+/// The row of an inline value with its length and checksum in place of its bytes. Collections count as they are.
+#[inline]
+fn value_form(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<(), MachineError> {
+    let decoded = decode_value(key, row)?;
+    let (len, crc) = match decoded.value {
+        StoredRef::Inline(bytes) => (bytes.len() as u32, crc_fast::crc32_iscsi(bytes)),
+        StoredRef::Blob(blob) => (blob.len, blob.crc),
+        StoredRef::Collection(_) => {
+            out.extend_from_slice(row);
+            return Ok(());
+        }
+    };
+    out.extend_from_slice(&decoded.inline_head());
+    if let Some(expiry) = decoded.stored_expiry() {
+        out.extend_from_slice(&expiry);
+    }
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(&crc.to_le_bytes());
+    Ok(())
+}
+
+/// A version's row with the form of its value; of what has been forgotten, the row as it is.
+fn version_form(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<(), MachineError> {
+    if PastKey::of_version(key)?.revision.is_none() {
+        out.extend_from_slice(row);
+        return Ok(());
+    }
+    let version = VersionRow::decode(key, row)?;
+    out.extend_from_slice(&row[..VERSION_HEAD_LEN]);
+    value_form(key, version.value, out)
+}
+
+/// A 128-bit hash, shown as 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Digest(pub u128);
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// The digest of a state, and where in the space's log the state stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateDigest {
+    /// Over all replicated rows.
+    pub digest: Digest,
+    /// The number of replicated rows.
+    pub rows: u64,
+    /// What the view had applied. `lsn` is a position in this node's own log; replicas compare the rest.
+    pub applied: Applied,
+    /// The same for the rows of each first byte, in ascending order. Two replicas whose digests differ find here which
+    /// kinds of rows differ.
+    pub kinds: Vec<KindDigest>,
+}
+
+/// The digest of the replicated rows whose keys begin with one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindDigest {
+    /// The first byte of the keys.
+    pub tag: u8,
+    /// A name for these rows.
+    pub name: &'static str,
+    /// Over these rows.
+    pub digest: Digest,
+    /// Their number.
+    pub rows: u64,
+}
+
+/// Rows visited between two calls of `progress`.
+const PROGRESS_ROWS: u64 = 4096;
+
+/// Hashes the replicated forms of all rows of a view. Reads every row once, in order, and nothing from the log.
+/// `progress` is called now and then with the number of rows visited so far, node-local ones included.
+pub fn state_digest(view: &dyn View, progress: &mut dyn FnMut(u64)) -> Result<StateDigest, MachineError> {
+    let mut digester = Digester::default();
+    let (mut failure, mut visited) = (None, 0_u64);
+    view.scan_once(Bound::Unbounded, &mut |key, row| {
+        visited += 1;
+        if visited.is_multiple_of(PROGRESS_ROWS) {
+            progress(visited);
+        }
+        match digester.add(key, row) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    match failure {
+        Some(error) => Err(error),
+        None => {
+            progress(visited);
+            Ok(digester.finish(view.applied()))
+        }
+    }
+}
+
+/// Hashes rows as they come, in the order of their keys.
+#[derive(Default)]
+struct Digester {
+    all: Xxh3,
+    rows: u64,
+    /// Of the first byte that is being read.
+    kind: Option<KindHasher>,
+    kinds: Vec<KindDigest>,
+    form: Vec<u8>,
+}
+
+struct KindHasher {
+    tag: u8,
+    hash: Xxh3,
+    rows: u64,
+}
+
+impl KindHasher {
+    fn finish(&self) -> KindDigest {
+        let (tag, rows) = (self.tag, self.rows);
+        KindDigest { tag, name: row_kinds::name_of_tag(tag), digest: Digest(self.hash.digest128()), rows }
+    }
+}
+
+impl Digester {
+    fn add(&mut self, key: &[u8], row: &[u8]) -> Result<(), MachineError> {
+        self.form.clear();
+        if replicated_row(key, row, &mut self.form)? == Standing::NodeLocal {
+            return Ok(());
+        }
+        // A key without a first byte is of no kind.
+        let tag = key.first().copied().unwrap_or_default();
+        if self.kind.as_ref().is_none_or(|kind| kind.tag != tag) {
+            let next = KindHasher { tag, hash: Xxh3::new(), rows: 0 };
+            self.kinds.extend(self.kind.replace(next).map(|done| done.finish()));
+        }
+        self.rows += 1;
+        absorb(&mut self.all, key, &self.form);
+        if let Some(kind) = &mut self.kind {
+            kind.rows += 1;
+            absorb(&mut kind.hash, key, &self.form);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, applied: Applied) -> StateDigest {
+        self.kinds.extend(self.kind.take().map(|done| done.finish()));
+        StateDigest { digest: Digest(self.all.digest128()), rows: self.rows, applied, kinds: self.kinds }
+    }
+}
+
+fn absorb(hash: &mut Xxh3, key: &[u8], form: &[u8]) {
+    for part in [key, form] {
+        hash.update(&(part.len() as u32).to_le_bytes());
+        hash.update(part);
+    }
+}

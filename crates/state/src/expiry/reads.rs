@@ -1,0 +1,159 @@
+//! The time of reads, and reads about time.
+//!
+//! Owns: where reads get the time from, whether they need it at all, and what readers can learn of deadlines
+//! and leases. Does not own the time of entries, which comes with them.
+//!
+//! A space without deadlines asks nobody for the time: neither its reads nor whoever stamps its entries pays
+//! for it. The flag that says so is set before the first deadline can be seen, and stays.
+
+use std::{
+    ops::{Bound, ControlFlow},
+    sync::{Arc, atomic::Ordering},
+};
+
+use thalweg_store::{Direction, View};
+use thalweg_types::{KeyspaceId, LeaseId, SpaceTime};
+
+use crate::{
+    error::MachineError,
+    expiry::{
+        rows::{Ending, Expiry, Lease, attached_prefix, attached_rows, lease_of_row, lease_row},
+        time_of_reads::ReadTime,
+    },
+    keys::{KeyRange, TAG_LEASE},
+    keyspaces::read_view::ReadView,
+    machine::state_machine::Machine,
+};
+
+/// How many leases there are, ended ones that wait to be removed included.
+pub(crate) fn count_leases(view: &dyn View) -> Result<usize, MachineError> {
+    let mut count = 0;
+    crate::rows::load_rows(view, &KeyRange::with_prefix(&[TAG_LEASE]), |_, _| {
+        count += 1;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+/// A lease as a reader sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseInfo {
+    /// Its id.
+    pub id: LeaseId,
+    /// What it is.
+    pub lease: Lease,
+}
+
+/// Where a list of a lease's keys goes on: after this key of this keyspace.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AttachedKey {
+    /// The keyspace.
+    pub keyspace: KeyspaceId,
+    /// The key.
+    pub key: Vec<u8>,
+}
+
+impl Machine {
+    /// Says where reads get the time from; before that, it is the last entry's. Once; later calls change
+    /// nothing.
+    pub fn read_by(&self, source: Arc<dyn ReadTime>) {
+        let _ = self.time_of_reads.source.set(source);
+    }
+
+    /// Whether anything ends, or has since the machine was opened: only then do reads ask for the time.
+    #[must_use]
+    #[inline]
+    pub fn has_deadlines(&self) -> bool {
+        self.time_of_reads.has_deadlines.load(Ordering::Acquire)
+    }
+
+    /// Before the first row that says when something ends becomes visible.
+    pub(crate) fn note_deadline(&self) {
+        if !self.has_deadlines() {
+            self.time_of_reads.has_deadlines.store(true, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn read_time(&self) -> SpaceTime {
+        self.time_of_reads.source.get().map_or_else(|| self.applied().time, |source| source.read_time())
+    }
+}
+
+impl ReadView {
+    /// A lease that has not ended at the view's time.
+    pub fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
+        Ok(Lease::in_view(self.view(), id)?.filter(|lease| lease.is_live(self.time())))
+    }
+
+    /// When what ends so ends by the view: at the earlier of its deadline and its lease's. `None`: never.
+    pub fn end_of(&self, expiry: &Expiry) -> Result<Option<SpaceTime>, MachineError> {
+        let of_lease = match expiry.lease {
+            Some(id) => Some(Lease::in_view(self.view(), id)?.map_or(SpaceTime(0), |lease| lease.deadline)),
+            None => None,
+        };
+        Ok(expiry.deadline.into_iter().chain(of_lease).min())
+    }
+
+    /// The leases that have not ended, by id, those up to `after` left out: at most `limit`.
+    pub fn leases(&self, after: Option<LeaseId>, limit: usize) -> Result<Vec<LeaseInfo>, MachineError> {
+        let mut range = KeyRange::with_prefix(&[TAG_LEASE]);
+        if let Some(after) = after {
+            range.set_lower(Bound::Excluded(lease_row(after).to_vec()));
+        }
+        let mut leases = Vec::new();
+        if limit == 0 {
+            return Ok(leases);
+        }
+        let mut failure = None;
+        self.view().scan(range.lower(), range.upper(), Direction::Forward, &mut |key, row| {
+            let (Some(id), Ok(lease)) = (lease_of_row(key), Lease::decode(row)) else {
+                failure = Some(MachineError::corrupt("lease", key, "key or row of a wrong length"));
+                return ControlFlow::Break(());
+            };
+            if lease.is_live(self.time()) {
+                leases.push(LeaseInfo { id, lease });
+            }
+            if leases.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        failure.map_or(Ok(leases), Err)
+    }
+
+    /// The keys attached to a lease, those up to `after` left out: at most `limit`. None of one that has ended.
+    pub fn lease_keys(
+        &self,
+        id: LeaseId,
+        after: Option<&AttachedKey>,
+        limit: usize,
+    ) -> Result<Vec<AttachedKey>, MachineError> {
+        let mut found = Vec::new();
+        let mut range = attached_rows(id);
+        if let Some(AttachedKey { keyspace, key }) = after {
+            range.set_lower(Bound::Excluded([&attached_prefix(id, *keyspace), &key[..]].concat()));
+        }
+        while found.len() < limit && self.lease(id)?.is_some() {
+            let rows = self.attached_page(&range, limit - found.len())?;
+            let Some(last) = rows.last() else { break };
+            range.set_lower(Bound::Excluded(last.clone()));
+            for row in &rows {
+                let Some(Ending::Attached { keyspace, key, .. }) = Ending::of_row(row) else {
+                    return Err(MachineError::corrupt("attachment", row, "key of a wrong length"));
+                };
+                // A blind put or delete leaves the row behind.
+                if self.get(keyspace, key)?.is_some_and(|stored| stored.expiry.lease == Some(id)) {
+                    found.push(AttachedKey { keyspace, key: key.to_vec() });
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn attached_page(&self, range: &KeyRange, limit: usize) -> Result<Vec<Vec<u8>>, MachineError> {
+        const PAGE: usize = 1000;
+        let mut rows = Vec::new();
+        self.view().scan(range.lower(), range.upper(), Direction::Forward, &mut |key, _| {
+            rows.push(key.to_vec());
+            if rows.len() == limit.min(PAGE) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(rows)
+    }
+}

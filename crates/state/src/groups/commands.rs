@@ -1,0 +1,311 @@
+//! Commands and reads of consumer groups.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+};
+
+use thalweg_types::{
+    Attempt, GroupId, Offset, SpaceTime, StreamId,
+    command::{
+        Outcome,
+        groups::{Fetch, GroupCommand, GroupConfig, GroupOutcome, How, Settle},
+    },
+    limits::{MAX_GROUP_MEMBERS, MAX_GROUPS},
+};
+
+use crate::{
+    error::MachineError,
+    groups::{
+        claims::Claims,
+        group::{Group, Refusal},
+        head::Head,
+        read::{DeadParcel, GroupCounters, GroupInfo, GroupReady, HeldAttempt},
+        table::GroupTable,
+    },
+    machine::{applying::Applying, state_machine::Machine},
+    refused::Refused,
+    sync::lock,
+};
+
+/// Runs a command about a group.
+pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> Result<Outcome, Refused> {
+    match command {
+        GroupCommand::Create { stream, start, config, name } => create(applying, stream, start, config, name),
+        GroupCommand::Configure { group, config } => configure(applying, group, config),
+        GroupCommand::Delete { group } => {
+            let existed = applying.groups().remove(group);
+            Ok(Outcome::Group(if existed { GroupOutcome::Done } else { GroupOutcome::NoSuchGroup(group) }))
+        }
+        GroupCommand::Fetch(request) => fetch(applying, &request),
+        GroupCommand::Settle(settle) => {
+            let Some((settled, lapsed)) = perform_settle(applying, &settle) else {
+                return Ok(no_such_group(settle.group));
+            };
+            Ok(Outcome::Group(GroupOutcome::Settled { settled, lapsed }))
+        }
+        GroupCommand::Extend { group, by, attempts } => {
+            let now = applying.applied.time;
+            let groups = applying.groups();
+            let Some(group) = groups.change(group) else { return Ok(no_such_group(group)) };
+            let (stream, due) = (group.head.stream, group.next_due());
+            let lapsed = GroupCommand::attempts(attempts).filter(|&attempt| !group.extend(now, attempt, by)).collect();
+            // An extension may as well be a shortening: who waits has set his timer by the old deadline.
+            if comes_sooner(due, group.next_due()) {
+                groups.woken.insert(stream);
+            }
+            Ok(Outcome::Group(GroupOutcome::Extended { deadline: now.plus(by), lapsed }))
+        }
+        GroupCommand::Seek { group, offset } => seek(applying, group, offset),
+    }
+}
+
+/// Whether somebody who waits has set his timer too late.
+fn comes_sooner(before: Option<SpaceTime>, after: Option<SpaceTime>) -> bool {
+    after.is_some_and(|after| before.is_none_or(|before| after < before))
+}
+
+fn no_such_group(group: GroupId) -> Outcome {
+    Outcome::Group(GroupOutcome::NoSuchGroup(group))
+}
+
+fn create(
+    applying: &mut Applying<'_>,
+    stream: StreamId,
+    start: Option<Offset>,
+    config: GroupConfig,
+    name: &str,
+) -> Result<Outcome, Refused> {
+    let Some((stream_name, first, next)) = applying.stream_bounds(stream) else {
+        return Ok(Outcome::NoSuchStream(stream));
+    };
+    if config.dead_letters.as_deref() == Some(&*stream_name) {
+        return Ok(dead_letters_to_itself());
+    }
+    let groups = applying.groups();
+    if let Some(id) = groups.id(stream, name) {
+        return Ok(Outcome::Group(GroupOutcome::Created { id, created: false }));
+    }
+    if groups.len() >= MAX_GROUPS {
+        return Ok(Outcome::TooMany { what: "consumer groups", limit: MAX_GROUPS });
+    }
+    let cursor = start.unwrap_or(next).clamp(first, next);
+    let id = groups.create(Head::new(name, stream, config, cursor));
+    Ok(Outcome::Group(GroupOutcome::Created { id, created: true }))
+}
+
+fn dead_letters_to_itself() -> Outcome {
+    Outcome::Group(GroupOutcome::BadConfig { what: "dead letters of a stream can't go to that stream" })
+}
+
+fn configure(applying: &mut Applying<'_>, id: GroupId, config: GroupConfig) -> Result<Outcome, Refused> {
+    let Some(stream) = applying.groups().get(id).map(|group| group.head.stream) else { return Ok(no_such_group(id)) };
+    let itself =
+        applying.stream_bounds(stream).is_some_and(|(name, ..)| config.dead_letters.as_deref() == Some(&*name));
+    if itself {
+        return Ok(dead_letters_to_itself());
+    }
+    let groups = applying.groups();
+    groups.woken.insert(stream);
+    let configured = groups.change(id).is_some_and(|group| group.configure(config));
+    Ok(Outcome::Group(match configured {
+        true => GroupOutcome::Done,
+        false => GroupOutcome::BadConfig { what: "a group's order is fixed when it is created" },
+    }))
+}
+
+fn fetch(applying: &mut Applying<'_>, request: &Fetch<'_>) -> Result<Outcome, Refused> {
+    let now = applying.applied.time;
+    let Some(stream) = applying.groups().get(request.group).map(|group| group.head.stream) else {
+        return Ok(no_such_group(request.group));
+    };
+    let Some((_, start, next)) = applying.stream_bounds(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
+    let groups = applying.groups();
+    let Some(group) = groups.change(request.group) else { return Ok(no_such_group(request.group)) };
+    let due = group.next_due();
+    let fetched = group.fetch(now, request, start, next);
+    if comes_sooner(due, group.next_due()) {
+        groups.woken.insert(stream);
+    }
+    match fetched {
+        Ok(fetched) => Ok(Outcome::Group(GroupOutcome::Fetched(Box::new(fetched)))),
+        Err(Refusal::TooManyMembers) => {
+            Ok(Outcome::TooMany { what: "members of the consumer group", limit: MAX_GROUP_MEMBERS })
+        }
+    }
+}
+
+fn seek(applying: &mut Applying<'_>, id: GroupId, offset: Option<Offset>) -> Result<Outcome, Refused> {
+    let Some(stream) = applying.groups().get(id).map(|group| group.head.stream) else { return Ok(no_such_group(id)) };
+    let Some((_, start, next)) = applying.stream_bounds(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
+    let cursor = offset.unwrap_or(next).clamp(start, next);
+    let groups = applying.groups();
+    groups.woken.insert(stream);
+    let Some(group) = groups.change(id) else { return Ok(no_such_group(id)) };
+    group.seek(cursor);
+    Ok(Outcome::Group(GroupOutcome::Sought { cursor }))
+}
+
+/// Checks a write of a commit: everything that it settles must be there.
+pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> Result<(), Refused> {
+    let now = applying.applied.time;
+    let mut claims = std::mem::take(&mut applying.applier.pending.claims);
+    let checked = match applying.groups().get(settle.group) {
+        Some(group) => check_in(group, now, settle, &mut claims),
+        None => Err(GroupOutcome::NoSuchGroup(settle.group)),
+    };
+    applying.applier.pending.claims = claims;
+    checked.map_err(|outcome| Refused::Outcome(Outcome::Group(outcome)))
+}
+
+fn check_in(group: &Group, now: SpaceTime, settle: &Settle<'_>, claims: &mut Claims) -> Result<(), GroupOutcome> {
+    let id = settle.group;
+    for (attempt, mut runs) in settle.settlements.iter() {
+        let held = group.holds(now, &settle.how, attempt, runs);
+        let mut claim = |first, end| claims.claim(id, attempt, first, end);
+        let claimed =
+            if runs.is_all() { claim(Offset::ZERO, Offset::MAX) } else { runs.all(|run| claim(run.first, run.end())) };
+        if !held || !claimed {
+            return Err(GroupOutcome::AttemptLapsed { group: id, attempt });
+        }
+    }
+    Ok(())
+}
+
+/// Settles; `None` if the group does not exist.
+pub(crate) fn perform_settle(
+    applying: &mut Applying<'_>,
+    settle: &Settle<'_>,
+) -> Option<(u32, Vec<thalweg_types::command::groups::Lapsed>)> {
+    let now = applying.applied.time;
+    let groups = applying.groups();
+    let group = groups.change(settle.group)?;
+    let stream = group.head.stream;
+    let was_full = group.is_full();
+    let done = group.settle(now, &settle.how, &settle.settlements);
+    // A nack gives records back, an ack may make room or free a key. Most acks wake nobody.
+    let wakes = was_full || settle.how != How::Ack || group.has_freed();
+    if wakes || applying.machine.settlement_waiters.load(Ordering::SeqCst) > 0 {
+        applying.groups().woken.insert(stream);
+    }
+    Some((u32::try_from(done.settled).unwrap_or(u32::MAX), done.lapsed))
+}
+
+/// Somebody waits for settlements, see [`Machine::wake_at_settlements`].
+#[derive(Debug)]
+pub struct SettlementWaiter(Arc<Machine>);
+
+impl Drop for SettlementWaiter {
+    fn drop(&mut self) {
+        self.0.settlement_waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Machine {
+    /// Calls `with` with the table as of the last applied entry.
+    fn with_groups<T>(&self, with: impl FnOnce(&mut GroupTable) -> T) -> Result<T, MachineError> {
+        let mut table = lock(&self.groups);
+        if table.applying { Err(MachineError::Stopped) } else { Ok(with(&mut table)) }
+    }
+
+    /// The group of that name of a stream.
+    pub fn group_id(&self, stream: StreamId, name: &str) -> Result<Option<GroupId>, MachineError> {
+        self.with_groups(|table| table.id(stream, name))
+    }
+
+    /// A group's figures at `now`.
+    pub fn group(&self, id: GroupId, now: SpaceTime) -> Result<Option<GroupInfo>, MachineError> {
+        self.with_groups(|table| table.get(id).map(|group| GroupInfo::of(id, group, now)))
+    }
+
+    /// The groups of a stream by name, or all groups by id.
+    pub fn groups(&self, stream: Option<StreamId>) -> Result<Vec<GroupId>, MachineError> {
+        self.with_groups(|table| match stream {
+            Some(stream) => table.of_stream(stream).collect(),
+            None => table.iter().map(|(id, _)| id).collect(),
+        })
+    }
+
+    /// All groups by id, with their streams.
+    pub fn group_streams(&self) -> Result<Vec<(StreamId, GroupId)>, MachineError> {
+        self.with_groups(|table| table.iter().map(|(id, group)| (group.head.stream, id)).collect())
+    }
+
+    /// Counters of groups, without going through what is pending: of the first `max` by id, and how many there are.
+    pub fn group_counters(&self, max: usize) -> Result<(Vec<GroupCounters>, usize), MachineError> {
+        self.with_groups(|table| {
+            (table.iter().take(max).map(|(id, group)| GroupCounters::of(id, group)).collect(), table.len())
+        })
+    }
+
+    /// Where a group is and how it orders: what a fetch must look up before it is proposed.
+    pub fn group_cursor(&self, id: GroupId) -> Result<Option<(StreamId, Offset, GroupConfig)>, MachineError> {
+        self.with_groups(|table| {
+            table.get(id).map(|group| (group.head.stream, group.head.cursor, group.head.config.clone()))
+        })
+    }
+
+    /// Whether a fetch at `now` would deliver something.
+    pub fn group_ready(&self, id: GroupId, now: SpaceTime) -> Result<GroupReady, MachineError> {
+        let Some(stream) = self.with_groups(|table| table.get(id).map(|group| group.head.stream))? else {
+            return Ok(GroupReady::Gone);
+        };
+        // Not under the lock of the groups: the applier takes them in the other order.
+        let Some(next) = self.stream_next(stream) else { return Ok(GroupReady::Gone) };
+        self.with_groups(|table| match table.get(id) {
+            Some(group) if group.is_ready(now, next) => GroupReady::Now,
+            Some(group) => GroupReady::At(group.next_due()),
+            None => GroupReady::Gone,
+        })
+    }
+
+    /// What these attempts still hold at `now`.
+    pub fn held_attempts(
+        &self,
+        id: GroupId,
+        now: SpaceTime,
+        attempts: &[Attempt],
+    ) -> Result<Vec<HeldAttempt>, MachineError> {
+        self.with_groups(|table| {
+            let group = table.get(id);
+            let held = |&attempt: &Attempt| {
+                let parcel = group.and_then(|group| group.parcel(attempt)).filter(|parcel| parcel.is_held(now));
+                parcel.map_or(HeldAttempt::nothing(attempt), |parcel| HeldAttempt::of(attempt, parcel))
+            };
+            attempts.iter().map(held).collect()
+        })
+    }
+
+    /// From now on, until the returned value is dropped, every settlement wakes who waits for its stream:
+    /// somebody waits for what he holds to be settled.
+    #[must_use]
+    pub fn wake_at_settlements(self: &Arc<Self>) -> SettlementWaiter {
+        self.settlement_waiters.fetch_add(1, Ordering::SeqCst);
+        SettlementWaiter(Arc::clone(self))
+    }
+
+    /// Groups with dead letters to be moved.
+    pub fn groups_with_dead(&self) -> Result<Vec<GroupId>, MachineError> {
+        self.with_groups(|table| table.iter().filter(|(_, group)| group.dead() > 0).map(|(id, _)| id).collect())
+    }
+
+    /// A group's first dead letters after an attempt.
+    pub fn dead_letters(&self, id: GroupId, after: Option<Attempt>) -> Result<Option<DeadParcel>, MachineError> {
+        self.with_groups(|table| {
+            let mut dead = table.get(id)?.dead_from(after);
+            dead.next().map(|(attempt, parcel)| DeadParcel::of(attempt, parcel))
+        })
+    }
+
+    /// Streams whose groups have had something settled, given back or moved since the last call: whoever
+    /// waits to fetch from them looks again. One atomic load if there are none.
+    #[must_use]
+    pub fn take_woken_groups(&self) -> BTreeSet<StreamId> {
+        if !self.groups_woken.load(Ordering::Acquire) {
+            return BTreeSet::new();
+        }
+        let mut table = lock(&self.groups);
+        self.groups_woken.store(false, Ordering::Release);
+        std::mem::take(&mut table.woken)
+    }
+}

@@ -1,0 +1,197 @@
+//! Consumer groups: what each has delivered of its stream, to whom, and what is settled of it.
+//!
+//! Owns: the table of groups in memory and their rows; below it, what is pending (`parcel`), a group's
+//! rules (`group`), order per key (`order`), members (`members`), what readers see (`read`). Does not own
+//! records: it speaks of offsets, and whoever fetches reads them from the log.
+//!
+//! ```text
+//!    settled, but for what is pending        not delivered yet      to come
+//! |----------------------------------------|--------------------|----------->  offsets of the stream
+//! start                                  cursor                next
+//! ```
+//! All below the cursor is settled unless a *parcel* holds it. A parcel is what one attempt delivered, less
+//! what of it has been settled since: runs of offsets, and a time at which they become free again. What was
+//! given back waits in parcels that nobody holds, dead letters lie in parcels that never become free.
+//!
+//! So a fetch of 100 records that nobody has seen makes one parcel of one run, and the ack of all of them
+//! removes it: two rows and the head. Nothing is written when a deadline passes: the next fetch finds the
+//! parcel, by its time.
+//!
+//! Invariants: parcels of a group, but for dead letters, hold disjoint offsets below its cursor; an attempt's number is above
+//! all of those before; the rows of a group are what is in memory once an entry is applied.
+//!
+//! ```text
+//! 0e                            := next group u32
+//! 0e | group u32 BE             := stream u32 | cursor u64 | last attempt u64 | delivered u64 | acked u64
+//!                                | dead u64 | dropped u64 | redelivered u64 | config | name
+//! 0f | group u32 BE | id u32 BE := last fetch u64 | name                             a member
+//! 14 | group u32 BE | attempt u64 BE := holder u8 | member u32 | due u64 | reason len u16 | reason | run*
+//! run := first u64 | count u32 | deliveries u32 | key u64
+//! ```
+//! Little-endian within rows. `holder` is 0 a member, 1 nobody, 2 nobody and behind another record of its
+//! key, 3 dead. `key` is the hash of the record's key, 0 for none and in groups without order per key.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use thalweg_store::{View, WriteBatch};
+use thalweg_types::{GroupId, Offset, StreamId};
+
+use crate::{
+    error::MachineError,
+    groups::{group::Group, head::Head},
+    keys::{self, KeyRange},
+};
+
+/// All groups of the space.
+#[derive(Debug)]
+pub(crate) struct GroupTable {
+    groups: BTreeMap<GroupId, Group>,
+    by_name: BTreeMap<(StreamId, Arc<str>), GroupId>,
+    next: GroupId,
+    next_changed: bool,
+    /// Changed by the current record.
+    changed: BTreeSet<GroupId>,
+    /// Deleted by the current record.
+    removed: Vec<(GroupId, Group)>,
+    /// Streams with groups that have something to deliver now, or room for it, and had not before.
+    pub(crate) woken: BTreeSet<StreamId>,
+    /// A record is being applied; still so after it failed, and then nothing here is to be believed.
+    pub(crate) applying: bool,
+}
+
+impl GroupTable {
+    pub(crate) fn load(view: &dyn View) -> Result<Self, MachineError> {
+        let mut table = Self {
+            groups: BTreeMap::new(),
+            by_name: BTreeMap::new(),
+            next: GroupId(1),
+            next_changed: false,
+            changed: BTreeSet::new(),
+            removed: Vec::new(),
+            woken: BTreeSet::new(),
+            applying: false,
+        };
+        crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_CONSUMERS]), |key, row| {
+            let corrupt = |message| MachineError::corrupt("consumer group", key, message);
+            if key.len() == 1 {
+                let next = row.try_into().map(u32::from_le_bytes).map_err(|_| corrupt("row of a wrong length"))?;
+                table.next = GroupId(next.max(1));
+                return Ok(());
+            }
+            let id = keys::id_of(key).map(GroupId).ok_or_else(|| corrupt("key of a wrong length"))?;
+            if id.0 == 0 || id >= table.next {
+                return Err(corrupt("id was never given out"));
+            }
+            let group = Group::new(Head::decode(key, row)?);
+            if table.by_name.insert((group.head.stream, group.head.name.clone()), id).is_some() {
+                return Err(corrupt("a name occurs twice"));
+            }
+            table.groups.insert(id, group);
+            Ok(())
+        })?;
+        table.load_rest(view)?;
+        Ok(table)
+    }
+
+    fn load_rest(&mut self, view: &dyn View) -> Result<(), MachineError> {
+        crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_MEMBER]), |key, row| {
+            let corrupt = |message| MachineError::corrupt("group member", key, message);
+            let (id, rest) = keys::group_and_rest(key).ok_or_else(|| corrupt("key of a wrong length"))?;
+            let group = self.groups.get_mut(&id).ok_or_else(|| corrupt("its group does not exist"))?;
+            group.load_member(rest, row).map_err(corrupt)
+        })?;
+        crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_PARCEL]), |key, row| {
+            let corrupt = |message| MachineError::corrupt("pending records of a group", key, message);
+            let (id, rest) = keys::group_and_rest(key).ok_or_else(|| corrupt("key of a wrong length"))?;
+            let group = self.groups.get_mut(&id).ok_or_else(|| corrupt("its group does not exist"))?;
+            group.load_parcel(rest, row).map_err(corrupt)
+        })?;
+        for (&id, group) in &mut self.groups {
+            let check = group.finish_load();
+            check.map_err(|message| MachineError::corrupt("consumer group", &keys::group_head(id), message))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(&id)
+    }
+
+    /// A group that is about to be changed.
+    pub(crate) fn change(&mut self, id: GroupId) -> Option<&mut Group> {
+        let group = self.groups.get_mut(&id)?;
+        self.changed.insert(id);
+        Some(group)
+    }
+
+    pub(crate) fn id(&self, stream: StreamId, name: &str) -> Option<GroupId> {
+        self.by_name.get(&(stream, Arc::from(name))).copied()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (GroupId, &Group)> {
+        self.groups.iter().map(|(&id, group)| (id, group))
+    }
+
+    /// The groups of a stream, by name.
+    pub(crate) fn of_stream(&self, stream: StreamId) -> impl Iterator<Item = GroupId> {
+        let from = (stream, Arc::from(""));
+        self.by_name.range(from..).take_while(move |((of, _), _)| *of == stream).map(|(_, &id)| id)
+    }
+
+    pub(crate) fn create(&mut self, head: Head) -> GroupId {
+        let id = self.next;
+        self.next = id.next();
+        self.next_changed = true;
+        self.by_name.insert((head.stream, head.name.clone()), id);
+        self.groups.insert(id, Group::new(head));
+        self.changed.insert(id);
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: GroupId) -> bool {
+        let Some(group) = self.groups.remove(&id) else { return false };
+        self.by_name.remove(&(group.head.stream, group.head.name.clone()));
+        self.changed.remove(&id);
+        self.woken.insert(group.head.stream);
+        self.removed.push((id, group));
+        true
+    }
+
+    /// Records below `start` are gone.
+    pub(crate) fn trimmed(&mut self, stream: StreamId, start: Offset) {
+        let ids: Vec<_> = self.of_stream(stream).collect();
+        for id in ids {
+            if let Some(group) = self.change(id) {
+                group.trim(start);
+                self.woken.insert(stream);
+            }
+        }
+    }
+
+    pub(crate) fn stream_deleted(&mut self, stream: StreamId) {
+        let ids: Vec<_> = self.of_stream(stream).collect();
+        ids.into_iter().for_each(|id| _ = self.remove(id));
+    }
+
+    /// The rows of what the current record changed.
+    pub(crate) fn write(&mut self, batch: &mut WriteBatch) {
+        if std::mem::take(&mut self.next_changed) {
+            batch.put(&[&[keys::TAG_CONSUMERS]], &[&self.next.0.to_le_bytes()]);
+        }
+        for id in std::mem::take(&mut self.changed) {
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.write(id, batch);
+            }
+        }
+        for (id, group) in self.removed.drain(..) {
+            group.delete_rows(id, batch);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Versions as the machine keeps them: what a write to a keyspace with history makes of the value it replaces.
+//!
+//! Whatever takes a value away (a put, a delete, a deadline, a deleted prefix and its sweep) calls
+//! [`Applying::supersede`] before it does. The value becomes a version that was there from its revision on until the one that
+//! takes it away; a large value's bytes stay where they are in the log, and belong to the version now.
+//!
+//! A key has at most as many versions as its keyspace keeps: a write that adds one forgets the oldest.
+//! Does not own what goes with age, nor with a change of bounds (see `prune`).
+
+use std::{
+    collections::BTreeMap,
+    ops::{Bound, ControlFlow},
+};
+
+use thalweg_store::{Direction, View};
+use thalweg_types::{BlobRef, KeyspaceId, Revision, SpaceTime, command::KeyspaceHistory};
+
+use crate::{
+    error::MachineError,
+    expiry::rows::Expiry,
+    history::rows::{
+        Ending, HistoryRow, NO_END, PastKey, Until, VersionRow, forgotten_row, history_row, history_rows, key_prefix,
+        keyspace_of_history, time_row, version_row,
+    },
+    keys::{self, KeyRange},
+    keyspaces::{catalog::KeyspaceKind, values::decode_value},
+    machine::applying::Applying,
+    segments::liveness::BlobKind,
+    sync::read,
+};
+
+/// Versions that one write forgets beyond the one that it adds, after the bound was lowered. The rest is for
+/// the sweep.
+const MAX_FORGOTTEN_PER_WRITE: usize = 16;
+
+/// What must be known of a version to forget it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    pub(crate) revision: Revision,
+    pub(crate) until: Until,
+    /// Whether the key was not there from then on.
+    pub(crate) is_gone: bool,
+    pub(crate) blob: Option<BlobRef>,
+}
+
+impl Kept {
+    pub(crate) fn decode(revision: Revision, key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
+        let row = VersionRow::decode(key, row)?;
+        Ok(Self { revision, until: row.until, is_gone: is_gone(row.ending), blob: row.blob(key)? })
+    }
+}
+
+fn is_gone(ending: Ending) -> bool {
+    ending != Ending::Overwritten
+}
+
+/// The histories as stored.
+pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, HistoryRow>, MachineError> {
+    let mut histories = BTreeMap::new();
+    crate::rows::load_rows(view, &history_rows(), |key, row| {
+        let keyspace = keyspace_of_history(key);
+        let keyspace = keyspace.ok_or_else(|| MachineError::corrupt("keyspace history", key, "bad key"))?;
+        histories.insert(keyspace, HistoryRow::decode(key, row)?);
+        Ok(())
+    })?;
+    Ok(histories)
+}
+
+impl Applying<'_> {
+    /// Whether what writes to a keyspace replace is kept.
+    #[inline]
+    pub(crate) fn keeps_history(&self, keyspace: KeyspaceId) -> bool {
+        self.applier.kinds.of(keyspace) == KeyspaceKind::Configured && self.history_of(keyspace).is_kept()
+    }
+
+    /// The bounds of a keyspace's history.
+    pub(crate) fn history_of(&self, keyspace: KeyspaceId) -> KeyspaceHistory {
+        let of = |row: &crate::keyspaces::catalog::KeyspaceRow| {
+            if row.is_live() { row.config.history } else { Default::default() }
+        };
+        match self.applier.pending.keyspaces.get(&keyspace) {
+            Some(row) => row.as_ref().map(of).unwrap_or_default(),
+            None => read(&self.machine.published.keyspaces).row(keyspace).map(of).unwrap_or_default(),
+        }
+    }
+
+    /// Replaces the row of a keyspace's history.
+    pub(crate) fn set_history(&mut self, keyspace: KeyspaceId, row: Option<HistoryRow>) {
+        match row {
+            Some(row) => {
+                self.applier.staged.put(&[&history_row(keyspace)], &[&row.encode()]);
+                self.applier.histories.insert(keyspace, row);
+            }
+            None => {
+                self.applier.staged.delete(&[&history_row(keyspace)]);
+                self.applier.histories.remove(&keyspace);
+            }
+        }
+    }
+
+    fn floor_of(&self, keyspace: KeyspaceId) -> Revision {
+        self.applier.histories.get(&keyspace).map_or(Revision::MAX, |history| history.floor)
+    }
+
+    /// Keeps the value that a key has, if its keyspace has a history, before the command of `revision` takes it
+    /// away. Says whether it did: then the bytes of a large value are still wanted. Nothing is kept of a value that has
+    /// the same revision, or that nobody could read at any that the history reaches back to.
+    pub(crate) fn supersede(
+        &mut self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        revision: Revision,
+        ending: Ending,
+    ) -> Result<bool, MachineError> {
+        if !self.keeps_history(keyspace) {
+            return Ok(false);
+        }
+        let full = [&keys::data_prefix(keyspace), key].concat();
+        let Some(row) = self.get(&full)? else { return Ok(false) };
+        let found = decode_value(&full, &row)?;
+        let (until, ending) = match self.sight(keyspace).hidden_since(key, found.revision) {
+            Some(since) => (since, Ending::Deleted),
+            None => (revision, ending),
+        };
+        if found.revision >= until || until <= self.floor_of(keyspace) {
+            return Ok(false);
+        }
+        let (end, time) = (self.end_of(&found.expiry)?, self.applied.time);
+        let ending = if ending == Ending::Overwritten && end <= time { Ending::Expired } else { ending };
+        let until = Until { revision: until, time };
+        self.keep_version(keyspace, key, found.revision, &VersionRow { until, end, ending, value: &row })?;
+        Ok(true)
+    }
+
+    /// When what ends so has ended; far off if it has not at the entry's time.
+    fn end_of(&self, expiry: &Expiry) -> Result<SpaceTime, MachineError> {
+        let of_lease = match expiry.lease {
+            Some(id) => Some(self.lease(id)?.map_or(SpaceTime(0), |lease| lease.deadline)),
+            None => None,
+        };
+        let end = expiry.deadline.into_iter().chain(of_lease).min();
+        Ok(end.filter(|&end| end <= self.applied.time).unwrap_or(NO_END))
+    }
+
+    /// Adds a version, and forgets the oldest ones above the keyspace's bound.
+    fn keep_version(
+        &mut self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        revision: Revision,
+        version: &VersionRow<'_>,
+    ) -> Result<(), MachineError> {
+        let history = self.history_of(keyspace);
+        let row = version_row(keyspace, key, revision);
+        self.applier.staged.put(&[&row], &[&version.head(), version.value]);
+        if history.age.is_some() || is_gone(version.ending) {
+            self.applier.staged.put(&[&time_row(keyspace, version.until.time, &row)], &[]);
+        }
+        match history.revisions {
+            // The newest revision is the key's own row.
+            Some(revisions) => self.forget_above(keyspace, key, revisions.saturating_sub(1) as usize),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets the oldest versions of a key, so that `max` are left.
+    fn forget_above(&mut self, keyspace: KeyspaceId, key: &[u8], max: usize) -> Result<(), MachineError> {
+        let (mut excess, mut room) = (Vec::new(), max);
+        let range = KeyRange::with_prefix(&key_prefix(keyspace, key));
+        let mut failure = None;
+        self.view().scan(range.lower(), range.upper(), Direction::Forward, &mut |full, row| {
+            let kept = PastKey::of_version(full).and_then(|of| match of.revision {
+                Some(revision) => Kept::decode(revision, full, row).map(Some),
+                None => Ok(None),
+            });
+            match kept {
+                Ok(None) => {}
+                Ok(Some(_)) if room > 0 => room -= 1,
+                Ok(Some(kept)) => excess.push(kept),
+                Err(error) => {
+                    failure = Some(error);
+                    return ControlFlow::Break(());
+                }
+            }
+            if excess.len() > MAX_FORGOTTEN_PER_WRITE { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        failure.map_or(Ok(()), Err)?;
+        excess.iter().try_for_each(|kept| self.forget_version(keyspace, key, kept))
+    }
+
+    /// Forgets a version, and says so in the row of what has been forgotten of its key.
+    pub(crate) fn forget_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &Kept) -> Result<(), MachineError> {
+        self.remove_version(keyspace, key, kept);
+        let row = forgotten_row(keyspace, key);
+        let before = self.get(&row)?.map(|found| Until::of_forgotten(&row, &found)).transpose()?;
+        if before.is_some_and(|before| before.revision >= kept.until.revision) {
+            return Ok(());
+        }
+        if let Some(before) = before {
+            self.applier.staged.delete(&[&time_row(keyspace, before.time, &row)]);
+        }
+        self.applier.staged.put(&[&row], &[&kept.until.encode()]);
+        if self.history_of(keyspace).age.is_some() {
+            self.applier.staged.put(&[&time_row(keyspace, kept.until.time, &row)], &[]);
+        }
+        Ok(())
+    }
+
+    /// Removes a version's rows, and gives up its bytes in the log.
+    pub(crate) fn remove_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &Kept) {
+        let row = version_row(keyspace, key, kept.revision);
+        self.applier.staged.delete(&[&row]);
+        self.applier.staged.delete(&[&time_row(keyspace, kept.until.time, &row)]);
+        if let Some(blob) = &kept.blob {
+            self.lower(BlobKind::Value, blob);
+        }
+    }
+}
+
+/// A row's key in the map, and its value.
+pub(crate) type FullRow = (Vec<u8>, Vec<u8>);
+
+/// The version of a key whose value lies at a place in the log.
+pub(crate) fn version_at(
+    view: &dyn View,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    blob: &BlobRef,
+) -> Result<Option<FullRow>, MachineError> {
+    let range = KeyRange::with_prefix(&key_prefix(keyspace, key));
+    let (mut found, mut failure) = (None, None);
+    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |full, row| {
+        let at = PastKey::of_version(full).and_then(|of| match of.revision {
+            Some(_) => VersionRow::decode(full, row)?.blob(full),
+            None => Ok(None),
+        });
+        match at {
+            Ok(at) if at.as_ref() == Some(blob) => found = Some((full.to_vec(), row.to_vec())),
+            Ok(_) => return ControlFlow::Continue(()),
+            Err(error) => failure = Some(error),
+        }
+        ControlFlow::Break(())
+    })?;
+    failure.map_or(Ok(found), Err)
+}
+
+/// All rows behind this one of the same kind and keyspace.
+pub(crate) fn rows_after(prefix: &[u8], last: &[u8]) -> KeyRange {
+    let mut range = KeyRange::with_prefix(prefix);
+    if !last.is_empty() {
+        range.set_lower(Bound::Excluded([prefix, last].concat()));
+    }
+    range
+}

@@ -1,0 +1,350 @@
+//! Scans of the past: the keys' own rows and their versions, read in pages and merged in order.
+//!
+//! A backend calls back for each row and cannot be asked for two ranges at a time, so each of the two sources reads
+//! about a page ahead, from a bound that moves. A key with many versions is not walked through: after some of them the
+//! way to the one wanted is made shorter.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::{Bound, ControlFlow},
+};
+
+use thalweg_store::Direction;
+use thalweg_types::{LeaseId, Revision};
+
+use crate::{
+    error::MachineError,
+    expiry::rows::{Expiry, Lease},
+    history::{
+        past::{Past, PastError},
+        rows::{PastKey, Until, VersionRow, escape, forgotten_row, key_prefix, version_row, versions_prefix},
+    },
+    keys::{DATA_PREFIX_LEN, KeyRange, data_prefix},
+    keyspaces::{
+        read_view::{Fetch, Item, ScanRange},
+        values::decode_value,
+    },
+};
+
+/// Rows that a scan reads ahead of each of its two sources.
+const PAGE_ROWS: usize = 256;
+/// Bytes after which it stops reading ahead.
+const PAGE_BYTES: usize = 1024 * 1024;
+
+impl Past<'_> {
+    /// Visits pairs in order until the range or the limit ends or `visit` breaks. Reads about 1 MiB ahead.
+    pub fn scan(
+        &self,
+        range: &ScanRange<'_>,
+        visit: &mut dyn FnMut(Item<'_>) -> ControlFlow<()>,
+    ) -> Result<(), PastError> {
+        let full = KeyRange::of_keyspace(self.keyspace, range.prefix, range.start, range.end);
+        if full.is_empty() {
+            return Ok(());
+        }
+        self.check_known(self.gone)?;
+        let mut versions = VersionSource::new(self, &full, range.direction);
+        let mut own =
+            OwnSource { past: self, range: full, direction: range.direction, page: VecDeque::new(), all: false };
+        let mut left = range.limit;
+        let mut leases = HashMap::new();
+        while left > 0 {
+            own.refill()?;
+            versions.refill()?;
+            let first = match (own.page.front(), versions.page.front()) {
+                (None, None) => return Ok(()),
+                (Some(_), None) => Turn::Own,
+                (None, Some(_)) => Turn::Version,
+                (Some(own), Some(version)) => match (own.key.cmp(&version.key), range.direction) {
+                    (std::cmp::Ordering::Equal, _) => Turn::Both,
+                    (std::cmp::Ordering::Less, Direction::Forward)
+                    | (std::cmp::Ordering::Greater, Direction::Reverse) => Turn::Own,
+                    _ => Turn::Version,
+                },
+            };
+            let version = if first == Turn::Own { None } else { versions.page.pop_front() };
+            let own = if first == Turn::Version { None } else { own.page.pop_front() };
+            let (key, row) = match (own, version) {
+                (Some(own), _) => (own.key, own.row),
+                (None, Some(PastRow { key, row: Known::Row(row) })) => (key, row),
+                (None, Some(PastRow { row: Known::Not { oldest }, .. })) => {
+                    self.check_known(oldest)?;
+                    continue;
+                }
+                (None, None) => return Ok(()),
+            };
+            let found = decode_value(&key, &row)?;
+            // A version that had ended was left out already.
+            let is_own = first != Turn::Version;
+            if is_own && !self.is_live(&found.expiry, &mut leases)? {
+                continue;
+            }
+            let value = (range.fetch == Fetch::Values).then_some(found.value);
+            let item = Item { key: &key, revision: found.revision, value, expiry: found.expiry };
+            left -= 1;
+            if visit(item).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_live(&self, expiry: &Expiry, leases: &mut HashMap<LeaseId, Option<Lease>>) -> Result<bool, MachineError> {
+        expiry.is_live(self.time, |id| match leases.get(&id) {
+            Some(known) => Ok(*known),
+            None => {
+                let lease = Lease::in_view(self.snapshot.view(), id)?;
+                leases.insert(id, lease);
+                Ok(lease)
+            }
+        })
+    }
+}
+
+/// Which source has the next key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Own,
+    Version,
+    Both,
+}
+
+struct OwnRow {
+    key: Vec<u8>,
+    row: Vec<u8>,
+}
+
+/// Keys whose own row covers the revision, in order.
+struct OwnSource<'p> {
+    past: &'p Past<'p>,
+    range: KeyRange,
+    direction: Direction,
+    page: VecDeque<OwnRow>,
+    all: bool,
+}
+
+impl OwnSource<'_> {
+    fn refill(&mut self) -> Result<(), MachineError> {
+        if self.all || !self.page.is_empty() {
+            return Ok(());
+        }
+        let Past { snapshot, keyspace, revision, .. } = *self.past;
+        let sight = snapshot.sight_at(keyspace, revision);
+        let (mut bytes, mut failure, mut last) = (0, None, None);
+        snapshot.view().scan(self.range.lower(), self.range.upper(), self.direction, &mut |full, row| {
+            let written = match decode_value(full, row) {
+                Ok(found) => found.revision,
+                Err(error) => {
+                    failure = Some(error);
+                    return ControlFlow::Break(());
+                }
+            };
+            let key = &full[DATA_PREFIX_LEN..];
+            if written > revision || !sight.shows(key, written) {
+                return ControlFlow::Continue(());
+            }
+            bytes += full.len() + row.len();
+            self.page.push_back(OwnRow { key: key.to_vec(), row: row.to_vec() });
+            if self.page.len() < PAGE_ROWS && bytes < PAGE_BYTES {
+                return ControlFlow::Continue(());
+            }
+            last = Some(full.to_vec());
+            ControlFlow::Break(())
+        })?;
+        failure.map_or(Ok(()), Err)?;
+        match last {
+            None => self.all = true,
+            Some(last) => behind(&mut self.range, self.direction, last.clone(), last),
+        }
+        self.all |= self.range.is_empty();
+        Ok(())
+    }
+}
+
+/// Goes on behind what begins with `first` and ends with `last`.
+fn behind(range: &mut KeyRange, direction: Direction, first: Vec<u8>, last: Vec<u8>) {
+    match direction {
+        Direction::Forward => range.set_lower(Bound::Excluded(last)),
+        Direction::Reverse => range.set_upper(Bound::Excluded(first)),
+    }
+}
+
+struct PastRow {
+    key: Vec<u8>,
+    row: Known,
+}
+
+/// What is known of a key at the revision.
+enum Known {
+    /// It had this row.
+    Row(Vec<u8>),
+    /// Nothing, below `oldest`.
+    Not { oldest: Revision },
+}
+
+/// Keys of which a version covers the revision, or of which nothing is known any more, in order.
+struct VersionSource<'p> {
+    past: &'p Past<'p>,
+    range: KeyRange,
+    direction: Direction,
+    page: VecDeque<PastRow>,
+    all: bool,
+}
+
+/// What the rows of one key have come to so far.
+struct Gathered {
+    key: Vec<u8>,
+    row: Option<Vec<u8>>,
+    oldest: Revision,
+}
+
+impl<'p> VersionSource<'p> {
+    /// `own` is the range of the keys' own rows.
+    fn new(past: &'p Past<'p>, own: &KeyRange, direction: Direction) -> Self {
+        let base = versions_prefix(past.keyspace);
+        let mut range = KeyRange::with_prefix(&base);
+        let escaped = |full: &[u8], tail: &[u8]| {
+            let key = full.strip_prefix(&data_prefix(past.keyspace))?;
+            let mut out = base.to_vec();
+            escape(key, &mut out);
+            out.extend_from_slice(tail);
+            Some(out)
+        };
+        // Behind all rows of a key.
+        const BEHIND: [u8; 8] = [0xff; 8];
+        match own.lower() {
+            Bound::Included(lower) => {
+                escaped(lower, b"").into_iter().for_each(|key| range.set_lower(Bound::Included(key)));
+            }
+            Bound::Excluded(lower) => {
+                escaped(lower, &BEHIND).into_iter().for_each(|key| range.set_lower(Bound::Excluded(key)));
+            }
+            Bound::Unbounded => {}
+        }
+        match own.upper() {
+            Bound::Included(upper) => {
+                escaped(upper, &BEHIND).into_iter().for_each(|key| range.set_upper(Bound::Included(key)));
+            }
+            Bound::Excluded(upper) => {
+                escaped(upper, b"").into_iter().for_each(|key| range.set_upper(Bound::Excluded(key)));
+            }
+            Bound::Unbounded => {}
+        }
+        let all = range.is_empty();
+        Self { past, range, direction, page: VecDeque::new(), all }
+    }
+
+    fn refill(&mut self) -> Result<(), MachineError> {
+        while !self.all && self.page.is_empty() {
+            self.read()?;
+        }
+        Ok(())
+    }
+
+    /// Reads whole keys, until there are enough of them or a single one has too many rows to look at in turn.
+    fn read(&mut self) -> Result<(), MachineError> {
+        /// Rows of one key that are looked at before the way to the one wanted is made shorter.
+        const MAX_STEPS: usize = 32;
+        let Past { keyspace, revision, .. } = *self.past;
+        let (mut bytes, mut failure) = (0, None);
+        let mut gathered: Option<Gathered> = None;
+        let mut steps = 0;
+        let mut jump = None;
+        let mut stopped_behind = None;
+        let (page, past) = (&mut self.page, self.past);
+        self.past.snapshot.view().scan(self.range.lower(), self.range.upper(), self.direction, &mut |full, row| {
+            let of = match PastKey::of_version(full) {
+                Ok(of) => of,
+                Err(error) => {
+                    failure = Some(error);
+                    return ControlFlow::Break(());
+                }
+            };
+            if gathered.as_ref().is_none_or(|gathered| gathered.key != of.key) {
+                if let Some(done) = gathered.take() {
+                    let key = done.key.clone();
+                    past.push(page, done);
+                    if page.len() >= PAGE_ROWS || bytes >= PAGE_BYTES {
+                        stopped_behind = Some(key);
+                        return ControlFlow::Break(());
+                    }
+                }
+                steps = 0;
+                gathered = Some(Gathered { key: of.key.clone(), row: None, oldest: Revision::ZERO });
+            }
+            let current = gathered.as_mut().expect("set above");
+            if let Err(error) = past.gather(current, of.revision, full, row) {
+                failure = Some(error);
+                return ControlFlow::Break(());
+            }
+            bytes += full.len() + current.row.as_ref().map_or(0, Vec::len);
+            steps += 1;
+            let is_newer = of.revision.is_some_and(|of| of > revision);
+            if steps >= MAX_STEPS && self.direction == Direction::Forward && (is_newer || current.row.is_some()) {
+                jump = Some(is_newer);
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        failure.map_or(Ok(()), Err)?;
+        let Some(last) = gathered else {
+            match stopped_behind {
+                Some(key) => {
+                    let (first, end) = (key_prefix(keyspace, &key), forgotten_row(keyspace, &key));
+                    behind(&mut self.range, self.direction, first, end);
+                    self.all = self.range.is_empty();
+                }
+                None => self.all = true,
+            }
+            return Ok(());
+        };
+        match jump {
+            // Straight to the version wanted; nothing of the key is known yet.
+            Some(true) => self.range.set_lower(Bound::Included(version_row(keyspace, &last.key, revision))),
+            Some(false) => {
+                self.range.set_lower(Bound::Excluded(forgotten_row(keyspace, &last.key)));
+                self.past.push(&mut self.page, last);
+            }
+            None => {
+                self.past.push(&mut self.page, last);
+                self.all = true;
+            }
+        }
+        self.all |= self.range.is_empty();
+        Ok(())
+    }
+}
+
+impl Past<'_> {
+    fn gather(
+        &self,
+        current: &mut Gathered,
+        revision: Option<Revision>,
+        full: &[u8],
+        row: &[u8],
+    ) -> Result<(), MachineError> {
+        match revision {
+            None => current.oldest = Until::of_forgotten(full, row)?.revision,
+            Some(revision) if revision > self.revision => {}
+            Some(_) => {
+                let version = VersionRow::decode(full, row)?;
+                if version.until.revision > self.revision {
+                    // One that had ended says that the key was not there.
+                    current.oldest = Revision::ZERO;
+                    current.row = Some(if version.end > self.time { version.value.to_vec() } else { Vec::new() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&self, page: &mut VecDeque<PastRow>, done: Gathered) {
+        let Gathered { key, row, oldest } = done;
+        match row {
+            Some(row) if row.is_empty() => {}
+            Some(row) => page.push_back(PastRow { key, row: Known::Row(row) }),
+            None if oldest > self.revision => page.push_back(PastRow { key, row: Known::Not { oldest } }),
+            None => {}
+        }
+    }
+}

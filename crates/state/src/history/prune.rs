@@ -1,0 +1,397 @@
+//! Forgetting versions: those past their keyspace's age, those of keyspaces that keep no history any more, and
+//! what a change of bounds leaves over. A bounded number of rows at a time, by the time of entries.
+//!
+//! Owns the command by which maintenance does so, the keyspaces' floors that rise with it, and how maintenance
+//! finds out that there is something to do. Does not own the bound on the number of versions: the write that adds
+//! one keeps that (see `versions`).
+//!
+//! Where a history has no age, what a key was before it was deleted or had ended goes after a while all the same
+//! ([`DELETED_HISTORY_AGE`]), oldest first, so that what is left of a key has no holes. Then there is nothing that could
+//! say so of the key: `gone` of the keyspace rises instead, up to which nobody knows what a key was of which nothing is
+//! known.
+//!
+//! Why no promised revision becomes unreadable: a version is removed for its age only if the entry that superseded
+//! it lies `age` or more before this one. The floor rises to that entry's revision, and each revision that was
+//! current within `age` is not below it.
+
+use std::ops::{Bound, ControlFlow};
+
+use thalweg_store::{Direction, View};
+use thalweg_types::{
+    BlobRef, KeyspaceId, Revision, SpaceTime,
+    command::{KeyspaceConfig, KeyspaceHistory, Outcome},
+    limits::{DELETED_HISTORY_AGE, MAX_PRUNED_VERSIONS},
+};
+
+use crate::{
+    error::MachineError,
+    history::{
+        keep::{FullRow, Kept, rows_after},
+        rows::{
+            HistoryRow, PREFIX_LEN, PastKey, Until, VersionRow, Work, forgotten_row, history_rows, keyspace_of_history,
+            time_row, times_prefix, versions_prefix,
+        },
+    },
+    keys::KeyRange,
+    keyspaces::catalog::KeyspaceRow,
+    machine::{applying::Applying, state_machine::Machine},
+    refused::Refused,
+    sync::read,
+};
+
+/// Bytes of rows after which one command ends.
+const MAX_PRUNED_BYTES: usize = 8 * 1024 * 1024;
+
+impl Applying<'_> {
+    /// Takes over the bounds of a keyspace that is created or configured; `before` are the former ones.
+    pub(crate) fn configure_history(&mut self, id: KeyspaceId, before: KeyspaceHistory, after: KeyspaceHistory) {
+        if before == after {
+            return;
+        }
+        let known = self.applier.histories.get(&id);
+        // Versions of an earlier time are below the new floor.
+        let floor = match known {
+            Some(known) if before.is_kept() => known.floor,
+            _ => self.applied.revision,
+        };
+        let work = match (known, after.is_kept()) {
+            (None, true) => Work::Settled,
+            (Some(_), true) => Work::Conform { kept: 0, last: Vec::new() },
+            (_, false) => Work::Remove,
+        };
+        let gone = known.map_or(floor, |known| known.gone);
+        self.set_history(id, Some(HistoryRow { floor, gone, work }));
+    }
+
+    /// All versions of a dropped keyspace are to go.
+    pub(crate) fn drop_history(&mut self, id: KeyspaceId) {
+        if let Some(history) = self.applier.histories.get(&id) {
+            let history = HistoryRow { work: Work::Remove, ..history.clone() };
+            self.set_history(id, Some(history));
+        }
+    }
+}
+
+/// Looks at up to `max` rows of versions, those of the keyspace `from` first, and forgets those past their bounds.
+pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> Result<Outcome, Refused> {
+    let max = max.min(MAX_PRUNED_VERSIONS);
+    let mut round = Round { left: max, bytes: 0 };
+    let mut more = false;
+    let histories = &applying.applier.histories;
+    for id in histories.range(from..).chain(histories.range(..from)).map(|(id, _)| *id).collect::<Vec<_>>() {
+        if round.is_done() {
+            more = true;
+            break;
+        }
+        round.keyspace(applying, id)?;
+    }
+    Ok(Outcome::Reclaimed { entries: max - round.left, more: more || round.is_done() })
+}
+
+/// One command under way.
+struct Round {
+    /// Rows that may still be looked at.
+    left: u32,
+    /// Of the rows looked at, with all values counted by their length: where a node keeps them does not matter.
+    bytes: usize,
+}
+
+/// Bytes of a row of versions, with its value, wherever that is.
+fn full_len(key: &[u8], row: &[u8]) -> usize {
+    let blob = VersionRow::decode(key, row).ok().and_then(|version| version.blob(key).ok()?);
+    let row_len = blob.map_or(row.len(), |blob| row.len() - BlobRef::ENCODED_LEN + blob.len as usize);
+    key.len() + row_len
+}
+
+impl Round {
+    fn is_done(&self) -> bool {
+        self.left == 0 || self.bytes >= MAX_PRUNED_BYTES
+    }
+
+    fn keyspace(&mut self, applying: &mut Applying<'_>, id: KeyspaceId) -> Result<(), MachineError> {
+        let history = applying.applier.histories[&id].clone();
+        match history.work {
+            Work::Remove => return self.remove(applying, id),
+            Work::Conform { kept, ref last } => self.conform(applying, id, &history, kept, last)?,
+            Work::Settled => {}
+        }
+        if self.is_done() {
+            return Ok(());
+        }
+        let bounds = applying.history_of(id);
+        let Some(time) = forgotten_by(bounds, applying.applied.time) else { return Ok(()) };
+        match bounds.age {
+            Some(_) => self.forget_old(applying, id, time),
+            None => self.forget_gone(applying, id, time),
+        }
+    }
+
+    /// The next rows of a range, as many as may still be looked at, and whether they are all.
+    fn rows(&mut self, applying: &Applying<'_>, range: &KeyRange) -> Result<(Vec<FullRow>, bool), MachineError> {
+        self.rows_towards(applying, range, Direction::Forward)
+    }
+
+    fn rows_towards(
+        &mut self,
+        applying: &Applying<'_>,
+        range: &KeyRange,
+        to: Direction,
+    ) -> Result<(Vec<FullRow>, bool), MachineError> {
+        let (mut rows, mut all) = (Vec::new(), true);
+        applying.view().scan(range.lower(), range.upper(), to, &mut |key, row| {
+            if self.is_done() {
+                all = false;
+                return ControlFlow::Break(());
+            }
+            self.left -= 1;
+            self.bytes += full_len(key, row);
+            rows.push((key.to_vec(), row.to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        Ok((rows, all))
+    }
+
+    /// Removes the rows of a keyspace that keeps no history, and then its own.
+    fn remove(&mut self, applying: &mut Applying<'_>, id: KeyspaceId) -> Result<(), MachineError> {
+        let (versions, mut all) = self.rows(applying, &KeyRange::with_prefix(&versions_prefix(id)))?;
+        for (key, row) in &versions {
+            let of = PastKey::of_version(key)?;
+            match of.revision {
+                Some(revision) => applying.remove_version(id, &of.key, &Kept::decode(revision, key, row)?),
+                None => applying.applier.staged.delete(&[key]),
+            }
+        }
+        if all {
+            let (times, no_more) = self.rows(applying, &KeyRange::with_prefix(&times_prefix(id)))?;
+            times.iter().for_each(|(key, _)| applying.applier.staged.delete(&[key]));
+            all = no_more;
+        }
+        if all {
+            applying.set_history(id, None);
+        }
+        Ok(())
+    }
+
+    /// Goes on through the rows of a keyspace whose bounds have changed.
+    fn conform(
+        &mut self,
+        applying: &mut Applying<'_>,
+        id: KeyspaceId,
+        history: &HistoryRow,
+        kept: u32,
+        last: &[u8],
+    ) -> Result<(), MachineError> {
+        let bounds = applying.history_of(id);
+        let (rows, all) = self.rows(applying, &rows_after(&versions_prefix(id), last))?;
+        let mut kept = kept;
+        let mut current = match last {
+            [] => None,
+            last => Some(PastKey::of_version(&[&versions_prefix(id), last].concat())?.key),
+        };
+        for (key, row) in &rows {
+            let of = PastKey::of_version(key)?;
+            if current.as_ref() != Some(&of.key) {
+                kept = 0;
+                current = Some(of.key.clone());
+            }
+            let mut is_gone = false;
+            let until = match of.revision {
+                // The versions of the key, which came before, may have changed it.
+                None => match applying.get(key)? {
+                    Some(row) => Until::of_forgotten(key, &row)?,
+                    None => continue,
+                },
+                Some(revision) => {
+                    let version = Kept::decode(revision, key, row)?;
+                    if version.until.revision <= history.floor {
+                        applying.remove_version(id, &of.key, &version);
+                        continue;
+                    }
+                    if bounds.revisions.is_some_and(|revisions| kept + 1 >= revisions) {
+                        applying.forget_version(id, &of.key, &version)?;
+                        continue;
+                    }
+                    kept += 1;
+                    is_gone = version.is_gone;
+                    version.until
+                }
+            };
+            self.set_time(applying, id, key, &of, until, history.floor, bounds.age.is_some() || is_gone);
+        }
+        let work = match rows.last() {
+            Some((key, _)) if !all => Work::Conform { kept, last: key[PREFIX_LEN..].to_vec() },
+            _ if all => Work::Settled,
+            _ => Work::Conform { kept, last: last.to_vec() },
+        };
+        applying.set_history(id, Some(HistoryRow { work, ..history.clone() }));
+        Ok(())
+    }
+
+    /// Gives a row that stays its row by time, or takes that away.
+    #[expect(clippy::too_many_arguments, reason = "one row, as it was read and decoded")]
+    fn set_time(
+        &self,
+        applying: &mut Applying<'_>,
+        id: KeyspaceId,
+        key: &[u8],
+        of: &PastKey,
+        until: Until,
+        floor: Revision,
+        is_bounded: bool,
+    ) {
+        let batch = &mut applying.applier.staged;
+        let time = time_row(id, until.time, key);
+        if of.revision.is_none() && until.revision <= floor {
+            batch.delete(&[key]);
+            batch.delete(&[&time]);
+            return;
+        }
+        if is_bounded {
+            batch.put(&[&time], &[]);
+        } else {
+            batch.delete(&[&time]);
+        }
+    }
+
+    /// Forgets what keys were before they were deleted or had ended, if that was at `time` or before.
+    fn forget_gone(
+        &mut self,
+        applying: &mut Applying<'_>,
+        id: KeyspaceId,
+        time: SpaceTime,
+    ) -> Result<(), MachineError> {
+        // What is done about each counts, not the look at which there are. That comes to as many rows and bytes at least,
+        // so a look that was cut short leaves a round that is done.
+        let (left, bytes) = (self.left, self.bytes);
+        let (rows, _) = self.rows(applying, &superseded_by(id, time))?;
+        (self.left, self.bytes) = (left, bytes);
+        for (key, _) in &rows {
+            if self.is_done() {
+                break;
+            }
+            let (_, of) = PastKey::of_time(key)?;
+            let row = of.row(id);
+            let found = applying.get(&row)?;
+            let (Some(revision), Some(found)) = (of.revision, found) else {
+                self.left -= 1;
+                self.bytes += key.len();
+                applying.applier.staged.delete(&[key]);
+                continue;
+            };
+            let gone = Kept::decode(revision, &row, &found)?.until.revision;
+            self.forget_before(applying, id, &of, gone)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a version and all older ones of its key, the oldest first.
+    fn forget_before(
+        &mut self,
+        applying: &mut Applying<'_>,
+        id: KeyspaceId,
+        of: &PastKey,
+        gone: Revision,
+    ) -> Result<(), MachineError> {
+        let forgotten = forgotten_row(id, &of.key);
+        let mut range = KeyRange::with_prefix(&versions_prefix(id));
+        range.set_lower(Bound::Included(of.row(id)));
+        range.set_upper(Bound::Excluded(forgotten.clone()));
+        let (rows, all) = self.rows_towards(applying, &range, Direction::Reverse)?;
+        for (key, row) in &rows {
+            let Some(revision) = PastKey::of_version(key)?.revision else { continue };
+            applying.remove_version(id, &of.key, &Kept::decode(revision, key, row)?);
+        }
+        if all {
+            applying.applier.staged.delete(&[&forgotten]);
+        }
+        let history = applying.applier.histories[&id].clone();
+        applying.set_history(id, Some(HistoryRow { gone: history.gone.max(gone), ..history }));
+        Ok(())
+    }
+
+    /// Forgets what was superseded at `time` or before, and raises the floor to it.
+    fn forget_old(&mut self, applying: &mut Applying<'_>, id: KeyspaceId, time: SpaceTime) -> Result<(), MachineError> {
+        let (rows, _) = self.rows(applying, &superseded_by(id, time))?;
+        let before = applying.applier.histories[&id].floor;
+        let mut floor = before;
+        for (key, _) in &rows {
+            let (at, of) = PastKey::of_time(key)?;
+            let row = of.row(id);
+            match of.revision {
+                Some(revision) => match applying.get(&row)? {
+                    Some(found) => {
+                        let version = Kept::decode(revision, &row, &found)?;
+                        floor = floor.max(version.until.revision);
+                        applying.remove_version(id, &of.key, &version);
+                    }
+                    None => applying.applier.staged.delete(&[key]),
+                },
+                None => {
+                    if let Some(found) = applying.get(&row)? {
+                        let until = Until::of_forgotten(&row, &found)?;
+                        if until.time == at {
+                            floor = floor.max(until.revision);
+                            applying.applier.staged.delete(&[&row]);
+                        }
+                    }
+                    applying.applier.staged.delete(&[key]);
+                }
+            }
+        }
+        if floor > before {
+            let history = HistoryRow { floor, ..applying.applier.histories[&id].clone() };
+            applying.set_history(id, Some(history));
+        }
+        Ok(())
+    }
+}
+
+/// What was superseded by then, and has a row by time, is not kept any more; `None` if nothing goes with age.
+fn forgotten_by(bounds: KeyspaceHistory, now: SpaceTime) -> Option<SpaceTime> {
+    let age = bounds.age.or(bounds.revisions.map(|_| DELETED_HISTORY_AGE))?;
+    Some(SpaceTime(now.0.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))))
+}
+
+/// The rows by time of what was superseded at `time` or before.
+fn superseded_by(id: KeyspaceId, time: SpaceTime) -> KeyRange {
+    let mut range = KeyRange::with_prefix(&times_prefix(id));
+    let after = time.0.saturating_add(1).to_be_bytes();
+    range.set_upper(Bound::Excluded([&times_prefix(id), after.as_slice()].concat()));
+    range
+}
+
+impl Machine {
+    /// The next keyspace behind `after`, or else the first, with versions to be forgotten at `now`.
+    pub fn prune_due(&self, after: Option<KeyspaceId>, now: SpaceTime) -> Result<Option<KeyspaceId>, MachineError> {
+        let view = self.backend.view();
+        let mut histories = Vec::new();
+        crate::rows::load_rows(&*view, &history_rows(), |key, row| {
+            histories.push((keyspace_of_history(key), HistoryRow::decode(key, row)?.work));
+            Ok(())
+        })?;
+        let (before, behind): (Vec<_>, Vec<_>) = histories.into_iter().partition(|(id, _)| *id <= after);
+        for (id, work) in behind.into_iter().chain(before) {
+            let Some(id) = id else { continue };
+            if work != Work::Settled || has_old(&*view, id, self.keyspace_config(id), now)? {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    fn keyspace_config(&self, id: KeyspaceId) -> KeyspaceConfig {
+        let keyspaces = read(&self.published.keyspaces);
+        keyspaces.row(id).filter(|row| KeyspaceRow::is_live(row)).map(|row| row.config).unwrap_or_default()
+    }
+}
+
+fn has_old(view: &dyn View, id: KeyspaceId, config: KeyspaceConfig, now: SpaceTime) -> Result<bool, MachineError> {
+    let Some(time) = forgotten_by(config.history, now) else { return Ok(false) };
+    let range = superseded_by(id, time);
+    let mut found = false;
+    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |_, _| {
+        found = true;
+        ControlFlow::Break(())
+    })?;
+    Ok(found)
+}

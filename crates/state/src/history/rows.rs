@@ -1,0 +1,437 @@
+//! Versions: what the keys of keyspaces with history were.
+//!
+//! Owns the rows under `12` and their bytes. Does not own who writes them (`machine/versions.rs`), who forgets
+//! them (`machine/prune.rs`), nor reads (`past.rs`).
+//!
+//! ```text
+//! 12 | 0 | keyspace u32 BE                                        a keyspace's history
+//! 12 | 1 | keyspace u32 BE | escaped key | !revision u64 BE       a version of a key, newest first
+//! 12 | 1 | keyspace u32 BE | escaped key | 2^64-1                 what of a key has been forgotten
+//! 12 | 2 | keyspace u32 BE | time u64 BE | rest of a row of 12|1  nothing: when it was superseded
+//!
+//! history   := floor u64 | gone u64 | work
+//! work      := 0                                      settled
+//!            | 1 | kept u32 | rest of a row of 12|1   being made to conform, up to and with that row
+//!            | 2                                      being removed
+//! version   := until revision u64 | until time u64 | end u64 | ending u8 | value
+//! forgotten := until revision u64 | until time u64
+//! ```
+//! Values little-endian. `value` is the row that the key had (see `keyspaces`). Where the keyspace's history is
+//! bounded by age there is a row `12|2` of each row `12|1`, else only of versions that a deletion or a deadline ended.
+//!
+//! A version tells what the key was from its revision on until, and without, `until revision`: so a deletion
+//! needs no row of its own, it is the gap to the next version. The newest value is not in here but in the key's
+//! own row, even when a deleted prefix hides that.
+//!
+//! Escaped keys keep their order and are no beginnings of each other: groups of 8 bytes, the last one padded
+//! with zeros and never full, each with a byte that says how many of it count (255: all 8, and another group
+//! follows).
+//!
+//! Invariants: versions of a key do not overlap. Of each key all versions are there whose `until` is above
+//! the keyspace's floor, the key's `forgotten`, and the lower of the keyspace's `gone` and the oldest revision that is
+//! known of the key: a key of which nothing is known back to a revision below `gone` may have had a value there.
+
+use thalweg_store::View;
+use thalweg_types::{
+    BlobRef, KeyspaceId, Revision, SpaceTime,
+    record::{Malformed, Reader},
+};
+
+use crate::{
+    error::MachineError,
+    keys::{KeyRange, TAG_VERSIONS},
+    keyspaces::values::{Decoded, decode_value},
+};
+
+const OF_HISTORIES: u8 = 0;
+const OF_VERSIONS: u8 = 1;
+const OF_TIMES: u8 = 2;
+
+/// Tag, kind, keyspace.
+pub(crate) const PREFIX_LEN: usize = 6;
+const GROUP: usize = 8;
+const FULL_GROUP: u8 = 0xff;
+/// Stands for the revision in the row of what has been forgotten: behind all versions.
+const FORGOTTEN: [u8; 8] = [0xff; 8];
+
+fn prefix(kind: u8, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
+    let [a, b, c, d] = keyspace.0.to_be_bytes();
+    [TAG_VERSIONS, kind, a, b, c, d]
+}
+
+/// The row of a keyspace's history.
+pub(crate) fn history_row(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
+    prefix(OF_HISTORIES, keyspace)
+}
+
+/// The rows of all keyspaces' histories.
+pub(crate) fn history_rows() -> KeyRange {
+    KeyRange::with_prefix(&[TAG_VERSIONS, OF_HISTORIES])
+}
+
+/// The keyspace of such a row.
+pub(crate) fn keyspace_of_history(key: &[u8]) -> Option<KeyspaceId> {
+    let id = key.strip_prefix(&[TAG_VERSIONS, OF_HISTORIES])?;
+    Some(KeyspaceId(u32::from_be_bytes(id.try_into().ok()?)))
+}
+
+/// The keyspace of a row under `12|1`; `None` of others.
+pub(crate) fn keyspace_of_version(key: &[u8]) -> Option<KeyspaceId> {
+    let id = key.strip_prefix(&[TAG_VERSIONS, OF_VERSIONS])?.first_chunk()?;
+    Some(KeyspaceId(u32::from_be_bytes(*id)))
+}
+
+/// What comes before a keyspace's versions.
+pub(crate) fn versions_prefix(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
+    prefix(OF_VERSIONS, keyspace)
+}
+
+/// What comes before the rows that say when its versions were superseded.
+pub(crate) fn times_prefix(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
+    prefix(OF_TIMES, keyspace)
+}
+
+/// Appends a key such that its end can be told.
+pub(crate) fn escape(key: &[u8], out: &mut Vec<u8>) {
+    let (full, rest) = key.as_chunks::<GROUP>();
+    for group in full {
+        out.extend_from_slice(group);
+        out.push(FULL_GROUP);
+    }
+    let mut last = [0; GROUP];
+    last[..rest.len()].copy_from_slice(rest);
+    out.extend_from_slice(&last);
+    out.push(rest.len() as u8);
+}
+
+/// The key that `bytes` begin with, and what follows it.
+pub(crate) fn unescape(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut key = Vec::with_capacity(bytes.len());
+    let mut left = bytes;
+    loop {
+        let (group, rest) = left.split_first_chunk::<{ GROUP + 1 }>()?;
+        left = rest;
+        match group[GROUP] {
+            FULL_GROUP => key.extend_from_slice(&group[..GROUP]),
+            count if usize::from(count) < GROUP => {
+                key.extend_from_slice(&group[..usize::from(count)]);
+                return Some((key, left));
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// What comes before the versions of a key.
+pub(crate) fn key_prefix(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PREFIX_LEN + key.len() + key.len() / GROUP + GROUP + 2);
+    out.extend_from_slice(&versions_prefix(keyspace));
+    escape(key, &mut out);
+    out
+}
+
+/// The row of a version.
+pub(crate) fn version_row(keyspace: KeyspaceId, key: &[u8], revision: Revision) -> Vec<u8> {
+    let mut row = key_prefix(keyspace, key);
+    row.extend_from_slice(&(!revision.0).to_be_bytes());
+    row
+}
+
+/// The row of what of a key has been forgotten: behind all its versions.
+pub(crate) fn forgotten_row(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
+    let mut row = key_prefix(keyspace, key);
+    row.extend_from_slice(&FORGOTTEN);
+    row
+}
+
+/// The row that says when a version, or what has been forgotten, was superseded. `row` is that one's.
+pub(crate) fn time_row(keyspace: KeyspaceId, time: SpaceTime, row: &[u8]) -> Vec<u8> {
+    [&times_prefix(keyspace), time.0.to_be_bytes().as_slice(), &row[PREFIX_LEN..]].concat()
+}
+
+/// A row of a key's past, by its key in the map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PastKey {
+    pub(crate) key: Vec<u8>,
+    /// `None`: the row of what has been forgotten.
+    pub(crate) revision: Option<Revision>,
+}
+
+impl PastKey {
+    /// Reads what follows the keyspace.
+    fn decode(rest: &[u8]) -> Option<Self> {
+        let (key, revision) = unescape(rest)?;
+        let revision: [u8; 8] = revision.try_into().ok()?;
+        let revision = (revision != FORGOTTEN).then(|| Revision(!u64::from_be_bytes(revision)));
+        Some(Self { key, revision })
+    }
+
+    /// Of a row under `12|1`.
+    pub(crate) fn of_version(row: &[u8]) -> Result<Self, MachineError> {
+        let rest = row.get(PREFIX_LEN..).and_then(Self::decode);
+        rest.ok_or_else(|| MachineError::corrupt("version", row, "key does not decode"))
+    }
+
+    /// Of a row under `12|2`, with its time.
+    pub(crate) fn of_time(row: &[u8]) -> Result<(SpaceTime, Self), MachineError> {
+        let corrupt = || MachineError::corrupt("time of a version", row, "key does not decode");
+        let (time, rest) = row.get(PREFIX_LEN..).and_then(<[u8]>::split_first_chunk::<8>).ok_or_else(corrupt)?;
+        Ok((SpaceTime(u64::from_be_bytes(*time)), Self::decode(rest).ok_or_else(corrupt)?))
+    }
+
+    /// Its row under `12|1`.
+    pub(crate) fn row(&self, keyspace: KeyspaceId) -> Vec<u8> {
+        match self.revision {
+            Some(revision) => version_row(keyspace, &self.key, revision),
+            None => forgotten_row(keyspace, &self.key),
+        }
+    }
+}
+
+/// What ended a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Another value.
+    Overwritten,
+    /// A delete, of the key or of a prefix.
+    Deleted,
+    /// Its deadline or its lease's.
+    Expired,
+}
+
+/// Up to when something was so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Until {
+    /// The first revision at which it was not.
+    pub(crate) revision: Revision,
+    /// The space time of the entry that took it away.
+    pub(crate) time: SpaceTime,
+}
+
+impl Until {
+    const ENCODED_LEN: usize = 16;
+
+    pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
+        let mut out = [0; Self::ENCODED_LEN];
+        out[..8].copy_from_slice(&self.revision.0.to_le_bytes());
+        out[8..].copy_from_slice(&self.time.0.to_le_bytes());
+        out
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { revision: Revision(reader.u64("revision")?), time: SpaceTime(reader.u64("time")?) })
+    }
+
+    /// The row of what has been forgotten.
+    pub(crate) fn of_forgotten(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
+        let mut reader = Reader::at(row, 0);
+        let until = Self::read(&mut reader).ok().filter(|_| reader.is_empty());
+        until.ok_or_else(|| MachineError::corrupt("forgotten versions", key, "row of a wrong length"))
+    }
+}
+
+/// A version's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VersionRow<'a> {
+    pub(crate) until: Until,
+    /// When the value had ended by its deadline or its lease; `SpaceTime::MAX` if it had not when it was superseded.
+    pub(crate) end: SpaceTime,
+    pub(crate) ending: Ending,
+    /// As the key's own row was.
+    pub(crate) value: &'a [u8],
+}
+
+/// Bytes before the value.
+pub(crate) const VERSION_HEAD_LEN: usize = Until::ENCODED_LEN + 9;
+
+/// Does not end.
+pub(crate) const NO_END: SpaceTime = SpaceTime(u64::MAX);
+
+impl<'a> VersionRow<'a> {
+    /// What comes before the value.
+    pub(crate) fn head(&self) -> [u8; VERSION_HEAD_LEN] {
+        let mut out = [0; VERSION_HEAD_LEN];
+        out[..16].copy_from_slice(&self.until.encode());
+        out[16..24].copy_from_slice(&self.end.0.to_le_bytes());
+        out[24] = match self.ending {
+            Ending::Overwritten => 0,
+            Ending::Deleted => 1,
+            Ending::Expired => 2,
+        };
+        out
+    }
+
+    /// Decodes a row; `key` is for the error.
+    pub(crate) fn decode(key: &[u8], row: &'a [u8]) -> Result<Self, MachineError> {
+        Self::read(row).map_err(|_| MachineError::corrupt("version", key, "row does not decode"))
+    }
+
+    fn read(row: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::at(row, 0);
+        let until = Until::read(&mut reader)?;
+        let end = SpaceTime(reader.u64("end")?);
+        let ending = match reader.u8("ending")? {
+            0 => Ending::Overwritten,
+            1 => Ending::Deleted,
+            2 => Ending::Expired,
+            _ => return Err(Malformed { at: 24, expected: "known ending" }),
+        };
+        Ok(Self { until, end, ending, value: reader.rest() })
+    }
+
+    /// The value.
+    pub(crate) fn decoded(&self, key: &[u8]) -> Result<Decoded<'a>, MachineError> {
+        decode_value(key, self.value)
+    }
+
+    /// Where in the log the value lies, if it does.
+    pub(crate) fn blob(&self, key: &[u8]) -> Result<Option<BlobRef>, MachineError> {
+        Ok(self.decoded(key)?.value.blob())
+    }
+}
+
+/// What is to be done about the rows of a keyspace's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Nothing.
+    Settled,
+    /// Its bounds have changed: rows are looked at one after the other. Those up to and with the last one, given
+    /// without keyspace, have been, and so many versions of its key are kept.
+    Conform { kept: u32, last: Vec<u8> },
+    /// All go: the keyspace is dropped, or keeps no history any more.
+    Remove,
+}
+
+/// A keyspace's history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HistoryRow {
+    /// The oldest revision of which all keys may be known.
+    pub(crate) floor: Revision,
+    /// The oldest revision at which a key of which nothing is known was not there: versions of keys that were gone for
+    /// long are forgotten without a row that says so.
+    pub(crate) gone: Revision,
+    pub(crate) work: Work,
+}
+
+impl HistoryRow {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut row = [self.floor.0.to_le_bytes(), self.gone.0.to_le_bytes()].concat();
+        match &self.work {
+            Work::Settled => row.push(0),
+            Work::Conform { kept, last } => {
+                row.push(1);
+                row.extend_from_slice(&kept.to_le_bytes());
+                row.extend_from_slice(last);
+            }
+            Work::Remove => row.push(2),
+        }
+        row
+    }
+
+    fn read(row: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::at(row, 0);
+        let (floor, gone) = (Revision(reader.u64("floor")?), Revision(reader.u64("gone")?));
+        let work = match reader.u8("work")? {
+            0 => Work::Settled,
+            1 => Work::Conform { kept: reader.u32("versions")?, last: reader.rest().to_vec() },
+            2 => Work::Remove,
+            _ => return Err(Malformed { at: 16, expected: "known work" }),
+        };
+        if !reader.is_empty() {
+            return Err(Malformed { at: reader.position(), expected: "end of the row" });
+        }
+        Ok(Self { floor, gone, work })
+    }
+
+    pub(crate) fn decode(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
+        Self::read(row).map_err(|_| MachineError::corrupt("keyspace history", key, "row does not decode"))
+    }
+
+    /// As a view has it.
+    pub(crate) fn in_view(view: &dyn View, keyspace: KeyspaceId) -> Result<Option<Self>, MachineError> {
+        let key = history_row(keyspace);
+        view.get(&key)?.map(|row| Self::decode(&key, &row)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn escaped(key: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        escape(key, &mut out);
+        out
+    }
+
+    #[test]
+    fn layouts_are_pinned() {
+        let ks = KeyspaceId(7);
+        assert_eq!(history_row(ks), *b"\x12\0\0\0\0\x07");
+        assert_eq!(keyspace_of_history(b"\x12\0\0\0\0\x07"), Some(ks));
+        let row = version_row(ks, b"key", Revision(258));
+        assert_eq!(row, b"\x12\x01\0\0\0\x07key\0\0\0\0\0\x03\xff\xff\xff\xff\xff\xff\xfe\xfd");
+        let of = PastKey { key: b"key".to_vec(), revision: Some(Revision(258)) };
+        assert_eq!((PastKey::of_version(&row).unwrap(), of.row(ks)), (of.clone(), row.clone()));
+        let time = time_row(ks, SpaceTime(5), &row);
+        assert_eq!(time, [b"\x12\x02\0\0\0\x07\0\0\0\0\0\0\0\x05", &row[6..]].concat());
+        assert_eq!(PastKey::of_time(&time).unwrap(), (SpaceTime(5), of));
+        let forgotten = forgotten_row(ks, b"12345678");
+        let expected = b"\x12\x01\0\0\0\x0712345678\xff\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff";
+        assert_eq!(forgotten, expected);
+        assert_eq!(PastKey::of_version(&forgotten).unwrap(), PastKey { key: b"12345678".to_vec(), revision: None });
+
+        let until = Until { revision: Revision(0x0102), time: SpaceTime(3) };
+        let row = VersionRow { until, end: SpaceTime(4), ending: Ending::Expired, value: b"row" };
+        let bytes = b"\x02\x01\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x02row";
+        assert_eq!([&row.head(), row.value].concat(), bytes);
+        assert_eq!(VersionRow::read(bytes), Ok(row));
+        assert_eq!(Until::of_forgotten(b"", &until.encode()).unwrap(), until);
+        for (work, tail) in [
+            (Work::Settled, b"\0".as_slice()),
+            (Work::Conform { kept: 258, last: b"rest".to_vec() }, b"\x01\x02\x01\0\0rest"),
+            (Work::Remove, b"\x02"),
+        ] {
+            let history = HistoryRow { floor: Revision(6), gone: Revision(259), work };
+            assert_eq!(history.encode(), [b"\x06\0\0\0\0\0\0\0\x03\x01\0\0\0\0\0\0", tail].concat());
+            assert_eq!(HistoryRow::read(&history.encode()), Ok(history));
+        }
+    }
+
+    #[test]
+    fn escaped_keys_keep_their_order_and_their_ends() {
+        let mut keys: Vec<Vec<u8>> = vec![b"".into(), b"a".into(), b"\0".into(), b"\xff".into()];
+        for len in [7, 8, 9, 15, 16, 17] {
+            for byte in [0, 1, 0x61, 0xff] {
+                keys.push(vec![byte; len]);
+                keys.push([vec![0x61; len], vec![byte]].concat());
+            }
+        }
+        keys.sort();
+        keys.dedup();
+        for pair in keys.windows(2) {
+            let [a, b] = [escaped(&pair[0]), escaped(&pair[1])];
+            assert!(a < b && !b.starts_with(&a), "{pair:?}");
+        }
+        for key in &keys {
+            let escaped = [escaped(key), b"rest".to_vec()].concat();
+            assert_eq!(unescape(&escaped), Some((key.clone(), b"rest".as_slice())));
+        }
+    }
+
+    #[test]
+    fn bad_rows_are_errors() {
+        for bad in [b"".as_slice(), b"12345678", b"12345678\x08", b"12345678\xff", b"\0\0\0\0\0\0\0\0\x09"] {
+            assert_eq!(unescape(bad), None, "{bad:?}");
+        }
+        assert!(PastKey::of_version(b"\x12\x01\0\0\0\x07key\0\0\0\0\0\x03").is_err());
+        assert!(PastKey::of_time(b"\x12\x02\0\0\0\x07").is_err());
+        for cut in 0..VERSION_HEAD_LEN {
+            assert!(VersionRow::decode(b"", &[0; VERSION_HEAD_LEN][..cut]).is_err());
+        }
+        assert!(VersionRow::decode(b"", &[3; VERSION_HEAD_LEN]).is_err());
+        for bad in [b"".as_slice(), &[0; 16], &[0; 18], &[3; 17], &[1; 20]] {
+            assert!(HistoryRow::decode(b"", bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Commands about keyspaces themselves. None of them uses a revision.
+
+use std::time::Duration;
+
+use thalweg_types::{
+    KeyspaceId, Revision,
+    command::{KeyspaceConfig, KeyspaceHistory, Outcome},
+    limits::MAX_KEYSPACES,
+};
+
+use crate::{
+    clears::table::Prefixes,
+    keys,
+    keyspaces::{
+        catalog::{KeyspaceKind, KeyspaceLife, KeyspaceRow},
+        counts::{CountChange, Counts},
+    },
+    machine::{applying::Applying, undo::Undo},
+    refused::Refused,
+    sync::read,
+};
+
+impl Applying<'_> {
+    /// A keyspace's row as earlier commands of the record left it, dropped ones included.
+    pub(crate) fn keyspace_row(&self, id: KeyspaceId) -> Option<KeyspaceRow> {
+        match self.applier.pending.keyspaces.get(&id) {
+            Some(row) => row.clone(),
+            None => read(&self.machine.published.keyspaces).row(id).cloned(),
+        }
+    }
+
+    /// Whether plain puts to a keyspace end by themselves.
+    #[inline]
+    pub(crate) fn has_default_ttl(&self, id: KeyspaceId) -> bool {
+        self.applier.kinds.of(id) == KeyspaceKind::Configured && self.default_ttl(id).is_some()
+    }
+
+    /// How long a value lives whose put says nothing of it.
+    pub(crate) fn default_ttl(&self, id: KeyspaceId) -> Option<Duration> {
+        match self.applier.pending.keyspaces.get(&id) {
+            Some(row) => row.as_ref()?.config.default_ttl,
+            None => read(&self.machine.published.keyspaces).row(id)?.config.default_ttl,
+        }
+    }
+
+    fn keyspace_named(&self, name: &str) -> Option<KeyspaceId> {
+        let pending = &self.applier.pending.keyspaces;
+        let is_it = |row: &Option<KeyspaceRow>| row.as_ref().is_some_and(|row| row.is_live() && *row.name == *name);
+        let created = pending.iter().find(|(_, row)| is_it(row)).map(|(&id, _)| id);
+        let published = || read(&self.machine.published.keyspaces).id(name).filter(|id| !pending.contains_key(id));
+        created.or_else(published)
+    }
+
+    /// Forgets a keyspace that holds nothing.
+    pub(crate) fn forget_keyspace(&mut self, id: KeyspaceId) {
+        self.applier.staged.delete(&[&keys::keyspace_row(id)]);
+        self.applier.kinds.set(id, None);
+        self.applier.pending.keyspaces.insert(id, None);
+        self.applier.keyspace_count -= 1;
+        if self.applier.counts.remove(&id).is_some() {
+            self.applier.pending.counted.insert(id);
+        }
+    }
+
+    /// Whether writes to a keyspace must look at what they replace.
+    #[inline]
+    pub(crate) fn counts_exactly(&self, id: KeyspaceId) -> bool {
+        self.applier.kinds.of(id) == KeyspaceKind::Configured
+            && self.keyspace_row(id).is_some_and(|row| row.config.exact_counts)
+    }
+
+    /// Takes over what a write makes of exact counts.
+    pub(crate) fn count(&mut self, id: KeyspaceId, change: CountChange) {
+        if change != CountChange::default() {
+            if let Some(collection) = change.trash {
+                self.discard(id, collection);
+            }
+            self.note_undo(|applier| Undo::Counts(id, applier.counts.get(&id).copied()));
+            self.applier.counts.entry(id).or_default().change(change);
+            self.applier.pending.counted.insert(id);
+        }
+    }
+
+    /// Whether a row counts: not if all keys of its keyspace have been deleted since it was written.
+    #[inline]
+    pub(crate) fn counts_row(&self, id: KeyspaceId, revision: Revision) -> bool {
+        let emptied = self.applier.clears.of(id).and_then(Prefixes::emptied_at);
+        emptied.is_none_or(|emptied| revision >= emptied)
+    }
+
+    /// What a keyspace holds, if it counts exactly, as the commands so far left it.
+    pub(crate) fn counts_of(&self, id: KeyspaceId) -> Counts {
+        self.applier.counts.get(&id).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn set_keyspace(&mut self, id: KeyspaceId, row: KeyspaceRow) {
+        row.write(id, &mut self.applier.staged);
+        self.applier.kinds.set(id, Some(&row));
+        self.applier.pending.keyspaces.insert(id, Some(row));
+    }
+}
+
+pub(crate) fn create(applying: &mut Applying<'_>, name: &str, config: KeyspaceConfig) -> Result<Outcome, Refused> {
+    if let Some(id) = applying.keyspace_named(name) {
+        return Ok(Outcome::Keyspace { id, created: false });
+    }
+    let id = applying.applier.meta.next_keyspace;
+    if applying.applier.keyspace_count >= MAX_KEYSPACES || id == KeyspaceId::MAX {
+        return Ok(Outcome::TooMany { what: "keyspaces", limit: MAX_KEYSPACES });
+    }
+    applying.applier.meta.next_keyspace = id.next();
+    applying.applier.keyspace_count += 1;
+    let (revision, created) = (applying.applied.revision, applying.applied.time);
+    let row = KeyspaceRow { name: name.into(), config, life: KeyspaceLife::Live, revision, created };
+    applying.set_keyspace(id, row);
+    applying.configure_history(id, KeyspaceHistory::default(), config.history);
+    Ok(Outcome::Keyspace { id, created: true })
+}
+
+pub(crate) fn configure(
+    applying: &mut Applying<'_>,
+    id: KeyspaceId,
+    config: KeyspaceConfig,
+) -> Result<Outcome, Refused> {
+    let Some(row) = applying.keyspace_row(id).filter(KeyspaceRow::is_live) else {
+        return Ok(Outcome::NoSuchKeyspace(id));
+    };
+    if config.exact_counts && !row.config.exact_counts {
+        return Ok(Outcome::CannotConfigure { what: "exact counts can only be asked for when a keyspace is created" });
+    }
+    // Rows that wait to be swept may hold some, and a blind put over such a row would leave its parts behind.
+    let may_hold_collections = applying.counts_of(id).collections > 0
+        || (row.config.exact_counts
+            && row.config.history == KeyspaceHistory::default()
+            && applying.applier.clears.of(id).is_some());
+    if may_hold_collections && (!config.exact_counts || config.history != KeyspaceHistory::default()) {
+        let what = "a keyspace that holds hashes or streams of Redis clients counts exactly and keeps no history: \
+                    delete those keys first, and try again when they are swept";
+        return Ok(Outcome::CannotConfigure { what });
+    }
+    if !config.exact_counts && applying.applier.counts.remove(&id).is_some() {
+        applying.applier.pending.counted.insert(id);
+    }
+    applying.configure_history(id, row.config.history, config.history);
+    applying.set_keyspace(id, KeyspaceRow { config, ..row });
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,169 @@
+//! Exact counts of keyspaces that ask for them.
+//!
+//! Owns the rows and what is counted: rows of keys, and the bytes of their keys and values. A row of a
+//! deleted prefix counts until it is swept, and one past its deadline until it is removed: while such rows
+//! are there the figures are an upper bound, and said to be no more. But whoever deletes all keys of a keyspace leaves
+//! nothing that counts.
+//!
+//! Whoever counts reads the row that a write replaces. So it is here that it is noticed when a write takes a
+//! hash or a stream from the last key that held it (`CountChange::trash`).
+//!
+//! ```text
+//! counts := keys u64 | bytes u64 | collections u64               little-endian, at key 07 | keyspace u32 BE
+//! ```
+
+use std::collections::BTreeMap;
+
+use thalweg_redis::CollectionId;
+use thalweg_store::{View, WriteBatch};
+use thalweg_types::KeyspaceId;
+
+use crate::{
+    error::MachineError,
+    keys::{self, KeyRange},
+    keyspaces::values::StoredRef,
+};
+
+/// What a keyspace holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Keys.
+    pub keys: u64,
+    /// Bytes of keys and values; of hashes and streams those of their keys and metas only.
+    pub bytes: u64,
+    /// Keys that hold a hash or a stream.
+    pub collections: u64,
+}
+
+/// What one write makes of the counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CountChange {
+    pub(crate) keys: i64,
+    pub(crate) bytes: i64,
+    pub(crate) collections: i64,
+    /// The collection that no key holds any more.
+    pub(crate) trash: Option<CollectionId>,
+}
+
+/// What counts of a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) value_bytes: usize,
+    pub(crate) collection: Option<CollectionId>,
+}
+
+impl Held {
+    /// Of plain bytes.
+    pub(crate) fn bytes(value_bytes: usize) -> Self {
+        Self { value_bytes, collection: None }
+    }
+}
+
+impl From<StoredRef<'_>> for Held {
+    fn from(value: StoredRef<'_>) -> Self {
+        Self { value_bytes: value.value_len(), collection: value.collection() }
+    }
+}
+
+impl CountChange {
+    /// Of a row of a key that had one value and has another.
+    pub(crate) fn of(key: &[u8], before: Option<Held>, after: Option<Held>) -> Self {
+        let bytes = |held: Option<Held>| held.map_or(0, |held| (key.len() + held.value_bytes) as i64);
+        let collection = |held: Option<Held>| held.and_then(|held| held.collection);
+        let count = |held| i64::from(collection(held).is_some());
+        Self {
+            keys: i64::from(after.is_some()) - i64::from(before.is_some()),
+            bytes: bytes(after) - bytes(before),
+            collections: count(after) - count(before),
+            trash: collection(before).filter(|before| collection(after) != Some(*before)),
+        }
+    }
+
+    /// Of the removal of all keys.
+    pub(crate) fn of_emptying(counts: Counts) -> Self {
+        let minus = |count: u64| 0_i64.saturating_sub_unsigned(count);
+        let Counts { keys, bytes, collections } = counts;
+        Self { keys: minus(keys), bytes: minus(bytes), collections: minus(collections), trash: None }
+    }
+}
+
+impl Counts {
+    pub(crate) fn change(&mut self, change: CountChange) {
+        self.keys = self.keys.saturating_add_signed(change.keys);
+        self.bytes = self.bytes.saturating_add_signed(change.bytes);
+        self.collections = self.collections.saturating_add_signed(change.collections);
+    }
+
+    pub(crate) fn write(&self, keyspace: KeyspaceId, batch: &mut WriteBatch) {
+        let [keys, bytes, collections] = [self.keys, self.bytes, self.collections].map(u64::to_le_bytes);
+        batch.put(&[&keys::counts_row(keyspace)], &[&keys, &bytes, &collections]);
+    }
+
+    fn decode(row: &[u8]) -> Option<Self> {
+        let (fields, rest) = row.as_chunks::<8>();
+        let [keys, bytes, collections] = <[_; 3]>::try_from(fields).ok()?.map(u64::from_le_bytes);
+        rest.is_empty().then_some(Self { keys, bytes, collections })
+    }
+
+    /// Those of a keyspace in a view; nothing if it has none.
+    pub(crate) fn in_view(view: &dyn View, keyspace: KeyspaceId) -> Result<Self, MachineError> {
+        let key = keys::counts_row(keyspace);
+        let Some(row) = view.get(&key)? else { return Ok(Self::default()) };
+        Self::decode(&row).ok_or_else(|| MachineError::corrupt("counts", &key, "row of a wrong length"))
+    }
+}
+
+/// The counts of all keyspaces that have some.
+pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, Counts>, MachineError> {
+    let mut all = BTreeMap::new();
+    crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_COUNTS]), |key, row| {
+        let corrupt = |message| MachineError::corrupt("counts", key, message);
+        let keyspace = keys::id_of(key).map(KeyspaceId).ok_or_else(|| corrupt("key of a wrong length"))?;
+        all.insert(keyspace, Counts::decode(row).ok_or_else(|| corrupt("row of a wrong length"))?);
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_store::Change;
+
+    #[test]
+    fn layout_is_pinned() {
+        let mut batch = WriteBatch::new();
+        let counts = Counts { keys: 1, bytes: 0x0203, collections: 4 };
+        counts.write(KeyspaceId(5), &mut batch);
+        let row = b"\x01\0\0\0\0\0\0\0\x03\x02\0\0\0\0\0\0\x04\0\0\0\0\0\0\0";
+        assert_eq!(batch.changes().next(), Some(Change::Put(b"\x07\0\0\0\x05", row)));
+        assert_eq!(Counts::decode(row), Some(counts));
+        assert_eq!((Counts::decode(&row[1..]), Counts::decode(&[0; 25])), (None, None));
+    }
+
+    #[test]
+    fn a_write_changes_what_it_replaces() {
+        let mut counts = Counts::default();
+        for (before, after) in [(None, Some(10)), (Some(10), Some(3)), (None, None), (Some(3), None)] {
+            counts.change(CountChange::of(b"key", before.map(Held::bytes), after.map(Held::bytes)));
+        }
+        assert_eq!(counts, Counts::default());
+        counts.change(CountChange::of(b"key", None, Some(Held::bytes(4))));
+        assert_eq!(counts, Counts { keys: 1, bytes: 7, collections: 0 });
+        counts.change(CountChange::of_emptying(counts));
+        assert_eq!(counts, Counts::default());
+    }
+
+    #[test]
+    fn a_collection_goes_with_the_last_key_that_holds_it() {
+        let [one, other] = [1, 2].map(|id| Held { value_bytes: 2, collection: Some(CollectionId(id)) });
+        let change = |before, after| CountChange::of(b"key", before, after);
+        let expected = CountChange { keys: 1, bytes: 5, collections: 1, trash: None };
+        assert_eq!(change(None, Some(one)), expected);
+        assert_eq!(change(Some(one), Some(one)), CountChange::default());
+        let (gone, replaced, overwritten) =
+            (change(Some(one), None), change(Some(one), Some(other)), change(Some(one), Some(Held::bytes(2))));
+        assert_eq!([gone, replaced, overwritten].map(|change| change.trash), [one.collection; 3]);
+        assert_eq!([gone, replaced, overwritten].map(|change| change.collections), [-1, 0, -1]);
+    }
+}

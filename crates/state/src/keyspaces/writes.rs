@@ -1,0 +1,104 @@
+//! Puts and deletes of keys, with their keyspace's counts and versions.
+
+use thalweg_types::{KeyspaceId, LogPosition, Revision, command::Outcome, limits::MAX_KEY_BYTES, record::Malformed};
+
+use crate::{
+    blobs::blob_at,
+    changes::commits::KeyChange,
+    error::MachineError,
+    history::rows::Ending,
+    keys,
+    keyspaces::{
+        catalog::KeyspaceKind,
+        live::count_change,
+        values::{FORM_BLOB, FORM_INLINE, value_head},
+    },
+    machine::applying::Applying,
+    refused::Refused,
+    segments::liveness::BlobKind,
+};
+
+/// Puts a value that does not end, and looks after counts and history.
+#[inline]
+pub(crate) fn put_counted(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    value: &[u8],
+    revision: Revision,
+    at: LogPosition,
+) -> Result<(), MachineError> {
+    note_replaced(applying, keyspace, key, Some(value.len()), revision, Ending::Overwritten)?;
+    put(applying, keyspace, key, value, revision, at);
+    Ok(())
+}
+
+/// Deletes a key, and looks after counts and history.
+pub(crate) fn delete_counted(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    revision: Revision,
+) -> Result<(), MachineError> {
+    note_replaced(applying, keyspace, key, None, revision, Ending::Deleted)?;
+    delete(applying, keyspace, key);
+    Ok(())
+}
+
+/// Before a write that leaves the key with a value of `after` bytes, or none: looks after the keyspace's counts and
+/// history, if it has them.
+#[inline]
+pub(crate) fn note_replaced(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    after: Option<usize>,
+    revision: Revision,
+    ending: Ending,
+) -> Result<(), MachineError> {
+    if applying.counts_exactly(keyspace) {
+        let change = count_change(applying, keyspace, key, after)?;
+        applying.count(keyspace, change);
+    }
+    if applying.keeps_history(keyspace) {
+        applying.supersede(keyspace, key, revision, ending)?;
+    }
+    Ok(())
+}
+
+#[inline]
+pub(crate) fn check_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<(), Refused> {
+    if applying.applier.kinds.of(keyspace) == KeyspaceKind::Missing {
+        return Err(Refused::Outcome(Outcome::NoSuchKeyspace(keyspace)));
+    }
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Malformed { at: 0, expected: "key within the limit" }.into());
+    }
+    Ok(())
+}
+
+#[inline]
+pub(crate) fn put(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    value: &[u8],
+    revision: Revision,
+    at: LogPosition,
+) {
+    applying.changed(&KeyChange::Put { keyspace, key, value }, Some(at));
+    let prefix = keys::data_prefix(keyspace);
+    if value.len() <= applying.machine.options.inline_value_bytes {
+        applying.applier.staged.put(&[&prefix, key], &[&value_head(FORM_INLINE, revision), value]);
+    } else {
+        let blob = blob_at(at, value);
+        applying.applier.staged.put(&[&prefix, key], &[&value_head(FORM_BLOB, revision), &blob.encode()]);
+        applying.raise(BlobKind::Value, &blob);
+    }
+}
+
+#[inline]
+pub(crate) fn delete(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) {
+    applying.changed(&KeyChange::Delete { keyspace, key }, None);
+    applying.applier.staged.delete(&[&keys::data_prefix(keyspace), key]);
+}

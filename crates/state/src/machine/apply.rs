@@ -1,0 +1,155 @@
+//! Applying records: the commands of an entry in order, one batch, and what becomes visible after it.
+//!
+//! Owns the order of these steps and the table from commands to the rooms that carry them out. Does not own what a
+//! command does.
+
+use thalweg_types::{
+    Index, LogPosition, Lsn, SpaceTime, Term,
+    command::{Command, Commands, FIRST_VERSION, Outcome, TimeCommand},
+};
+
+use crate::{
+    changes, clears, digest,
+    entry::{Entry, Moved, Position, check_addressable},
+    error::MachineError,
+    expiry::{expire, leases},
+    groups,
+    history::prune,
+    keyspaces,
+    machine::{applying::Applying, commit, state_machine::Machine, transaction, upgrade},
+    redis,
+    refused::Refused,
+    segments::moves,
+    streams,
+};
+
+impl Machine {
+    /// Applies one entry and appends one outcome per command. A payload whose framing breaks off gives
+    /// one [`Outcome::Malformed`] for its rest.
+    ///
+    /// # Errors
+    /// [`MachineError::AlreadyApplied`] and [`MachineError::Unaddressable`] change nothing; every other
+    /// error stops the machine. On any error `outcomes` is as it was.
+    pub fn apply(&self, entry: &Entry<'_>, outcomes: &mut Vec<Outcome>) -> Result<(), MachineError> {
+        check_addressable(entry.payload, entry.at)?;
+        let position = Position { next_lsn: entry.next_lsn, entry: Some((entry.term, entry.index, entry.time)) };
+        let before = outcomes.len();
+        let payload = Some((entry.payload, entry.at));
+        let result = self.with_applier(&position, payload, |applying| apply_commands(applying, entry, outcomes));
+        if result.is_err() {
+            outcomes.truncate(before);
+        }
+        result
+    }
+
+    /// Applies a node-local record of kind move, whose payload begins at `at`. Moves neither term nor
+    /// index nor time on.
+    pub fn apply_move(&self, payload: &[u8], at: LogPosition, next_lsn: Lsn) -> Result<Moved, MachineError> {
+        check_addressable(payload, at)?;
+        self.with_applier(&Position { next_lsn, entry: None }, None, |applying| moves::apply(applying, payload, at))
+    }
+
+    /// Passes over a record that carries nothing for the state: moves `lsn` on and, if it is an entry
+    /// of the space (blank), term, index and time.
+    pub fn skip(&self, next_lsn: Lsn, entry: Option<(Term, Index, SpaceTime)>) -> Result<(), MachineError> {
+        self.with_applier(&Position { next_lsn, entry }, None, |_| Ok(()))
+    }
+
+    /// Runs one record's changes and applies them as one batch.
+    pub(crate) fn with_applier<T>(
+        &self,
+        position: &Position,
+        payload: Option<(&[u8], LogPosition)>,
+        change: impl FnOnce(&mut Applying<'_>) -> Result<T, MachineError>,
+    ) -> Result<T, MachineError> {
+        let mut applier = self.applier.lock().map_err(|_| MachineError::Stopped)?;
+        applier.check(position)?;
+        // Set until all is well: an error, or a panic that the lock does not see, leaves it set.
+        applier.stopped = true;
+        let mut applying = Applying::begin(&mut applier, self, position, payload);
+        let result = change(&mut applying)?;
+        applying.finish()?;
+        applier.stopped = false;
+        Ok(result)
+    }
+}
+
+/// Runs the commands of an entry in order.
+pub(crate) fn apply_commands(
+    applying: &mut Applying<'_>,
+    entry: &Entry<'_>,
+    outcomes: &mut Vec<Outcome>,
+) -> Result<(), MachineError> {
+    applying.applier.verdict.clear();
+    applying.applier.payload_at = entry.at.offset;
+    let before = outcomes.len();
+    let mut commands = Commands::new(entry.payload);
+    for number in 0.. {
+        let Some(framed) = commands.next() else { break };
+        let outcome = match framed {
+            Ok((command_at, bytes)) => {
+                if commands.version() > FIRST_VERSION
+                    && let Some(refusal) = upgrade::gate(applying, commands.version())?
+                {
+                    applying.judge(number, bytes, applying.applied.revision);
+                    outcomes.push(refusal);
+                    continue;
+                }
+                let at = LogPosition { offset: entry.at.offset + command_at as u32, ..entry.at };
+                if let Some(revision) = commit::apply_blind_put(applying, bytes, at) {
+                    outcomes.push(Outcome::Committed { revision, appends: Vec::new() });
+                    continue;
+                }
+                let before = applying.applied.revision;
+                let outcome = run(applying, bytes, at)?;
+                applying.judge(number, bytes, before);
+                outcome
+            }
+            Err(malformed) => Outcome::Malformed(malformed),
+        };
+        outcomes.push(outcome);
+    }
+    applying.applier.running_hash.add_outcomes(&outcomes[before..]);
+    changes::keep::write_rows(applying, entry);
+    Ok(())
+}
+
+/// Runs one command, whose bytes begin at `at` in the log.
+#[inline]
+fn run(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Result<Outcome, MachineError> {
+    let refused = match Command::decode(bytes) {
+        Ok(Command::Commit(commit)) => commit::apply(applying, &commit, at),
+        Ok(Command::Transaction(transaction)) => transaction::apply(applying, &transaction, at),
+        Ok(Command::DropKeyspace { keyspace }) => clears::apply::drop_keyspace(applying, keyspace),
+        Ok(Command::Sweep { max }) => clears::apply::sweep(applying, max),
+        Ok(Command::CreateKeyspace { name, config }) => keyspaces::admin::create(applying, name, config),
+        Ok(Command::ConfigureKeyspace { keyspace, config }) => keyspaces::admin::configure(applying, keyspace, config),
+        Ok(Command::CreateStream { name, config }) => streams::admin::create_stream(applying, name, config),
+        Ok(Command::ConfigureStream { stream, config }) => streams::admin::configure_stream(applying, stream, config),
+        Ok(Command::DeleteStream { stream }) => streams::admin::delete_stream(applying, stream),
+        Ok(Command::TrimStream { stream, before }) => streams::admin::trim_stream(applying, stream, before),
+        Ok(Command::ForgetProducers { stream, max }) => streams::admin::forget_producers(applying, stream, max),
+        Ok(Command::PruneVersions { from, max }) => prune::prune(applying, from, max),
+        Ok(Command::Digest { id }) => Ok(digest::view::ask(applying, id)),
+        Ok(Command::RaiseVersion { to }) => upgrade::raise(applying, to).map_err(Refused::Failed),
+        Ok(Command::OpenProducer { stream, id }) => streams::producing::open(applying, stream, id),
+        Ok(Command::Group(command)) => groups::commands::apply(applying, command),
+        Ok(Command::Redis(commands)) => redis::apply::apply(applying, commands, at),
+        Ok(Command::Time(command)) => run_about_time(applying, &command),
+        Err(malformed) => Ok(Outcome::Malformed(malformed)),
+    };
+    match refused {
+        Ok(outcome) | Err(Refused::Outcome(outcome)) => Ok(outcome),
+        Err(Refused::Failed(error)) => Err(error),
+    }
+}
+
+fn run_about_time(applying: &mut Applying<'_>, command: &TimeCommand<'_>) -> Result<Outcome, Refused> {
+    match command {
+        TimeCommand::Grant { id, ttl } => leases::grant(applying, *id, *ttl),
+        TimeCommand::Keep { id } => leases::keep(applying, *id),
+        TimeCommand::Revoke { id } => leases::revoke(applying, *id),
+        TimeCommand::Expire { max } => expire::expire(applying, *max),
+        TimeCommand::Forget { rows } => expire::forget(applying, rows),
+    }
+}

@@ -1,0 +1,215 @@
+//! Applying one record: what is gathered while its commands run, and how that becomes one batch.
+//!
+//! Commands of an entry see those before them, just as if each had an entry of its own: rows through what is staged
+//! (`staged`), and the tables in memory as the commands before left them. An entry of blind puts and deletes reads
+//! nothing and allocates nothing but room in the batch. Several writes of one key stay several changes of the batch, of
+//! which the last wins, but for those that are put in place of the one before ([`Staged::put_in_place`]).
+
+use std::sync::{Arc, MutexGuard, atomic::Ordering};
+
+use bytes::Bytes;
+use thalweg_store::Applied;
+use thalweg_types::{BlobRef, KeyspaceId, LogPosition, Offset, Revision, StreamId};
+
+use crate::{
+    entry::Position,
+    error::MachineError,
+    groups::table::GroupTable,
+    keyspaces::read_view::Sight,
+    machine::{applier::Applier, state_machine::Machine},
+    segments::liveness::BlobKind,
+    streams::heads::Head,
+    sync::{lock, read, write},
+};
+
+/// Rows that one command may reclaim: bounds the batch and the time that readers of the log wait for the next entry.
+pub(crate) const MAX_RECLAIM_ENTRIES: u32 = 10_000;
+
+/// A record being applied.
+pub(crate) struct Applying<'m> {
+    pub(crate) applier: &'m mut Applier,
+    pub(crate) machine: &'m Machine,
+    /// What will be applied when it is done.
+    pub(crate) applied: Applied,
+    /// Of an entry.
+    payload: Option<(&'m [u8], LogPosition)>,
+    /// Locked by the first command that is about consumer groups.
+    groups: Option<MutexGuard<'m, GroupTable>>,
+}
+
+impl<'m> Applying<'m> {
+    pub(crate) fn begin(
+        applier: &'m mut Applier,
+        machine: &'m Machine,
+        position: &Position,
+        payload: Option<(&'m [u8], LogPosition)>,
+    ) -> Self {
+        let mut applied = Applied { lsn: position.next_lsn, ..applier.applied };
+        if let Some((term, index, time)) = position.entry {
+            applied.term = term;
+            applied.index = index;
+            applied.time = applied.time.max(time);
+            applier.running_hash.begin_entry(&applied);
+        } else {
+            applier.running_hash.begin_local();
+        }
+        applier.staged.clear();
+        for generation in machine.take_forgotten() {
+            applier.liveness.forget(generation);
+        }
+        Self { applier, machine, applied, payload, groups: None }
+    }
+
+    /// Reads a value that stays in the log. One of this very entry need not be readable there yet.
+    pub(crate) fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, MachineError> {
+        let own = self.payload.filter(|(_, at)| at.generation == blob.generation).and_then(|(payload, at)| {
+            let from = blob.offset.checked_sub(at.offset)? as usize;
+            payload.get(from..)?.get(..blob.len as usize)
+        });
+        match own {
+            Some(bytes) => Ok(Bytes::copy_from_slice(bytes)),
+            None => Ok(self.machine.blobs.read(blob)?),
+        }
+    }
+
+    /// A stream's head as earlier commands left it, deleted markers included.
+    pub(crate) fn head(&mut self, stream: StreamId) -> Option<&mut Head> {
+        if !self.applier.pending.heads.contains_key(&stream) {
+            let head = read(&self.machine.published.streams).get(stream).cloned()?;
+            self.applier.pending.heads.insert(stream, Some(head));
+        }
+        self.applier.pending.heads.get_mut(&stream)?.as_mut()
+    }
+
+    pub(crate) fn live_head(&mut self, stream: StreamId) -> Option<&mut Head> {
+        self.head(stream).filter(|head| head.is_live())
+    }
+
+    /// A live stream's name, start and next offset, for those who do not change it.
+    pub(crate) fn stream_bounds(&self, stream: StreamId) -> Option<(Arc<str>, Offset, Offset)> {
+        let bounds = |head: &Head| head.is_live().then(|| (head.name.clone(), head.start, head.next));
+        match self.applier.pending.heads.get(&stream) {
+            Some(head) => head.as_ref().and_then(bounds),
+            None => read(&self.machine.published.streams).get(stream).and_then(bounds),
+        }
+    }
+
+    /// The consumer groups as earlier commands left them.
+    pub(crate) fn groups(&mut self) -> &mut GroupTable {
+        let machine = self.machine;
+        self.groups.get_or_insert_with(|| {
+            let mut table = lock(&machine.groups);
+            table.applying = true;
+            table
+        })
+    }
+
+    pub(crate) fn raise(&mut self, kind: BlobKind, blob: &BlobRef) {
+        self.note_liveness(blob.generation);
+        self.applier.liveness.raise(kind, blob, &read(&self.machine.published.liveness));
+    }
+
+    pub(crate) fn lower(&mut self, kind: BlobKind, blob: &BlobRef) {
+        self.note_liveness(blob.generation);
+        self.applier.liveness.lower(kind, blob, &read(&self.machine.published.liveness));
+    }
+
+    pub(crate) fn use_revision(&mut self) -> Revision {
+        self.applied.revision = self.applied.revision.next();
+        self.applied.revision
+    }
+
+    /// Which rows of a keyspace count.
+    #[inline]
+    pub(crate) fn sight(&self, keyspace: KeyspaceId) -> Sight<'_> {
+        Sight { clears: self.applier.clears.of(keyspace), as_of: Revision::MAX }
+    }
+
+    /// Hands everything to the backend as one batch, then shows it to readers. Deleted prefixes are shown
+    /// before it: a reader goes by them once its view has the revision.
+    pub(crate) fn finish(mut self) -> Result<(), MachineError> {
+        let Applier {
+            staged,
+            pending,
+            liveness,
+            meta,
+            stored_meta,
+            applied,
+            scratch,
+            clears,
+            counts,
+            running_hash,
+            digest_wanted,
+            inline_floor,
+            ..
+        } = self.applier;
+        let batch = staged.batch();
+        if *stored_meta != Some(*meta) {
+            meta.write(batch);
+        }
+        for (&id, head) in &pending.heads {
+            match head {
+                Some(head) => head.write(id, batch, scratch),
+                None => batch.delete(&[&crate::keys::stream_head(id)]),
+            }
+        }
+        for id in &pending.counted {
+            match counts.get(id) {
+                Some(counts) => counts.write(*id, batch),
+                None => batch.delete(&[&crate::keys::counts_row(*id)]),
+            }
+        }
+        if let Some(groups) = &mut self.groups {
+            groups.write(batch);
+        }
+        liveness.write(batch);
+        inline_floor.write_once(batch);
+        let published = &self.machine.published;
+        // Before anything of the record can be seen: a reader that has seen some of it finds the bound raised.
+        published.visible.store(self.applied.lsn.0, Ordering::Release);
+        if !pending.clears.is_empty() {
+            let before = read(&published.clears).clone();
+            published.show_clears(Arc::new(before.with_added(&pending.clears)));
+        }
+        self.applied.running_hash = running_hash.finish(self.applied.running_hash, &pending.heads, batch)?;
+        self.machine.backend.apply(batch, self.applied)?;
+        if stored_meta.is_none_or(|stored| stored.version != meta.version) {
+            self.machine.show_version(meta.version);
+        }
+        if let Some(id) = digest_wanted.take() {
+            self.machine.keep_digest_view(id);
+        }
+        *stored_meta = Some(*meta);
+        *applied = self.applied;
+        if !pending.clears.is_empty() {
+            pending.clears.clear();
+            published.show_clears(clears.clone());
+        }
+        if !pending.counted.is_empty() {
+            pending.counted.clear();
+            write(&published.counts).clone_from(counts);
+        }
+        if !pending.keyspaces.is_empty() {
+            let mut keyspaces = write(&published.keyspaces);
+            for (id, row) in std::mem::take(&mut pending.keyspaces) {
+                keyspaces.set(id, row);
+            }
+        }
+        if !pending.heads.is_empty() {
+            write(&published.streams).publish(&mut pending.heads);
+        }
+        if !liveness.is_empty() {
+            write(&published.liveness).publish(liveness);
+        }
+        pending.stream_names.clear();
+        pending.producers.clear();
+        *write(&published.applied) = self.applied;
+        if let Some(mut groups) = self.groups {
+            groups.applying = false;
+            if !groups.woken.is_empty() {
+                self.machine.groups_woken.store(true, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! Opening a machine over the rows of a backend: loads the tables that it keeps in memory.
+
+use std::sync::{
+    Arc, Mutex, RwLock,
+    atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize},
+};
+
+use thalweg_store::Backend;
+
+use crate::{
+    blobs::NoBlobs,
+    changes,
+    clears::table::ClearTable,
+    error::MachineError,
+    expiry::{reads::count_leases, time_of_reads::TimeOfReads},
+    groups::table::GroupTable,
+    history,
+    keys::META,
+    keyspaces::{
+        self,
+        catalog::{KeyspaceTable, Meta},
+    },
+    machine::{
+        applier::Applier,
+        state_machine::{Machine, MachineOptions, Published},
+        upgrade::{self, KNOWN_VERSION},
+    },
+    redis,
+    segments::{inline_floor::InlineFloor, liveness::LivenessTable},
+    streams::heads::StreamTable,
+    sync::read,
+};
+
+impl Machine {
+    /// Loads the catalog, the stream heads and the segments' liveness: memory is bounded by the limits
+    /// on keyspaces and streams and by the number of segments, not by what they hold.
+    pub fn open(backend: Arc<dyn Backend>, options: MachineOptions) -> Result<Self, MachineError> {
+        Self::open_knowing(backend, options, KNOWN_VERSION)
+    }
+
+    /// As [`open`](Self::open), as a binary does that knows versions of the state machine up to `known`: for tests of
+    /// what nodes of different versions do.
+    #[doc(hidden)]
+    pub fn open_knowing(backend: Arc<dyn Backend>, options: MachineOptions, known: u16) -> Result<Self, MachineError> {
+        let view = backend.view();
+        let stored = Meta::load(&*view)?;
+        let meta = stored.unwrap_or_default();
+        let applied = backend.applied().unwrap_or_default();
+        upgrade::check_state(meta.version, known, applied.index)?;
+        let streams = StreamTable::load(&*view, &meta)?;
+        let clears = Arc::new(ClearTable::load(&*view)?);
+        let counts = keyspaces::counts::load(&*view)?;
+        let groups = GroupTable::load(&*view)?;
+        let published = Published {
+            keyspaces: RwLock::new(KeyspaceTable::load(&*view, &meta)?),
+            liveness: RwLock::new(LivenessTable::load(&*view)?),
+            applied: RwLock::new(applied),
+            visible: AtomicU64::new(applied.lsn.0),
+            judged: AtomicU64::new(applied.index.0),
+            streams: RwLock::new(streams),
+            has_clears: AtomicBool::new(!clears.is_empty()),
+            clears: RwLock::new(clears.clone()),
+            counts: RwLock::new(counts.clone()),
+            has_trash: AtomicBool::new(redis::parts::has_trash(&*view)?),
+            version: AtomicU16::default(),
+        };
+        if stored.is_none() && (backend.applied().is_some() || read(&published.streams).len() > 0) {
+            return Err(MachineError::corrupt("meta row", &META, "missing"));
+        }
+        let (stream_count, keyspaces) = (read(&published.streams).counted(), read(&published.keyspaces));
+        let lease_count = count_leases(&*view)?;
+        let mut applier = Applier::new(stored, applied, stream_count, &keyspaces, lease_count);
+        drop(keyspaces);
+        (applier.clears, applier.counts) = (clears, counts);
+        applier.history_floor = changes::keep::load_floor(&*view)?;
+        applier.histories = history::keep::load(&*view)?;
+        applier.inline_floor = InlineFloor::load(&*view, options.inline_value_bytes, stored.is_none())?;
+        let inline_floor = applier.inline_floor.bytes();
+        let machine = Self {
+            backend,
+            blobs: Arc::new(NoBlobs),
+            options,
+            applier: Mutex::new(applier),
+            published,
+            time_of_reads: TimeOfReads::load(&*view)?,
+            forgotten: Mutex::default(),
+            has_forgotten: AtomicBool::new(false),
+            groups: Mutex::new(groups),
+            groups_woken: AtomicBool::new(false),
+            settlement_waiters: AtomicUsize::new(0),
+            known_version: known,
+            inline_floor,
+            digest_view: Mutex::default(),
+        };
+        machine.show_version(meta.version);
+        Ok(machine)
+    }
+}

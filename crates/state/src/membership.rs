@@ -1,0 +1,115 @@
+//! What the space's group must find again after the log records that said it have been freed: the last
+//! applied membership, this node's vote, and the last purged entry.
+//!
+//! Owns the three rows and their layout. Does not know what a membership or a vote says: both are the
+//! payloads of their log records, as the replica layer encodes them.
+//!
+//! ```text
+//! 05 1 := term u64 | index u64 | payload        membership, and the entry that carried it
+//! 05 2 := payload                               vote
+//! 05 3 := term u64 | index u64                  last purged entry
+//! ```
+//! Little-endian. Each row goes with the batch that moves `applied.lsn` past its record: so the log holds
+//! the record until the state has persisted the row, and a crash finds one or the other.
+//!
+//! All three are this node's own, as moves are: no snapshot carries them to another node, and no digest covers them.
+//! The membership says which nodes hold the state, and a restored snapshot begins a group of its own.
+
+use bytes::Bytes;
+use thalweg_types::{Index, Lsn, SpaceTime, Term};
+
+use crate::{
+    entry::Position,
+    error::MachineError,
+    keys::{GROUP_MEMBERSHIP, GROUP_PURGED, GROUP_VOTE},
+    machine::state_machine::Machine,
+};
+
+const LOG_ID_LEN: usize = 16;
+
+/// Term and index of an entry: names it within its group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogId {
+    /// Its term.
+    pub term: Term,
+    /// Its index.
+    pub index: Index,
+}
+
+impl LogId {
+    pub(crate) fn encode(self) -> [u8; LOG_ID_LEN] {
+        let mut out = [0; LOG_ID_LEN];
+        out[..8].copy_from_slice(&self.term.0.to_le_bytes());
+        out[8..].copy_from_slice(&self.index.0.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8; LOG_ID_LEN]) -> Self {
+        let (term, index) = bytes.split_at(8);
+        let field = |half: &[u8]| half.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+        Self { term: Term(field(term)), index: Index(field(index)) }
+    }
+}
+
+/// A membership, and the entry that carried it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedMembership {
+    /// The entry.
+    pub id: LogId,
+    /// The payload of its log record.
+    pub payload: Bytes,
+}
+
+impl Machine {
+    /// Applies an entry that carries a membership: keeps its payload and its log id.
+    pub fn apply_membership(
+        &self,
+        id: LogId,
+        time: SpaceTime,
+        payload: &[u8],
+        next_lsn: Lsn,
+    ) -> Result<(), MachineError> {
+        let position = Position { next_lsn, entry: Some((id.term, id.index, time)) };
+        self.keep(position, &GROUP_MEMBERSHIP, &[&id.encode(), payload])
+    }
+
+    /// Keeps the payload of a vote's record. Moves neither term nor index nor time on.
+    pub fn apply_vote(&self, payload: &[u8], next_lsn: Lsn) -> Result<(), MachineError> {
+        self.keep(Position { next_lsn, entry: None }, &GROUP_VOTE, &[payload])
+    }
+
+    /// Keeps that entries up to `id` may be missing from the log. Moves neither term nor index nor time on.
+    pub fn apply_purged(&self, id: LogId, next_lsn: Lsn) -> Result<(), MachineError> {
+        self.keep(Position { next_lsn, entry: None }, &GROUP_PURGED, &[&id.encode()])
+    }
+
+    /// The last applied membership.
+    pub fn membership(&self) -> Result<Option<AppliedMembership>, MachineError> {
+        let Some(row) = self.backend.get(&GROUP_MEMBERSHIP)? else { return Ok(None) };
+        let Some(id) = row.first_chunk() else {
+            return Err(MachineError::corrupt("membership row", &GROUP_MEMBERSHIP, "row of a wrong length"));
+        };
+        Ok(Some(AppliedMembership { id: LogId::decode(id), payload: row.slice(LOG_ID_LEN..) }))
+    }
+
+    /// The payload of the last applied vote's record.
+    pub fn vote(&self) -> Result<Option<Bytes>, MachineError> {
+        Ok(self.backend.get(&GROUP_VOTE)?)
+    }
+
+    /// The last entry that the log need not hold any more.
+    pub fn purged(&self) -> Result<Option<LogId>, MachineError> {
+        let Some(row) = self.backend.get(&GROUP_PURGED)? else { return Ok(None) };
+        match row.as_ref().try_into() {
+            Ok(id) => Ok(Some(LogId::decode(id))),
+            Err(_) => Err(MachineError::corrupt("purged row", &GROUP_PURGED, "row of a wrong length")),
+        }
+    }
+
+    fn keep(&self, position: Position, key: &[u8], row: &[&[u8]]) -> Result<(), MachineError> {
+        self.with_applier(&position, None, |applying| {
+            applying.applier.staged.put(&[key], row);
+            Ok(())
+        })
+    }
+}

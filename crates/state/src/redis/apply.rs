@@ -1,0 +1,105 @@
+//! Redis commands: executed when their entry is applied, in order, all with one revision.
+//!
+//! Owns: running the commands of one command of the log over the keys as everything before left them ([`store`]), and
+//! turning what they changed into rows. Does not own what a command does: that is `thalweg-redis`.
+//!
+//! Each command is carried out whole or not at all: one that is refused is taken back, and those after it go on.
+//!
+//! All that the commands change is one change of each key, with the revision that they share: that is what watches and
+//! histories see, and the version by which `WATCH` tells whether a key has changed. Another deadline is a change for
+//! `WATCH` and none for watches, as with touches; where versions are kept it leaves the revision, so that a value never
+//! is a version of itself.
+
+use thalweg_redis::execute;
+use thalweg_types::{
+    KeyspaceId, LogPosition,
+    command::{Outcome, RedisBatch, RedisCommands},
+    limits::MAX_KEY_BYTES,
+    record::Malformed,
+    reply::Reply,
+};
+
+use crate::{
+    error::MachineError,
+    keys::{DATA_PREFIX_LEN, data_prefix},
+    keyspaces::{catalog::KeyspaceKind, live::live_head},
+    machine::{applying::Applying, state_machine::Machine},
+    redis::{errors::failure, store::RedisStore},
+    refused::Refused,
+};
+
+/// Runs commands whose bytes begin at `at` in the log.
+pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogPosition) -> Result<Outcome, Refused> {
+    let keyspace = batch.keyspace;
+    if applying.applier.kinds.of(keyspace) == KeyspaceKind::Missing {
+        return Err(Refused::Outcome(Outcome::NoSuchKeyspace(keyspace)));
+    }
+    if has_changed(applying, &batch)? {
+        return Ok(Outcome::Redis(None));
+    }
+    let mut store = RedisStore::new(applying, batch, at);
+    let mut replies = Vec::with_capacity(batch.len());
+    let (mut commands, mut args) = (batch.commands(), Vec::new());
+    let mut ahead = commands.clone();
+    while commands.next_into(&mut args) {
+        if replies.len().is_multiple_of(WARMED) && batch.len() > 1 {
+            warm(store.applying.machine, batch.keyspace, &mut ahead);
+        }
+        if let Some(reply) = store.set(&args)? {
+            replies.push(reply);
+            continue;
+        }
+        store.begin(&args);
+        let reply = execute(&mut store, &args).map_err(failure)?;
+        let reply = store.within_bounds(reply);
+        match reply {
+            Reply::Error(_) => store.undo(),
+            _ => store.keep(),
+        }
+        replies.push(reply);
+    }
+    store.end();
+    Ok(Outcome::Redis(Some(replies)))
+}
+
+/// Commands whose keys are looked for together.
+const WARMED: usize = 16;
+
+/// Tells the backend the keys of the next commands, as far as these are the first argument and short.
+fn warm<'a>(machine: &Machine, keyspace: KeyspaceId, ahead: &mut RedisCommands<'a>) {
+    const BYTES: usize = 64;
+    let prefix = data_prefix(keyspace);
+    let (mut full, mut lens, mut count) = ([[0; BYTES]; WARMED], [0; WARMED], 0);
+    let mut last: &[u8] = &[];
+    for _ in 0..WARMED {
+        let Some(key) = ahead.next_key() else { break };
+        if key.len() > BYTES - DATA_PREFIX_LEN || key == last {
+            continue;
+        }
+        full[count][..DATA_PREFIX_LEN].copy_from_slice(&prefix);
+        full[count][DATA_PREFIX_LEN..][..key.len()].copy_from_slice(key);
+        lens[count] = DATA_PREFIX_LEN + key.len();
+        (last, count) = (key, count + 1);
+    }
+    if count > 1 {
+        let keys: [&[u8]; WARMED] = std::array::from_fn(|at| &full[at][..lens[at]]);
+        machine.backend.warm(&keys[..count]);
+    }
+}
+
+/// Whether a watched key has another version than it had.
+fn has_changed(applying: &Applying<'_>, batch: &RedisBatch<'_>) -> Result<bool, Refused> {
+    for (key, version) in batch.watched() {
+        if key.len() > MAX_KEY_BYTES {
+            return Err(Malformed { at: 0, expected: "key within the limit" }.into());
+        }
+        if version_of(applying, batch.keyspace, key)? != version {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn version_of(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<u64, MachineError> {
+    Ok(live_head(applying, keyspace, key)?.map_or(0, |live| live.revision.0))
+}

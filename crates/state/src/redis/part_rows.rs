@@ -1,0 +1,31 @@
+//! Keys of the rows that hold parts of hashes and streams.
+
+use std::ops::Bound;
+
+use thalweg_redis::CollectionId;
+use thalweg_types::KeyspaceId;
+
+use crate::keys::{KeyRange, PART_PREFIX_LEN, part_prefix};
+
+/// The rows of the parts between two names.
+pub(crate) fn parts_range(
+    keyspace: KeyspaceId,
+    id: CollectionId,
+    (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+) -> KeyRange {
+    let prefix = part_prefix(keyspace, id);
+    let full = |name: &[u8]| [&prefix, name].concat();
+    let mut range = KeyRange::with_prefix(&prefix);
+    if !matches!(lower, Bound::Unbounded) {
+        range.set_lower(lower.map(full));
+    }
+    if !matches!(upper, Bound::Unbounded) {
+        range.set_upper(upper.map(full));
+    }
+    range
+}
+
+/// The name of a part, from its row's key.
+pub(crate) fn name_of(row: &[u8]) -> &[u8] {
+    row.get(PART_PREFIX_LEN..).unwrap_or_default()
+}

@@ -1,0 +1,73 @@
+//! The parts of hashes and streams: what an entry makes of them, and how they go when no key holds them any more.
+//!
+//! A collection that goes gets a trash row in the same batch, whatever took it from its key; its parts are removed by
+//! sweeps, a bounded number at a time. Ids are never used again, so nobody can tell.
+
+use std::sync::atomic::Ordering;
+
+use thalweg_redis::CollectionId;
+use thalweg_store::View;
+use thalweg_types::KeyspaceId;
+
+use crate::{
+    error::MachineError,
+    keys::{self, KeyRange, TAG_TRASH, part_prefix, trash_row},
+    machine::applying::Applying,
+    rows::keys_of,
+};
+
+impl Applying<'_> {
+    /// Sets a part.
+    pub(crate) fn put_part(&mut self, keyspace: KeyspaceId, id: CollectionId, name: &[u8], value: &[u8]) {
+        self.applier.staged.put(&[&part_prefix(keyspace, id), name], &[value]);
+    }
+
+    /// Removes a part.
+    pub(crate) fn delete_part(&mut self, keyspace: KeyspaceId, id: CollectionId, name: &[u8]) {
+        self.applier.staged.delete(&[&part_prefix(keyspace, id), name]);
+    }
+
+    /// No key holds the collection any more.
+    pub(crate) fn discard(&mut self, keyspace: KeyspaceId, collection: CollectionId) {
+        self.applier.staged.put(&[&trash_row(keyspace, collection)], &[]);
+        self.machine.published.has_trash.store(true, Ordering::Release);
+    }
+
+    /// Removes parts of collections that no key holds any more: at most `left` rows, which it counts down. Says whether
+    /// there may be more.
+    pub(crate) fn remove_parts(&mut self, left: &mut u32) -> Result<bool, MachineError> {
+        // No outcome depends on the flag: it is set while there is a trash row, be it staged or in the backend.
+        if !self.machine.published.has_trash.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let (trash, mut more) = keys_of(&self.view(), &KeyRange::with_prefix(&[TAG_TRASH]), *left)?;
+        for row in &trash {
+            let of = keys::collection_of_trash(row);
+            let (keyspace, id) = of.ok_or_else(|| MachineError::corrupt("trash", row, "key of a wrong length"))?;
+            *left -= 1;
+            let (parts, is_cut) = keys_of(&self.view(), &KeyRange::with_prefix(&part_prefix(keyspace, id)), *left)?;
+            *left -= parts.len() as u32;
+            parts.iter().for_each(|part| self.applier.staged.delete(&[part]));
+            if is_cut || (*left == 0 && Some(row) != trash.last()) {
+                more = true;
+            }
+            if is_cut {
+                break;
+            }
+            self.applier.staged.delete(&[row]);
+            if *left == 0 {
+                break;
+            }
+        }
+        if !more {
+            self.machine.published.has_trash.store(false, Ordering::Release);
+        }
+        Ok(more)
+    }
+}
+
+/// Whether parts wait to be removed.
+pub(crate) fn has_trash(view: &dyn View) -> Result<bool, MachineError> {
+    let (found, _) = keys_of(view, &KeyRange::with_prefix(&[TAG_TRASH]), 1)?;
+    Ok(!found.is_empty())
+}

@@ -1,0 +1,149 @@
+//! What commands change becomes rows.
+
+use thalweg_types::{
+    LogPosition, Revision,
+    command::offset_within,
+    limits::{MAX_KEY_BYTES, MAX_VALUE_BYTES},
+    reply::Reply,
+};
+
+use crate::{
+    blobs::{blob_at, within},
+    changes::commits::KeyChange,
+    error::MachineError,
+    expiry::{
+        rows::Expiry,
+        writes::{replace_ends, rewrite_value, write_value},
+    },
+    keys::data_prefix,
+    keyspaces::{
+        counts::Held,
+        live::{change_of_row, replaced},
+        values::{FORM_INLINE, Stored, StoredRef, encode_value, value_head},
+        writes::put,
+    },
+    redis::store::{NewRow, RedisStore, Shows},
+    segments::liveness::BlobKind,
+};
+
+impl<'a> RedisStore<'_, '_, 'a> {
+    /// `SET` without options, from beginning to end: what most commands are. Nothing of it can be refused, so nothing is
+    /// kept to be taken back. `None`: this is no such command, or one that is refused.
+    #[inline]
+    pub(crate) fn set(&mut self, args: &[&'a [u8]]) -> Result<Option<Reply>, MachineError> {
+        let &[name, key, value] = args else { return Ok(None) };
+        let is_plain =
+            name.eq_ignore_ascii_case(b"set") && key.len() <= MAX_KEY_BYTES && value.len() <= MAX_VALUE_BYTES;
+        if !is_plain || self.keeps {
+            return Ok(None);
+        }
+        let Some(offset) = offset_within(self.batch.bytes, value) else { return Ok(None) };
+        let (keyspace, at) = (self.keyspace, within(self.at, offset));
+        let before = replaced(self.applying, keyspace, key)?;
+        self.use_revision();
+        if let Some(before) = before.filter(|before| before.expiry != Expiry::NEVER) {
+            replace_ends(self.applying, keyspace, key, &before.expiry, &Expiry::NEVER)?;
+        }
+        put(self.applying, keyspace, key, value, self.revision, at);
+        if self.counts {
+            let change = change_of_row(key, before.as_ref(), Some(Held::bytes(value.len())));
+            self.applying.count(keyspace, change);
+        }
+        Ok(Some(Reply::Ok))
+    }
+
+    /// Writes a key's row; `before` is when the row before ended. Looks after what it ends by, and after watches.
+    pub(crate) fn put_row(
+        &mut self,
+        key: &[u8],
+        before: Expiry,
+        value: &NewRow<'_>,
+        revision: Revision,
+        expiry: Expiry,
+        shows: Shows,
+    ) -> Result<(), MachineError> {
+        self.writes = true;
+        replace_ends(self.applying, self.keyspace, key, &before, &expiry)?;
+        match value {
+            NewRow::Argument(bytes, at) => self.put_argument(key, bytes, *at, revision, &expiry, shows),
+            NewRow::Collection(collection) => {
+                self.show(key, b"", None, shows);
+                let row = encode_value(revision, &expiry, StoredRef::Collection(collection.into()));
+                self.put_in_place(key, &row);
+            }
+            NewRow::Bytes(bytes) => {
+                self.show(key, bytes, None, shows);
+                write_value(self.applying, self.keyspace, key, revision, &expiry, StoredRef::Inline(bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a key's row anew, with another deadline.
+    pub(crate) fn put_deadline(
+        &mut self,
+        key: &[u8],
+        before: &Stored,
+        revision: Revision,
+        expiry: &Expiry,
+    ) -> Result<(), MachineError> {
+        self.writes = true;
+        replace_ends(self.applying, self.keyspace, key, &before.expiry, expiry)?;
+        rewrite_value(self.applying, self.keyspace, key, revision, expiry, Some(before.value.as_ref()))
+    }
+
+    fn put_argument(
+        &mut self,
+        key: &[u8],
+        bytes: &[u8],
+        at: LogPosition,
+        revision: Revision,
+        expiry: &Expiry,
+        shows: Shows,
+    ) {
+        self.show(key, bytes, Some(at), shows);
+        if bytes.len() > self.applying.machine.options.inline_value_bytes {
+            let blob = blob_at(at, bytes);
+            self.applying.raise(BlobKind::Value, &blob);
+            write_value(self.applying, self.keyspace, key, revision, expiry, StoredRef::Blob(blob));
+        } else if *expiry == Expiry::NEVER {
+            let head = value_head(FORM_INLINE, revision);
+            self.applying.applier.staged.put(&[&data_prefix(self.keyspace), key], &[&head, bytes]);
+        } else {
+            write_value(self.applying, self.keyspace, key, revision, expiry, StoredRef::Inline(bytes));
+        }
+    }
+
+    /// Removes a key's row; `before` is when it ended.
+    pub(crate) fn delete_row(
+        &mut self,
+        key: &[u8],
+        before: Expiry,
+        change: &KeyChange<'_>,
+    ) -> Result<(), MachineError> {
+        self.writes = true;
+        self.applying.changed(change, None);
+        replace_ends(self.applying, self.keyspace, key, &before, &Expiry::NEVER)?;
+        self.applying.applier.staged.delete(&[&data_prefix(self.keyspace), key]);
+        Ok(())
+    }
+
+    fn show(&mut self, key: &[u8], value: &[u8], at: Option<LogPosition>, shows: Shows) {
+        let keyspace = self.keyspace;
+        match shows {
+            Shows::Value => self.applying.changed(&KeyChange::Put { keyspace, key, value }, at),
+            Shows::Gone => self.applying.changed(&KeyChange::Delete { keyspace, key }, None),
+            Shows::Nothing => {}
+        }
+    }
+
+    /// Writes the row of a key that holds a collection: in the place of the one before, if this entry has put that.
+    /// Commands that add to one stream change its row again and again.
+    fn put_in_place(&mut self, key: &[u8], row: &[u8]) {
+        let full = [&data_prefix(self.keyspace), key].concat();
+        match self.applying.applier.staged.put_in_place(&full, row) {
+            Some(overwritten) => self.applying.note_overwritten(overwritten),
+            None => self.applying.applier.staged.put(&[&full], &[row]),
+        }
+    }
+}

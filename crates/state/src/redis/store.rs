@@ -1,0 +1,412 @@
+//! Keys and parts as the commands of an entry change them.
+//!
+//! A command does its work as it goes: what it writes becomes rows at once, which the reads after it find. One that is
+//! refused is taken back whole ([`RedisStore::undo`]).
+
+use std::{borrow::Cow, cell::Cell};
+
+use bytes::Bytes;
+use thalweg_redis::{Collection, CollectionId, Kind, Look, NewValue, Read, Reply, Store, StoreError};
+use thalweg_types::{
+    KeyspaceId, LogPosition, Revision,
+    command::{Outcome, RedisBatch, offset_within},
+    limits::{MAX_KEY_BYTES, MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES, REDIS_REPLY_ITEM_BYTES},
+};
+
+use crate::{
+    blobs::within,
+    changes::commits::KeyChange,
+    error::MachineError,
+    expiry::rows::Expiry,
+    history::rows::Ending,
+    keyspaces::{
+        counts::{CountChange, Held},
+        live::{Replaced, change_of_row, is_live},
+        values::{Stored, StoredValue},
+    },
+    machine::{applying::Applying, undo::Savepoint},
+    redis::{
+        errors::{failed, refused},
+        view::{deadline_of, micros_of},
+    },
+    refused::Refused,
+};
+
+/// What watches see of a row that is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shows {
+    /// The value.
+    Value,
+    /// That the bytes are gone that were there.
+    Gone,
+    /// Nothing.
+    Nothing,
+}
+
+/// A value that is about to be stored.
+#[derive(Clone, Debug)]
+pub(crate) enum NewRow<'a> {
+    /// Bytes of an argument, and where they lie in the log.
+    Argument(&'a [u8], LogPosition),
+    /// Bytes that a command has computed, or that another row held.
+    Bytes(Bytes),
+    /// A collection.
+    Collection(Collection),
+}
+
+impl NewRow<'_> {
+    fn collection(&self) -> Option<CollectionId> {
+        match self {
+            Self::Argument(..) | Self::Bytes(_) => None,
+            Self::Collection(collection) => Some(collection.id),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Argument(bytes, _) => bytes.len(),
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Collection(collection) => collection.meta.len(),
+        }
+    }
+}
+
+/// The keys of a keyspace while an entry is applied.
+pub(crate) struct RedisStore<'s, 'm, 'a> {
+    pub(crate) applying: &'s mut Applying<'m>,
+    pub(crate) batch: RedisBatch<'a>,
+    /// Where the batch begins in the log.
+    pub(crate) at: LogPosition,
+    pub(crate) keyspace: KeyspaceId,
+    pub(crate) counts: bool,
+    pub(crate) keeps: bool,
+    /// The commands', if they write.
+    pub(crate) revision: Revision,
+    /// Whether they have.
+    wrote: bool,
+    /// Whether the current command has.
+    pub(crate) writes: bool,
+    pub(crate) now: u64,
+    /// The current command's first argument.
+    first: &'a [u8],
+    /// Where the current command began.
+    savepoint: Option<Savepoint>,
+    /// Of the batch.
+    pub(crate) read_bytes: Cell<usize>,
+    /// Of the batch.
+    written_bytes: usize,
+    pub(crate) seeds: Cell<u64>,
+}
+
+pub(crate) const TOO_MUCH_READ: &str =
+    "ERR the replies of these commands would be too large together: send fewer of them at a time";
+const TOO_MUCH_WRITTEN: &str = "ERR these commands write too much at once: send fewer of them at a time";
+const TOO_MANY_CLEARS: &str = "ERR too many deleted prefixes wait to be swept: try again later";
+const NO_COLLECTIONS: &str =
+    "ERR this keyspace holds strings only: hashes and streams need one that counts exactly and keeps no history";
+
+impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
+    pub(crate) fn new(applying: &'s mut Applying<'m>, batch: RedisBatch<'a>, at: LogPosition) -> Self {
+        let keyspace = batch.keyspace;
+        applying.tell_changes();
+        Self {
+            at,
+            keyspace,
+            counts: applying.counts_exactly(keyspace),
+            keeps: applying.keeps_history(keyspace),
+            revision: applying.applied.revision.next(),
+            wrote: false,
+            writes: false,
+            now: applying.applied.time.0 / 1000,
+            first: b"",
+            savepoint: None,
+            read_bytes: Cell::new(0),
+            written_bytes: 0,
+            seeds: Cell::new(applying.applier.meta.seeds),
+            batch,
+            applying,
+        }
+    }
+
+    /// Goes on to a command.
+    pub(crate) fn begin(&mut self, args: &[&'a [u8]]) {
+        self.first = args.get(1).copied().unwrap_or_default();
+        self.writes = false;
+        self.savepoint = Some(self.applying.savepoint());
+    }
+
+    /// Takes back what the command did.
+    pub(crate) fn undo(&mut self) {
+        if let Some(savepoint) = self.savepoint.take() {
+            self.applying.roll_back(savepoint);
+        }
+    }
+
+    /// What the command did stays.
+    pub(crate) fn keep(&mut self) {
+        if let Some(savepoint) = self.savepoint.take() {
+            self.applying.keep(savepoint);
+        }
+        if self.writes {
+            self.use_revision();
+        }
+    }
+
+    /// A command has changed keys.
+    pub(crate) fn use_revision(&mut self) {
+        if !self.wrote {
+            self.wrote = true;
+            let revision = self.applying.use_revision();
+            debug_assert_eq!(revision, self.revision);
+        }
+    }
+
+    /// After the last command.
+    pub(crate) fn end(self) {
+        self.applying.applier.meta.seeds = self.seeds.get();
+    }
+
+    /// Replies are in memory until their client has taken them.
+    pub(crate) fn within_bounds(&self, reply: Reply) -> Reply {
+        let items = match &reply {
+            Reply::Array(items) | Reply::Set(items) => items.len(),
+            Reply::Map(pairs) | Reply::Pairs(pairs) | Reply::FlatPairs(pairs) => 2 * pairs.len(),
+            _ => return reply,
+        };
+        let bytes = self.read_bytes.get() + items * REDIS_REPLY_ITEM_BYTES;
+        self.read_bytes.set(bytes);
+        if bytes > MAX_REDIS_READ_BYTES { Reply::error(TOO_MUCH_READ) } else { reply }
+    }
+
+    pub(crate) fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
+        let bytes = self.read_bytes.get() + bytes;
+        if bytes > MAX_REDIS_READ_BYTES {
+            return Err(refused(TOO_MUCH_READ));
+        }
+        self.read_bytes.set(bytes);
+        Ok(())
+    }
+
+    fn note_written(&mut self, bytes: usize) -> Result<(), StoreError> {
+        if self.written_bytes + bytes > MAX_REDIS_WRITTEN_BYTES {
+            return Err(refused(TOO_MUCH_WRITTEN));
+        }
+        self.written_bytes += bytes;
+        Ok(())
+    }
+
+    /// A key's row, be it hidden or ended.
+    fn row(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
+        self.applying.row_of(self.keyspace, key).map_err(failed)
+    }
+
+    /// Whether a row is there for commands.
+    pub(crate) fn shows(&self, key: &[u8], revision: Revision, expiry: &Expiry) -> Result<bool, MachineError> {
+        Ok(is_live(self.applying, expiry)? && self.applying.sight(self.keyspace).shows(key, revision))
+    }
+
+    pub(crate) fn live(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
+        let Some(row) = self.row(key)? else { return Ok(None) };
+        Ok(self.shows(key, row.revision, &row.expiry).map_err(failed)?.then_some(row))
+    }
+
+    pub(crate) fn look_of(live: &Stored) -> Look {
+        let kind = match &live.value {
+            StoredValue::Collection(collection) => collection.kind,
+            _ => Kind::String,
+        };
+        let Expiry { deadline, .. } = live.expiry;
+        Look { kind, deadline: deadline.map(deadline_of), version: live.revision.0, len: live.value_len() }
+    }
+
+    /// Gives a key a row in the place of another.
+    fn replace(
+        &mut self,
+        key: &'a [u8],
+        before: Option<&Stored>,
+        (value, revision, expiry): (NewRow<'a>, Revision, Expiry),
+        shows: Shows,
+    ) -> Result<(), StoreError> {
+        let before = before.map(|before| Replaced::of(self.applying, self.keyspace, before));
+        if self.counts {
+            let after = Held { value_bytes: value.len(), collection: value.collection() };
+            let change = change_of_row(key, before.as_ref(), Some(after));
+            self.applying.count(self.keyspace, change);
+        }
+        self.supersede(key, Ending::Overwritten)?;
+        let before = before.map_or(Expiry::NEVER, |before| before.expiry);
+        self.put_row(key, before, &value, revision, expiry, shows).map_err(failed)
+    }
+
+    /// Takes a key's row away. A collection goes with it, unless it goes to another key.
+    fn remove(&mut self, key: &'a [u8], before: &Stored, ending: Ending, goes: Goes) -> Result<(), StoreError> {
+        let replaced = Replaced::of(self.applying, self.keyspace, before);
+        if self.counts {
+            let change = change_of_row(key, Some(&replaced), None);
+            let trash = change.trash.filter(|_| goes == Goes::Away);
+            self.applying.count(self.keyspace, CountChange { trash, ..change });
+        }
+        self.supersede(key, ending)?;
+        let keyspace = self.keyspace;
+        let change = match ending {
+            Ending::Expired => KeyChange::Expire { keyspace, key },
+            _ => KeyChange::Delete { keyspace, key },
+        };
+        self.delete_row(key, before.expiry, &change).map_err(failed)
+    }
+
+    fn supersede(&mut self, key: &[u8], ending: Ending) -> Result<(), StoreError> {
+        if self.keeps {
+            self.applying.supersede(self.keyspace, key, self.revision, ending).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// A value as it is kept: bytes of an argument by where they are, if whoever has the entry finds them there. How long
+    /// the values are that a node keeps in its log does not matter: what is charged must be the same on every node.
+    fn value(&mut self, key: &[u8], value: NewValue<'a>) -> Result<NewRow<'a>, StoreError> {
+        Ok(match value {
+            NewValue::Collection(collection) => {
+                self.note_written(collection.meta.len())?;
+                NewRow::Collection(collection)
+            }
+            NewValue::String(Cow::Borrowed(bytes)) => match self.offset_of(key, bytes) {
+                Some(offset) => NewRow::Argument(bytes, within(self.at, offset)),
+                None => self.computed(Bytes::copy_from_slice(bytes))?,
+            },
+            NewValue::String(Cow::Owned(bytes)) => self.computed(bytes.into())?,
+        })
+    }
+
+    fn computed(&mut self, bytes: Bytes) -> Result<NewRow<'a>, StoreError> {
+        self.note_written(bytes.len())?;
+        Ok(NewRow::Bytes(bytes))
+    }
+
+    /// See [`RedisBatch::values`].
+    fn offset_of(&self, key: &[u8], value: &[u8]) -> Option<usize> {
+        let offset = offset_within(self.batch.bytes, value)?;
+        let is_before = || offset_within(self.batch.bytes, key).is_some_and(|at| at + key.len() + 4 == offset);
+        (std::ptr::eq(self.first, key) || is_before()).then_some(offset)
+    }
+
+    /// When what ends at this deadline does; `None`: it has ended already.
+    fn expiry(&self, deadline: Option<u64>) -> Option<Expiry> {
+        match deadline {
+            Some(deadline) if deadline <= self.now => None,
+            deadline => Some(Expiry { deadline: deadline.map(micros_of), lease: None }),
+        }
+    }
+}
+
+/// What becomes of a collection whose key goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goes {
+    /// Its parts are to be removed.
+    Away,
+    /// To another key.
+    Along,
+}
+
+impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
+    fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError> {
+        let before = self.row(key)?;
+        let Some(expiry) = self.expiry(deadline) else {
+            return match &before {
+                Some(before) => self.remove(key, before, Ending::Expired, Goes::Away),
+                None => Ok(()),
+            };
+        };
+        let value = self.value(key, value)?;
+        let shows = shows_of(value.collection(), before.as_ref());
+        self.replace(key, before.as_ref(), (value, self.revision, expiry), shows)
+    }
+
+    fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError> {
+        let Some(before) = self.live(key)? else { return Ok(()) };
+        let value = self.value(key, NewValue::Collection(collection))?;
+        // Still what its revision says: collections have no versions, and their bytes are not in the log.
+        let row = (value, before.revision, before.expiry);
+        self.replace(key, Some(&before), row, Shows::Nothing)
+    }
+
+    fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError> {
+        let Some(before) = self.live(key)? else { return Ok(()) };
+        let Some(expiry) = self.expiry(deadline) else {
+            return self.remove(key, &before, Ending::Expired, Goes::Away);
+        };
+        let expiry = Expiry { lease: before.expiry.lease, ..expiry };
+        let revision = if self.keeps { before.revision } else { self.revision };
+        self.put_deadline(key, &before, revision, &expiry).map_err(failed)
+    }
+
+    fn delete(&mut self, key: &'a [u8]) -> Result<bool, StoreError> {
+        let Some(before) = self.row(key)? else { return Ok(false) };
+        let was_there = self.shows(key, before.revision, &before.expiry).map_err(failed)?;
+        let ending = if was_there { Ending::Deleted } else { Ending::Expired };
+        self.remove(key, &before, ending, Goes::Away)?;
+        Ok(was_there)
+    }
+
+    fn rename(&mut self, from: &'a [u8], to: &'a [u8]) -> Result<(), StoreError> {
+        let Some(moved) = self.live(from)? else { return Ok(()) };
+        // Charged before it is read, and wherever it lies: what is above the bound costs nothing, on every node alike.
+        self.note_written(moved.value_len())?;
+        // Whoever looks after the log's bytes looks for them under the key that they came with.
+        let value = match &moved.value {
+            StoredValue::Collection(collection) => NewRow::Collection(collection.clone()),
+            StoredValue::Inline(_) | StoredValue::Blob(_) => {
+                NewRow::Bytes(self.applying.bytes_of(&moved).map_err(failed)?)
+            }
+        };
+        let row = (value, self.revision, moved.expiry);
+        let before = self.row(to)?;
+        self.remove(from, &moved, Ending::Deleted, Goes::Along)?;
+        let shows = shows_of(moved.collection(), before.as_ref());
+        self.replace(to, before.as_ref(), row, shows)
+    }
+
+    fn new_collection(&mut self) -> Result<CollectionId, StoreError> {
+        if !self.has_collections() {
+            return Err(refused(NO_COLLECTIONS));
+        }
+        let next = &mut self.applying.applier.meta.next_collection;
+        let id = *next;
+        next.0 += 1;
+        Ok(id)
+    }
+
+    fn put_part(&mut self, id: CollectionId, name: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        if name.len() > MAX_KEY_BYTES {
+            return Err(refused("ERR a field's name is above the limit"));
+        }
+        self.note_written(name.len() + value.len())?;
+        self.applying.put_part(self.keyspace, id, name, value);
+        Ok(())
+    }
+
+    fn delete_part(&mut self, id: CollectionId, name: &[u8]) -> Result<(), StoreError> {
+        self.note_written(name.len())?;
+        self.applying.delete_part(self.keyspace, id, name);
+        Ok(())
+    }
+
+    fn clear(&mut self) -> Result<(), StoreError> {
+        self.writes = true;
+        match self.applying.empty_prefix(self.keyspace, b"", self.revision) {
+            Ok(_) => Ok(()),
+            Err(Refused::Outcome(Outcome::TooMany { .. })) => Err(refused(TOO_MANY_CLEARS)),
+            Err(Refused::Outcome(_)) => Err(failed(MachineError::Stopped)),
+            Err(Refused::Failed(error)) => Err(failed(error)),
+        }
+    }
+}
+
+/// What watches see of a row that takes the place of another.
+fn shows_of(collection: Option<CollectionId>, before: Option<&Stored>) -> Shows {
+    match (collection, before) {
+        (None, _) => Shows::Value,
+        (Some(_), Some(before)) if before.collection().is_none() => Shows::Gone,
+        (Some(_), _) => Shows::Nothing,
+    }
+}

@@ -1,0 +1,203 @@
+//! Redis commands that only read, over a view of the state.
+//!
+//! Owns: [`RedisView`], and how deadlines of space time are said in Redis's milliseconds. Does not own what commands do
+//! (`thalweg-redis`), nor those that write (`machine::redis`), nor the bytes of values that stayed in the log: whoever
+//! has the log gives a way to read them.
+
+use std::{
+    cell::Cell,
+    fmt,
+    ops::{Bound, ControlFlow},
+};
+
+use bytes::Bytes;
+use thalweg_redis::{
+    CollectionId, Found, Kind, Look, Read, StoreError, Value,
+    store::{Visit, VisitKeys},
+};
+use thalweg_store::Direction;
+use thalweg_types::{BlobRef, KeyspaceId, Revision, SpaceTime, limits::MAX_REDIS_READ_BYTES, reply::Reply};
+
+use crate::{
+    error::MachineError,
+    expiry::rows::Expiry,
+    keys::part_prefix,
+    keyspaces::{
+        counts::Counts,
+        read_view::{Collections, ReadView, ScanRange},
+        values::{Stored, StoredRef, StoredValue},
+    },
+    redis::part_rows::{name_of, parts_range},
+};
+
+/// A deadline in milliseconds: never earlier than it is.
+pub(crate) fn deadline_of(deadline: SpaceTime) -> u64 {
+    deadline.0.div_ceil(1000)
+}
+
+/// A deadline of Redis in space time.
+pub(crate) fn micros_of(deadline: u64) -> SpaceTime {
+    // One below what stands for none.
+    SpaceTime(deadline.saturating_mul(1000).min(u64::MAX - 1))
+}
+
+/// A number to choose by, from one that is different each time.
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// Reads a value that stays in the log: of this key and revision, and where it was.
+pub type Resolve<'v> = dyn Fn(&[u8], Revision, BlobRef) -> Result<Bytes, StoreError> + 'v;
+
+/// The keys of a keyspace in a view. What is read through one of them comes to a bound of bytes; reads beyond are
+/// refused.
+pub struct RedisView<'v> {
+    snapshot: &'v ReadView,
+    keyspace: KeyspaceId,
+    /// Whether the keyspace's rows are counted.
+    counts: bool,
+    keeps: bool,
+    resolve: &'v Resolve<'v>,
+    /// Asked only where nothing has a deadline: else the view is of a time of its own.
+    clock: &'v dyn Fn() -> SpaceTime,
+    read_bytes: Cell<usize>,
+    seed: Cell<u64>,
+}
+
+impl fmt::Debug for RedisView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisView").field("keyspace", &self.keyspace).finish_non_exhaustive()
+    }
+}
+
+impl<'v> RedisView<'v> {
+    /// Over a keyspace of which is known whether it counts exactly, and whether it keeps a history. `clock` says the
+    /// space's time.
+    #[must_use]
+    pub fn new(
+        snapshot: &'v ReadView,
+        keyspace: KeyspaceId,
+        (counts, keeps): (bool, bool),
+        seed: u64,
+        resolve: &'v Resolve<'v>,
+        clock: &'v dyn Fn() -> SpaceTime,
+    ) -> Self {
+        Self { snapshot, keyspace, counts, keeps, resolve, clock, read_bytes: Cell::new(0), seed: Cell::new(seed) }
+    }
+
+    fn stored(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
+        self.snapshot.get(self.keyspace, key).map_err(failed)
+    }
+
+    fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
+        let bytes = self.read_bytes.get().saturating_add(bytes);
+        if bytes > MAX_REDIS_READ_BYTES {
+            return Err(StoreError::Refused(Reply::error(
+                "ERR the replies of these commands would be too large together: send fewer of them at a time",
+            )));
+        }
+        self.read_bytes.set(bytes);
+        Ok(())
+    }
+}
+
+fn failed(error: MachineError) -> StoreError {
+    StoreError::Failed(Box::new(error))
+}
+
+fn look(value: StoredRef<'_>, expiry: &Expiry, revision: Revision) -> Look {
+    let kind = match value {
+        StoredRef::Collection(collection) => collection.kind,
+        StoredRef::Inline(_) | StoredRef::Blob(_) => Kind::String,
+    };
+    Look { kind, deadline: expiry.deadline.map(deadline_of), version: revision.0, len: value.value_len() }
+}
+
+impl Read for RedisView<'_> {
+    fn now(&self) -> u64 {
+        let applied = self.snapshot.applied().time;
+        let time = if self.snapshot.time() > applied { self.snapshot.time() } else { applied.max((self.clock)()) };
+        time.0 / 1000
+    }
+
+    fn seed(&self) -> u64 {
+        let seed = mix(self.seed.get());
+        self.seed.set(seed);
+        seed
+    }
+
+    fn has_collections(&self) -> bool {
+        self.counts && !self.keeps
+    }
+
+    fn look(&self, key: &[u8]) -> Result<Option<Look>, StoreError> {
+        Ok(self.stored(key)?.map(|stored| look(stored.value.as_ref(), &stored.expiry, stored.revision)))
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Found>, StoreError> {
+        let Some(Stored { revision, value, expiry }) = self.stored(key)? else { return Ok(None) };
+        self.note_read(value.as_ref().value_len())?;
+        let value = match value {
+            StoredValue::Inline(bytes) => Value::String(bytes),
+            StoredValue::Blob(blob) => Value::String((self.resolve)(key, revision, blob)?),
+            StoredValue::Collection(collection) => Value::Collection(collection),
+        };
+        Ok(Some(Found { value, deadline: expiry.deadline.map(deadline_of), version: revision.0 }))
+    }
+
+    fn len(&self) -> Result<u64, StoreError> {
+        if self.counts {
+            return Ok(Counts::in_view(self.snapshot.view(), self.keyspace).map_err(failed)?.keys);
+        }
+        let mut keys = 0;
+        self.keys(None, &mut |_, _| {
+            keys += 1;
+            ControlFlow::Continue(())
+        })?;
+        Ok(keys)
+    }
+
+    fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = ScanRange { start, collections: Collections::Visit, ..ScanRange::default() };
+        let each = |item: crate::keyspaces::read_view::Item<'_>| match item.value {
+            Some(value) => visit(item.key, &look(value, &item.expiry, item.revision)),
+            None => ControlFlow::Continue(()),
+        };
+        self.snapshot.scan(self.keyspace, &range, each).map_err(failed)
+    }
+
+    fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let key = [&part_prefix(self.keyspace, id), name].concat();
+        let found = self.snapshot.view().get(&key).map_err(|error| failed(error.into()))?;
+        self.note_read(found.as_ref().map_or(0, Bytes::len))?;
+        Ok(found)
+    }
+
+    fn parts(
+        &self,
+        id: CollectionId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        descending: bool,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), StoreError> {
+        let range = parts_range(self.keyspace, id, (lower, upper));
+        if range.is_empty() {
+            return Ok(());
+        }
+        let direction = if descending { Direction::Reverse } else { Direction::Forward };
+        let room = MAX_REDIS_READ_BYTES - self.read_bytes.get();
+        let mut bytes = 0_usize;
+        let scanned = self.snapshot.view().scan(range.lower(), range.upper(), direction, &mut |full, value| {
+            let name = name_of(full);
+            bytes += name.len() + value.len();
+            if bytes > room { ControlFlow::Break(()) } else { visit(name, value) }
+        });
+        scanned.map_err(|error| failed(error.into()))?;
+        self.note_read(bytes)
+    }
+}

@@ -1,0 +1,38 @@
+//! Ranges of rows, read from a view.
+
+use std::ops::ControlFlow;
+
+use thalweg_store::{Direction, View};
+
+use crate::{error::MachineError, keys::KeyRange};
+
+/// Calls `each` with every row of a range; a failure of `each` ends it.
+pub(crate) fn load_rows(
+    view: &dyn View,
+    range: &KeyRange,
+    mut each: impl FnMut(&[u8], &[u8]) -> Result<(), MachineError>,
+) -> Result<(), MachineError> {
+    let mut failure = None;
+    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, row| match each(key, row) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            failure = Some(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    failure.map_or(Ok(()), Err)
+}
+
+/// At most `max` keys of a range, and whether there are more.
+pub(crate) fn keys_of(view: &dyn View, range: &KeyRange, max: u32) -> Result<(Vec<Vec<u8>>, bool), MachineError> {
+    let (mut found, mut more) = (Vec::new(), false);
+    view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, _| {
+        if found.len() == max as usize {
+            more = true;
+            return ControlFlow::Break(());
+        }
+        found.push(key.to_vec());
+        ControlFlow::Continue(())
+    })?;
+    Ok((found, more))
+}

@@ -1,0 +1,59 @@
+//! The inline floor: the length up to which this node has always stored values in the state and never in its log.
+//!
+//! Owns the row that holds it. The mover skips shorter values when it walks a segment, without a lookup in the state;
+//! most values are shorter. The floor is node-local, because it follows from the node's options.
+//!
+//! ```text
+//! 04 := bytes u32      little-endian; missing in directories from before it: `MIN_INLINE_VALUE_BYTES`
+//! ```
+//! Invariants: the stored floor never rises. The first record after an open writes it, in the batch that may also hold the
+//! first pointer to a shorter value, so a crash cannot separate the two.
+
+use thalweg_store::{View, WriteBatch};
+use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;
+
+use crate::{error::MachineError, keys};
+
+/// The floor, and whether its row is written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct InlineFloor {
+    bytes: u32,
+    is_stored: bool,
+}
+
+impl InlineFloor {
+    /// Loads the floor of a node whose option is `inline_value_bytes` from now on. `is_new` is set for a state to which
+    /// nothing was ever applied.
+    pub(crate) fn load(view: &dyn View, inline_value_bytes: usize, is_new: bool) -> Result<Self, MachineError> {
+        let before = match view.get(&keys::INLINE_FLOOR)? {
+            Some(row) => decode(&row)?,
+            None if is_new => u32::MAX,
+            None => MIN_INLINE_VALUE_BYTES as u32,
+        };
+        let bytes = before.min(u32::try_from(inline_value_bytes).unwrap_or(u32::MAX));
+        Ok(Self { bytes, is_stored: false })
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        self.bytes as usize
+    }
+
+    /// Adds the row to the first batch after an open.
+    #[inline]
+    pub(crate) fn write_once(&mut self, batch: &mut WriteBatch) {
+        if !self.is_stored {
+            batch.put(&[&keys::INLINE_FLOOR], &[&self.bytes.to_le_bytes()]);
+            self.is_stored = true;
+        }
+    }
+}
+
+/// Adds the row of a restored state: no entry of its new log holds a value yet.
+pub(crate) fn write_none_left(batch: &mut WriteBatch) {
+    batch.put(&[&keys::INLINE_FLOOR], &[&u32::MAX.to_le_bytes()]);
+}
+
+fn decode(row: &[u8]) -> Result<u32, MachineError> {
+    let corrupt = || MachineError::corrupt("inline floor", &keys::INLINE_FLOOR, "row of a wrong length");
+    Ok(u32::from_le_bytes(row.try_into().map_err(|_| corrupt())?))
+}

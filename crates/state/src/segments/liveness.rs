@@ -1,0 +1,218 @@
+//! How much of each segment is still wanted.
+//!
+//! Owns the liveness rows: one per segment that the state points into, kept with the same batches as
+//! the pointers, so figures and pointers survive together. Does not own the segments, nor the choice
+//! of which to copy forward.
+//!
+//! `stream_bytes` is exact: raised by an append, lowered when the index entry is reclaimed, moved with
+//! a move. `value_bytes` is an upper bound: a put or delete of a key does not look at the bytes that it takes from it, so
+//! they stay counted. Moves, deletes of prefixes, sweeps, expiry and forgotten versions lower it: all of these have read
+//! the row that goes.
+//!
+//! These rows name segments of this node's log, so they differ between nodes that hold the same space,
+//! and no outcome of a command may ever depend on them.
+//!
+//! ```text
+//! row := stream_bytes u64 | batches u64 | value_bytes u64 | values u64      little-endian
+//! ```
+
+use std::collections::BTreeMap;
+
+use thalweg_store::{View, WriteBatch};
+use thalweg_types::{BlobRef, Generation};
+
+use crate::{
+    error::MachineError,
+    keys::{self, KeyRange},
+};
+
+/// What the state still wants of one segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Liveness {
+    /// Bytes of stream batches with an index entry. Exact.
+    pub stream_bytes: u64,
+    /// How many such batches.
+    pub batches: u64,
+    /// Bytes of values that the state was pointed to. An upper bound of what is live.
+    pub value_bytes: u64,
+    /// How many such values.
+    pub values: u64,
+}
+
+const ROW_LEN: usize = 32;
+
+impl Liveness {
+    /// At most so many bytes of the segment are wanted.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.stream_bytes.saturating_add(self.value_bytes)
+    }
+
+    fn encode(&self) -> [u8; ROW_LEN] {
+        let mut row = [0; ROW_LEN];
+        let fields = [self.stream_bytes, self.batches, self.value_bytes, self.values];
+        for (chunk, field) in row.chunks_exact_mut(8).zip(fields) {
+            chunk.copy_from_slice(&field.to_le_bytes());
+        }
+        row
+    }
+
+    fn decode(row: &[u8]) -> Option<Self> {
+        let row: &[u8; ROW_LEN] = row.try_into().ok()?;
+        let mut fields = row.chunks_exact(8).map(|chunk| u64::from_le_bytes(chunk.try_into().expect("8 bytes")));
+        let mut next = || fields.next().expect("four fields");
+        Some(Self { stream_bytes: next(), batches: next(), value_bytes: next(), values: next() })
+    }
+}
+
+/// The rows as last applied.
+#[derive(Debug, Default)]
+pub(crate) struct LivenessTable(BTreeMap<Generation, Liveness>);
+
+impl LivenessTable {
+    pub(crate) fn load(view: &dyn View) -> Result<Self, MachineError> {
+        let mut table = Self::default();
+        crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_LIVENESS]), |key, row| {
+            if key == keys::INLINE_FLOOR {
+                return Ok(());
+            }
+            let bad = |message| MachineError::corrupt("segment liveness", key, message);
+            let generation = keys::generation_of(key).ok_or_else(|| bad("key of a wrong length"))?;
+            table.0.insert(generation, Liveness::decode(row).ok_or_else(|| bad("row of a wrong length"))?);
+            Ok(())
+        })?;
+        Ok(table)
+    }
+
+    pub(crate) fn rows(&self) -> Vec<(Generation, Liveness)> {
+        self.0.iter().map(|(&generation, &liveness)| (generation, liveness)).collect()
+    }
+
+    /// Takes over what an entry changed, once its batch is applied.
+    pub(crate) fn publish(&mut self, changes: &mut LivenessChanges) {
+        for generation in changes.forgotten.drain(..) {
+            self.0.remove(&generation);
+        }
+        self.0.extend(std::mem::take(&mut changes.rows));
+    }
+}
+
+/// What the entry being applied changes.
+#[derive(Debug, Default)]
+pub(crate) struct LivenessChanges {
+    rows: BTreeMap<Generation, Liveness>,
+    forgotten: Vec<Generation>,
+}
+
+/// What kind of bytes a pointer points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlobKind {
+    Batch,
+    Value,
+}
+
+impl LivenessChanges {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.forgotten.is_empty()
+    }
+
+    /// Drops the row of a freed segment with this batch.
+    pub(crate) fn forget(&mut self, generation: Generation) {
+        self.rows.remove(&generation);
+        self.forgotten.push(generation);
+    }
+
+    /// The state points to these bytes now. `base` gives the row as last applied.
+    pub(crate) fn raise(&mut self, kind: BlobKind, blob: &BlobRef, base: &LivenessTable) {
+        if blob.len == 0 {
+            return;
+        }
+        let row = self
+            .rows
+            .entry(blob.generation)
+            .or_insert_with(|| base.0.get(&blob.generation).copied().unwrap_or_default());
+        let (bytes, count) = fields(row, kind);
+        *bytes = bytes.saturating_add(u64::from(blob.len));
+        *count = count.saturating_add(1);
+    }
+
+    /// The state no longer points to these bytes. A segment without a row has been freed: nothing to lower.
+    pub(crate) fn lower(&mut self, kind: BlobKind, blob: &BlobRef, base: &LivenessTable) {
+        if blob.len == 0 {
+            return;
+        }
+        if !self.rows.contains_key(&blob.generation) {
+            match base.0.get(&blob.generation) {
+                Some(row) if !self.forgotten.contains(&blob.generation) => self.rows.insert(blob.generation, *row),
+                _ => return,
+            };
+        }
+        let Some(row) = self.rows.get_mut(&blob.generation) else { return };
+        let (bytes, count) = fields(row, kind);
+        *bytes = bytes.saturating_sub(u64::from(blob.len));
+        *count = count.saturating_sub(1);
+    }
+
+    /// The row of a segment as the record has changed it, if it has.
+    pub(crate) fn changed(&self, generation: Generation) -> Option<Liveness> {
+        self.rows.get(&generation).copied()
+    }
+
+    /// Takes back a change of a segment's row.
+    pub(crate) fn restore(&mut self, generation: Generation, before: Option<Liveness>) {
+        match before {
+            Some(row) => drop(self.rows.insert(generation, row)),
+            None => drop(self.rows.remove(&generation)),
+        }
+    }
+
+    pub(crate) fn write(&self, batch: &mut WriteBatch) {
+        for &generation in &self.forgotten {
+            batch.delete(&[&keys::liveness_row(generation)]);
+        }
+        for (&generation, row) in &self.rows {
+            batch.put(&[&keys::liveness_row(generation)], &[&row.encode()]);
+        }
+    }
+}
+
+fn fields(row: &mut Liveness, kind: BlobKind) -> (&mut u64, &mut u64) {
+    match kind {
+        BlobKind::Batch => (&mut row.stream_bytes, &mut row.batches),
+        BlobKind::Value => (&mut row.value_bytes, &mut row.values),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blob(generation: u64, len: u32) -> BlobRef {
+        BlobRef { generation: Generation(generation), offset: 0, len, crc: 0 }
+    }
+
+    #[test]
+    fn row_layout_is_pinned() {
+        let row = Liveness { stream_bytes: 1, batches: 2, value_bytes: 0x0304, values: 5 };
+        let bytes = b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x04\x03\0\0\0\0\0\0\x05\0\0\0\0\0\0\0";
+        assert_eq!(&row.encode(), bytes);
+        assert_eq!(Liveness::decode(bytes), Some(row));
+        assert_eq!(Liveness::decode(&bytes[1..]), None);
+    }
+
+    #[test]
+    fn a_freed_segment_does_not_come_back_by_lowering() {
+        let mut table = LivenessTable::default();
+        let mut changes = LivenessChanges::default();
+        changes.raise(BlobKind::Batch, &blob(1, 10), &table);
+        changes.raise(BlobKind::Value, &blob(1, 7), &table);
+        table.publish(&mut changes);
+        assert_eq!(table.rows()[0].1, Liveness { stream_bytes: 10, batches: 1, value_bytes: 7, values: 1 });
+        changes.forget(Generation(1));
+        changes.lower(BlobKind::Batch, &blob(1, 10), &table);
+        table.publish(&mut changes);
+        assert_eq!(table.rows(), vec![]);
+        changes.lower(BlobKind::Batch, &blob(1, 10), &table);
+        assert!(changes.is_empty());
+    }
+}

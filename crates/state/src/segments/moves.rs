@@ -1,0 +1,118 @@
+//! Moves: bytes copied forward in the log, and the pointer to them replaced if it is still the same.
+
+use thalweg_types::{
+    BlobRef, KeyspaceId, LogPosition, Offset, StreamId,
+    command::{Move, MoveTarget},
+};
+
+use crate::{
+    blobs::blob_at,
+    changes::keep as history,
+    entry::Moved,
+    error::MachineError,
+    expiry::writes::write_value,
+    history::{keep::version_at, rows::VersionRow},
+    keys,
+    keyspaces::values::{StoredRef, decode_value, encode_value},
+    machine::{applying::Applying, state_machine::Machine},
+    segments::liveness::BlobKind,
+    streams::{admin, heads::Life, index, replacing as compaction},
+};
+
+/// Applies a move whose payload begins at `at`. A copy that is not the original is void: the pointer
+/// stays where it was, and whoever frees the segment finds the bytes still wanted.
+pub(crate) fn apply(applying: &mut Applying<'_>, payload: &[u8], at: LogPosition) -> Result<Moved, MachineError> {
+    let Ok(moved) = Move::decode(payload) else { return Ok(Moved::Void) };
+    match moved.target {
+        MoveTarget::Cleaned { stream, before } => return Ok(compaction::clean(applying, stream, before)),
+        MoveTarget::Reclaimed { stream, max } => return admin::reclaim(applying, stream, max),
+        MoveTarget::HistoryFloor { floor, max } => return history::raise_floor(applying, floor, max),
+        _ => {}
+    }
+    let to = blob_at(LogPosition { offset: at.offset + moved.bytes_at as u32, ..at }, moved.bytes);
+    if (to.len, to.crc) != (moved.from.len, moved.from.crc) {
+        return Ok(Moved::Void);
+    }
+    match moved.target {
+        MoveTarget::Value { keyspace, key } => move_value(applying, keyspace, key, &moved.from, &to),
+        MoveTarget::Batch { stream, first } => move_batch(applying, stream, first, &moved.from, &to),
+        MoveTarget::Compacted(compacted) => compaction::replace(applying, &compacted, &to),
+        MoveTarget::Cleaned { .. } | MoveTarget::Reclaimed { .. } | MoveTarget::HistoryFloor { .. } => Ok(Moved::Void),
+    }
+}
+
+fn move_value(
+    applying: &mut Applying<'_>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    from: &BlobRef,
+    to: &BlobRef,
+) -> Result<Moved, MachineError> {
+    if key.len() > thalweg_types::limits::MAX_KEY_BYTES {
+        return Ok(Moved::Void);
+    }
+    let found = keys::with_data_key(keyspace, key, |full| {
+        let Some(value) = applying.machine.backend.get(full)? else { return Ok(None) };
+        let found = decode_value(full, &value)?;
+        Ok::<_, MachineError>((found.value == StoredRef::Blob(*from)).then_some((found.revision, found.expiry)))
+    })?;
+    match found {
+        Some((revision, expiry)) => write_value(applying, keyspace, key, revision, &expiry, StoredRef::Blob(*to)),
+        None => match version_at(&*applying.machine.backend.view(), keyspace, key, from)? {
+            Some((full, row)) => point_version(applying, &full, &row, to)?,
+            None => return Ok(Moved::Void),
+        },
+    }
+    applying.lower(BlobKind::Value, from);
+    applying.raise(BlobKind::Value, to);
+    Ok(Moved::Applied)
+}
+
+/// Makes a version's value lie elsewhere.
+fn point_version(applying: &mut Applying<'_>, full: &[u8], row: &[u8], to: &BlobRef) -> Result<(), MachineError> {
+    let version = VersionRow::decode(full, row)?;
+    let value = version.decoded(full)?;
+    let value = encode_value(value.revision, &value.expiry, StoredRef::Blob(*to));
+    applying.applier.staged.put(&[full], &[&version.head(), &value]);
+    Ok(())
+}
+
+fn move_batch(
+    applying: &mut Applying<'_>,
+    stream: StreamId,
+    first: Offset,
+    from: &BlobRef,
+    to: &BlobRef,
+) -> Result<Moved, MachineError> {
+    let key = keys::index_entry(stream, first);
+    let Some(row) = applying.machine.backend.get(&key)? else { return Ok(Moved::Void) };
+    let (_, entry) = index::IndexEntry::decode(&key, &row)?;
+    if entry.blob != *from {
+        return Ok(Moved::Void);
+    }
+    let entry = index::IndexEntry { blob: *to, ..entry };
+    applying.applier.staged.put(&[&key], &[entry.encode().bytes()]);
+    applying.lower(BlobKind::Batch, from);
+    applying.raise(BlobKind::Batch, to);
+    Ok(Moved::Applied)
+}
+
+impl Machine {
+    /// Whether the key's value, or a version of it, is these bytes at this place, so that its segment cannot be
+    /// freed.
+    pub fn is_value_live(&self, keyspace: KeyspaceId, key: &[u8], blob: &BlobRef) -> Result<bool, MachineError> {
+        let snapshot = self.read_view();
+        Ok(snapshot.value_blob(keyspace, key)?.as_ref() == Some(blob)
+            || version_at(snapshot.view(), keyspace, key, blob)?.is_some())
+    }
+
+    /// Whether the stream's batch from `first` on is these bytes at this place and holds readable
+    /// records. `false` for a trimmed batch whose index entry waits to be reclaimed: nobody reads it any
+    /// more once the trim is persisted.
+    pub fn is_batch_live(&self, stream: StreamId, first: Offset, blob: &BlobRef) -> Result<bool, MachineError> {
+        let view = self.backend.view();
+        let Some(entry) = index::entry_at(&*view, stream, first)? else { return Ok(false) };
+        let Some(head) = index::head(&*view, stream)? else { return Ok(false) };
+        Ok(head.life == Life::Live && entry.blob == *blob && entry.end(first) > head.start)
+    }
+}

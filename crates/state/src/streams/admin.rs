@@ -1,0 +1,166 @@
+//! Commands about streams themselves. None of them uses a revision.
+//!
+//! Index entries are this node's own affair: moves and compactions change them on each node in their own time. So no
+//! outcome depends on how many there are, and they are forgotten by records of this node's log ([`reclaim`]).
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use thalweg_types::{
+    Offset, StreamId,
+    command::{Outcome, StreamConfig},
+    limits::MAX_STREAMS,
+};
+
+use crate::{
+    entry::Moved,
+    error::MachineError,
+    keys,
+    machine::applying::{Applying, MAX_RECLAIM_ENTRIES},
+    refused::Refused,
+    segments::liveness::BlobKind,
+    streams::{
+        heads::{Head, Life},
+        index, producing as producers,
+    },
+    sync::read,
+};
+
+pub(crate) fn create_stream(applying: &mut Applying<'_>, name: &str, config: StreamConfig) -> Result<Outcome, Refused> {
+    if let Some(id) = stream_named(applying, name) {
+        return Ok(Outcome::Stream { id, created: false });
+    }
+    let applier = &mut *applying.applier;
+    if applier.stream_count >= MAX_STREAMS || applier.meta.next_stream == StreamId::MAX {
+        return Ok(Outcome::TooMany { what: "streams", limit: MAX_STREAMS });
+    }
+    let id = applier.meta.next_stream;
+    applier.meta.next_stream = id.next();
+    applier.stream_count += 1;
+    let name: Arc<str> = name.into();
+    applier.pending.stream_names.insert(name.clone(), id);
+    applier.pending.heads.insert(id, Some(Head::new(name, config)));
+    Ok(Outcome::Stream { id, created: true })
+}
+
+/// The live stream of that name, as earlier commands left it.
+fn stream_named(applying: &mut Applying<'_>, name: &str) -> Option<StreamId> {
+    let pending = applying.applier.pending.stream_names.get(name).copied();
+    let published = || read(&applying.machine.published.streams).id(name);
+    let id = pending.or_else(published)?;
+    applying.live_head(id).map(|_| id)
+}
+
+pub(crate) fn configure_stream(
+    applying: &mut Applying<'_>,
+    stream: StreamId,
+    config: StreamConfig,
+) -> Result<Outcome, Refused> {
+    let Some(head) = applying.live_head(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
+    head.config = config.into();
+    Ok(Outcome::Done)
+}
+
+/// The head stays as a marker until the rows of its producers are removed, by commands, and its index entries are
+/// reclaimed, by this node: so that a huge stream is not forgotten in one batch. Of a small one nothing is left.
+pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Result<Outcome, Refused> {
+    let Some(head) = applying.live_head(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
+    head.life = Life::Deleted;
+    head.start = head.next;
+    head.start_batch = head.next;
+    head.start_bytes = head.end_bytes;
+    if head.is_leftover() {
+        applying.applier.stream_count -= 1;
+    }
+    applying.groups().stream_deleted(stream);
+    reclaim(applying, stream, EAGER_RECLAIM_ENTRIES)?;
+    Ok(Outcome::Done)
+}
+
+/// Index entries that deleting a stream forgets at once: markers of small streams would gather faster than maintenance
+/// reclaims them.
+const EAGER_RECLAIM_ENTRIES: u32 = 64;
+
+/// Removes a deleted stream's head, if nothing of the stream is left.
+fn remove_head_if_empty(applying: &mut Applying<'_>, stream: StreamId) {
+    let is_empty = |head: &mut Head| head.is_leftover() && head.first_indexed == head.next;
+    if applying.head(stream).is_some_and(is_empty) {
+        applying.applier.pending.heads.insert(stream, None);
+    }
+}
+
+/// Removes rows of a deleted stream's producers.
+pub(crate) fn forget_producers(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<Outcome, Refused> {
+    if !applying.head(stream).is_some_and(|head| head.has_former_producers()) {
+        return Ok(Outcome::NoSuchStream(stream));
+    }
+    let (entries, none_left) = producers::forget(applying, stream, max.min(MAX_RECLAIM_ENTRIES))?;
+    if none_left {
+        applying.head(stream).expect("looked up above").producers = 0;
+        applying.applier.stream_count -= 1;
+        remove_head_if_empty(applying, stream);
+    }
+    Ok(Outcome::Reclaimed { entries, more: !none_left })
+}
+
+pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before: Offset) -> Result<Outcome, Refused> {
+    let Some(head) = applying.live_head(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
+    let before = before.min(head.next);
+    if before <= head.start {
+        return Ok(Outcome::Done);
+    }
+    if before == head.next {
+        head.start_batch = head.next;
+        head.start_bytes = head.end_bytes;
+    } else {
+        let (first, entry) = index::batch_with(&applying.view(), stream, before)?;
+        let head = applying.live_head(stream).expect("looked up above");
+        index::check_within(stream, head, first, &entry)?;
+        head.start_batch = first;
+        head.start_bytes = entry.bytes_before;
+        head.start_time = entry.last_time();
+    }
+    applying.live_head(stream).expect("looked up above").start = before;
+    applying.groups().trimmed(stream, before);
+    Ok(Outcome::Done)
+}
+
+/// Forgets index entries that lie wholly below the start, oldest first, and the marker of a deleted stream with the last.
+pub(crate) fn reclaim(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<Moved, MachineError> {
+    let Some(head) = applying.head(stream) else { return Ok(Moved::Void) };
+    let (from, below) = (head.first_indexed, head.start_batch);
+    let rows = forget_entries(applying, stream, from, below, max.min(MAX_RECLAIM_ENTRIES))?;
+    let more = applying.head(stream).is_some_and(|head| head.first_indexed < head.start_batch);
+    remove_head_if_empty(applying, stream);
+    Ok(Moved::Forgot { rows, more })
+}
+
+fn forget_entries(
+    applying: &mut Applying<'_>,
+    stream: StreamId,
+    from: Offset,
+    below: Offset,
+    max: u32,
+) -> Result<u32, MachineError> {
+    if max == 0 || from >= below {
+        return Ok(0);
+    }
+    let mut entries = Vec::new();
+    let reached = index::visit(&applying.view(), stream, from, below, &mut |first, entry| {
+        entries.push((first, *entry));
+        if entries.len() == max as usize { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    if entries.len() < max as usize && reached < below {
+        let key = keys::index_entry(stream, reached);
+        return Err(MachineError::corrupt("stream index entry", &key, "missing"));
+    }
+    let mut saved = 0;
+    for (first, entry) in &entries {
+        applying.applier.staged.delete(&[&keys::index_entry(stream, *first)]);
+        applying.lower(BlobKind::Batch, &entry.blob);
+        saved += entry.saved_bytes();
+    }
+    let head = applying.head(stream).expect("looked up by the caller");
+    head.first_indexed = reached;
+    head.saved_bytes -= saved;
+    Ok(entries.len() as u32)
+}

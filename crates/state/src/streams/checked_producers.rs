@@ -1,0 +1,35 @@
+//! Producers whose appends a commit has checked and not done yet.
+
+use std::collections::BTreeMap;
+
+use thalweg_types::{StreamId, command::Outcome, limits::MAX_STREAM_PRODUCERS};
+
+use crate::{refused::Refused, streams::producers::ProducerRow};
+
+/// The producers that a commit names, as its checked appends will leave them.
+#[derive(Debug, Default)]
+pub(crate) struct CheckedProducers(BTreeMap<StreamId, BTreeMap<Box<str>, ProducerRow>>);
+
+impl CheckedProducers {
+    /// Before the writes of a commit are checked.
+    pub(crate) fn clear(&mut self) {
+        if !self.0.is_empty() {
+            self.0.clear();
+        }
+    }
+
+    pub(crate) fn get(&self, stream: StreamId, id: &str) -> Option<ProducerRow> {
+        self.0.get(&stream)?.get(id).copied()
+    }
+
+    /// Takes over a checked append, unless the commit names too many producers of the stream.
+    pub(crate) fn set(&mut self, stream: StreamId, id: &str, row: ProducerRow) -> Result<(), Refused> {
+        let named = self.0.entry(stream).or_default();
+        if named.len() >= MAX_STREAM_PRODUCERS as usize && !named.contains_key(id) {
+            let what = "producers of a stream in one commit";
+            return Err(Refused::Outcome(Outcome::TooMany { what, limit: MAX_STREAM_PRODUCERS as usize }));
+        }
+        named.insert(id.into(), row);
+        Ok(())
+    }
+}

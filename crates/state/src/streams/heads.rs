@@ -1,0 +1,528 @@
+//! Streams: what is kept of each, and where its batches lie.
+//!
+//! Owns the encoding of a stream's head and the table of heads in memory; below it, index entries
+//! (`index`), reads (`read`) and what is due under a retention (`retention`). Does not own the
+//! records: their bytes are in the log, written once.
+//!
+//! ```text
+//!    reclaimed      trimmed, entries kept            readable             to come
+//! |--------------|---------------------------|-----------------------|----------->  offsets
+//! 0        first_indexed              start_batch <= start          next
+//! ```
+//! Invariants: `first_indexed <= start_batch <= start <= next`; index entries tile
+//! `first_indexed..next` without gap or overlap; `start_batch` is the first offset of the batch that
+//! holds `start`, or `next`; the times of entries never fall.
+//!
+//! ```text
+//! head := flags u8 | config (48 bytes) | start u64 | next u64 | first_indexed u64 | start_batch u64
+//!       | start_bytes u64 | end_bytes u64 | start_time u64 | last_time u64 | producers u32
+//!       | cleaned u64 | saved i64 | content u64 | name                            little-endian
+//! ```
+//! Flag bit 0: deleted, kept as a marker until its index entries are reclaimed. Where batches lie, how far they are
+//! reclaimed and what compaction made of them is this node's own affair: `first_indexed`, `start_batch`, `start_bytes`,
+//! `start_time`, `cleaned` and `saved` are node-local, and so is the marker of a deleted stream without producers. The
+//! other fields are functions of the committed entries.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+    sync::Arc,
+};
+
+use thalweg_store::{View, WriteBatch};
+use thalweg_types::{
+    Offset, SpaceTime, StreamId,
+    command::{StreamConfig, check_name},
+    record::{Malformed, Reader},
+};
+
+use crate::{
+    error::MachineError,
+    keys::{self, KeyRange},
+    keyspaces::catalog::Meta,
+    streams::index::IndexEntry,
+};
+
+const FLAG_DELETED: u8 = 1;
+
+/// Offsets and byte counts stay below this, so that adding a batch never overflows.
+const MAX_COUNTER: u64 = 1 << 62;
+
+/// A stream's configuration as a head keeps it. Most streams have none: then it costs a null pointer, not
+/// the 104 bytes of the fields, of which a node with a million streams would feel each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeptConfig(Option<Arc<StreamConfig>>);
+
+impl KeptConfig {
+    pub(crate) fn get(&self) -> StreamConfig {
+        self.0.as_deref().copied().unwrap_or_default()
+    }
+
+    /// Whether anything is asked for.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl From<StreamConfig> for KeptConfig {
+    fn from(config: StreamConfig) -> Self {
+        Self((config != StreamConfig::default()).then(|| Arc::new(config)))
+    }
+}
+
+/// Whether a stream can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Live,
+    /// Its id names nothing any more; the head waits for its index entries to be reclaimed.
+    Deleted,
+}
+
+/// A stream's head. See the module for the inequalities.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) name: Arc<str>,
+    pub(crate) life: Life,
+    pub(crate) config: KeptConfig,
+    /// Oldest readable offset.
+    pub(crate) start: Offset,
+    /// Next to assign.
+    pub(crate) next: Offset,
+    /// Lowest offset that an index entry covers.
+    pub(crate) first_indexed: Offset,
+    /// Where the batch that holds `start` begins.
+    pub(crate) start_batch: Offset,
+    /// Bytes of all batches ever appended before `start_batch`.
+    pub(crate) start_bytes: u64,
+    /// Bytes of all batches ever appended.
+    pub(crate) end_bytes: u64,
+    /// Time of the batch at `start_batch`; meaningless if there is none.
+    pub(crate) start_time: SpaceTime,
+    /// Time of the last batch, 0 if there never was one.
+    pub(crate) last_time: SpaceTime,
+    /// Producers with a row, expired ones included.
+    pub(crate) producers: u32,
+    /// Below it compaction has left one record per key. Where an entry begins, if one is there. Local to the node, as the two are where bytes lie.
+    pub(crate) cleaned: Offset,
+    /// Bytes that compaction has taken from the batches with index entries; negative if it has added some.
+    pub(crate) saved_bytes: i64,
+    /// A hash over all batches ever appended: replicas with equal streams have equal hashes, however each of them
+    /// has moved or compacted the batches since.
+    pub(crate) content: u64,
+}
+
+impl Head {
+    pub(crate) fn new(name: Arc<str>, config: StreamConfig) -> Self {
+        Self {
+            name,
+            life: Life::Live,
+            config: config.into(),
+            start: Offset::ZERO,
+            next: Offset::ZERO,
+            first_indexed: Offset::ZERO,
+            start_batch: Offset::ZERO,
+            start_bytes: 0,
+            end_bytes: 0,
+            start_time: SpaceTime::default(),
+            last_time: SpaceTime::default(),
+            producers: 0,
+            cleaned: Offset::ZERO,
+            saved_bytes: 0,
+            content: 0,
+        }
+    }
+
+    /// Takes a batch into the hash of the stream's content.
+    pub(crate) fn add_content(&mut self, first: Offset, entry: &IndexEntry) {
+        let mut fields = [0; 28];
+        fields[..8].copy_from_slice(&first.0.to_le_bytes());
+        fields[8..16].copy_from_slice(&entry.time.0.to_le_bytes());
+        fields[16..20].copy_from_slice(&entry.count.to_le_bytes());
+        fields[20..24].copy_from_slice(&entry.blob.len.to_le_bytes());
+        fields[24..].copy_from_slice(&entry.blob.crc.to_le_bytes());
+        self.content = xxhash_rust::xxh3::xxh3_64_with_seed(&fields, self.content);
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.life == Life::Live
+    }
+
+    /// Encoded bytes of the batches that hold readable records.
+    /// What compaction has saved in batches that are trimmed but not reclaimed counts as well, so that for a
+    /// short while it may be less than there is.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        if self.start_batch == self.next {
+            return 0;
+        }
+        let appended = self.end_bytes - self.start_bytes;
+        if self.saved_bytes == 0 { appended } else { appended.saturating_add_signed(-self.saved_bytes) }
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        self.next.0 - self.start.0
+    }
+
+    /// True for a deleted stream of which nothing replicated is left: the head only waits until this node has reclaimed
+    /// its index entries.
+    pub(crate) fn is_leftover(&self) -> bool {
+        !self.is_live() && self.producers == 0
+    }
+
+    /// Whether index entries wait to be reclaimed, or the marker itself.
+    pub(crate) fn is_reclaimable(&self) -> bool {
+        self.first_indexed < self.start_batch || self.is_leftover()
+    }
+
+    /// Whether rows of a deleted stream's producers wait to be removed.
+    pub(crate) fn has_former_producers(&self) -> bool {
+        !self.is_live() && self.producers > 0
+    }
+
+    pub(crate) fn write(&self, id: StreamId, batch: &mut WriteBatch, scratch: &mut Vec<u8>) {
+        debug_assert!(self.first_indexed <= self.start_batch && self.start_batch <= self.start);
+        debug_assert!(self.start <= self.next && self.start_bytes <= self.end_bytes);
+        scratch.clear();
+        scratch.push(if self.is_live() { 0 } else { FLAG_DELETED });
+        self.config.get().encode(scratch);
+        for field in [
+            self.start.0,
+            self.next.0,
+            self.first_indexed.0,
+            self.start_batch.0,
+            self.start_bytes,
+            self.end_bytes,
+            self.start_time.0,
+            self.last_time.0,
+        ] {
+            scratch.extend_from_slice(&field.to_le_bytes());
+        }
+        scratch.extend_from_slice(&self.producers.to_le_bytes());
+        scratch.extend_from_slice(&self.cleaned.0.to_le_bytes());
+        scratch.extend_from_slice(&self.saved_bytes.to_le_bytes());
+        scratch.extend_from_slice(&self.content.to_le_bytes());
+        batch.put(&[&keys::stream_head(id)], &[scratch, self.name.as_bytes()]);
+    }
+
+    /// Appends the replicated form of the head: the fields that are functions of the committed entries.
+    pub(crate) fn encode_replicated(&self, out: &mut Vec<u8>) {
+        out.push(if self.is_live() { 0 } else { FLAG_DELETED });
+        self.config.get().encode(out);
+        for field in [self.start.0, self.next.0, self.end_bytes, self.last_time.0] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&self.producers.to_le_bytes());
+        out.extend_from_slice(&self.content.to_le_bytes());
+        out.extend_from_slice(self.name.as_bytes());
+    }
+
+    pub(crate) fn decode(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
+        let corrupt = |message| MachineError::corrupt("stream head", key, message);
+        let head = Self::decode_fields(row).map_err(|malformed| corrupt(malformed.expected))?;
+        let ordered = head.first_indexed <= head.start_batch
+            && head.start_batch <= head.start
+            && head.start <= head.next
+            && head.start_bytes <= head.end_bytes;
+        let countable = head.next.0 <= MAX_COUNTER && head.end_bytes <= MAX_COUNTER;
+        if !ordered || !countable || head.saved_bytes.unsigned_abs() > MAX_COUNTER {
+            return Err(corrupt("offsets or bytes out of order"));
+        }
+        Ok(head)
+    }
+
+    fn decode_fields(row: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::at(row, 0);
+        let life = match reader.u8("flags")? {
+            0 => Life::Live,
+            FLAG_DELETED => Life::Deleted,
+            _ => return Err(Malformed { at: 0, expected: "known flags" }),
+        };
+        let config = StreamConfig::decode(&mut reader)?.into();
+        let start = Offset(reader.u64("start")?);
+        let next = Offset(reader.u64("next")?);
+        let first_indexed = Offset(reader.u64("first indexed")?);
+        let start_batch = Offset(reader.u64("start batch")?);
+        let start_bytes = reader.u64("start bytes")?;
+        let end_bytes = reader.u64("end bytes")?;
+        let start_time = SpaceTime(reader.u64("start time")?);
+        let last_time = SpaceTime(reader.u64("last time")?);
+        let producers = reader.u32("producers")?;
+        let cleaned = Offset(reader.u64("cleaned")?);
+        let saved_bytes = reader.u64("saved bytes")?.cast_signed();
+        let content = reader.u64("content")?;
+        let at = reader.position();
+        let name = std::str::from_utf8(reader.rest()).ok().filter(|name| check_name(name).is_ok());
+        let name = name.ok_or(Malformed { at, expected: "a well-formed name" })?.into();
+        Ok(Self {
+            name,
+            life,
+            config,
+            start,
+            next,
+            first_indexed,
+            start_batch,
+            start_bytes,
+            end_bytes,
+            start_time,
+            last_time,
+            producers,
+            cleaned,
+            saved_bytes,
+            content,
+        })
+    }
+}
+
+/// All heads, deleted markers included, and the names of the live ones.
+///
+/// A stream costs about 200 bytes here and its name, about 300 if it was made since the node was opened: the map
+/// is filled densely when it is loaded, and to a half where it grows. The test `a_million_small_streams_fit_a_node`
+/// of the engine measures it.
+#[derive(Debug, Default)]
+pub(crate) struct StreamTable {
+    heads: BTreeMap<StreamId, Head>,
+    by_name: HashMap<Arc<str>, StreamId>,
+    /// Those that maintenance looks at, so that a round costs nothing for all the others.
+    watched: Watched,
+    configs: RecentConfigs,
+}
+
+/// Configurations seen of late: many streams have the same one, and then share it.
+#[derive(Debug, Default)]
+struct RecentConfigs {
+    kept: Vec<Arc<StreamConfig>>,
+    /// Which goes next.
+    oldest: usize,
+}
+
+impl RecentConfigs {
+    /// Looked through for each stream that is configured: few.
+    const MAX: usize = 8;
+
+    /// Makes a stream share its configuration with others that have the same one.
+    fn share(&mut self, kept: &mut KeptConfig) {
+        let Some(own) = &mut kept.0 else { return };
+        if let Some(same) = self.kept.iter().find(|other| **other == *own) {
+            *own = same.clone();
+        } else if self.kept.len() < Self::MAX {
+            self.kept.push(own.clone());
+        } else {
+            self.kept[self.oldest] = own.clone();
+            self.oldest = (self.oldest + 1) % Self::MAX;
+        }
+    }
+}
+
+/// What maintenance may want to do to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chore {
+    Retention,
+    Compaction,
+    Reclaim,
+    Producers,
+}
+
+/// Streams by chore.
+#[derive(Debug, Default)]
+struct Watched {
+    retention: BTreeSet<StreamId>,
+    compaction: BTreeSet<StreamId>,
+    reclaim: BTreeSet<StreamId>,
+    producers: BTreeSet<StreamId>,
+}
+
+impl Watched {
+    fn of(&mut self, chore: Chore) -> &mut BTreeSet<StreamId> {
+        match chore {
+            Chore::Retention => &mut self.retention,
+            Chore::Compaction => &mut self.compaction,
+            Chore::Reclaim => &mut self.reclaim,
+            Chore::Producers => &mut self.producers,
+        }
+    }
+
+    fn note(&mut self, id: StreamId, head: Option<&Head>) {
+        let live = head.filter(|head| head.is_live() && head.config.is_set()).map(|head| head.config.get());
+        let wanted = [
+            (Chore::Retention, live.is_some_and(|config| config.has_retention())),
+            (Chore::Compaction, live.is_some_and(|config| config.compaction.is_some())),
+            (Chore::Reclaim, head.is_some_and(Head::is_reclaimable)),
+            (Chore::Producers, head.is_some_and(Head::has_former_producers)),
+        ];
+        for (chore, is_wanted) in wanted {
+            let set = self.of(chore);
+            if is_wanted {
+                set.insert(id);
+            } else if !set.is_empty() {
+                set.remove(&id);
+            }
+        }
+    }
+}
+
+impl StreamTable {
+    pub(crate) fn load(view: &dyn View, meta: &Meta) -> Result<Self, MachineError> {
+        let (mut table, mut heads) = (Self::default(), Vec::new());
+        crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_STREAM]), |key, row| {
+            let corrupt = |message| MachineError::corrupt("stream head", key, message);
+            let id = keys::id_of(key).map(StreamId).ok_or_else(|| corrupt("key of a wrong length"))?;
+            let mut head = Head::decode(key, row)?;
+            if id.0 == 0 || id >= meta.next_stream || (head.is_live() && table.by_name.contains_key(&head.name)) {
+                return Err(corrupt("id was never given out, or a name occurs twice"));
+            }
+            table.note(id, &mut head);
+            heads.push((id, head));
+            Ok(())
+        })?;
+        // From sorted pairs the map is built densely.
+        table.heads = heads.into_iter().collect();
+        Ok(table)
+    }
+
+    pub(crate) fn get(&self, id: StreamId) -> Option<&Head> {
+        self.heads.get(&id)
+    }
+
+    pub(crate) fn id(&self, name: &str) -> Option<StreamId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Live streams and deleted markers.
+    pub(crate) fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Those that count towards the bound on streams: live ones, and deleted ones with producers to be removed. The
+    /// other markers are this node's own affair.
+    pub(crate) fn counted(&self) -> usize {
+        self.heads.values().filter(|head| !head.is_leftover()).count()
+    }
+
+    pub(crate) fn live_len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub(crate) fn after(&self, id: Option<StreamId>) -> impl Iterator<Item = (StreamId, &Head)> {
+        let lower = id.map_or(Bound::Unbounded, Bound::Excluded);
+        self.heads.range((lower, Bound::Unbounded)).map(|(&id, head)| (id, head))
+    }
+
+    /// Those for which a chore may be due, after one of them.
+    pub(crate) fn watched_after(&self, chore: Chore, id: Option<StreamId>) -> impl Iterator<Item = (StreamId, &Head)> {
+        let set = match chore {
+            Chore::Retention => &self.watched.retention,
+            Chore::Compaction => &self.watched.compaction,
+            Chore::Reclaim => &self.watched.reclaim,
+            Chore::Producers => &self.watched.producers,
+        };
+        let lower = id.map_or(Bound::Unbounded, Bound::Excluded);
+        set.range((lower, Bound::Unbounded)).filter_map(|id| Some((*id, self.heads.get(id)?)))
+    }
+
+    /// Takes over what an entry changed, once its batch is applied; `None` removes.
+    pub(crate) fn publish(&mut self, changes: &mut BTreeMap<StreamId, Option<Head>>) {
+        // Ascending ids: a name that moved from a deleted stream to a new one ends with the new one.
+        for (id, head) in std::mem::take(changes) {
+            match head {
+                Some(head) => self.set(id, head),
+                None => self.remove(id),
+            }
+        }
+    }
+
+    fn set(&mut self, id: StreamId, mut head: Head) {
+        self.note(id, &mut head);
+        self.heads.insert(id, head);
+    }
+
+    /// Everything that is kept of a head beside itself.
+    fn note(&mut self, id: StreamId, head: &mut Head) {
+        self.configs.share(&mut head.config);
+        match head.life {
+            Life::Live => {
+                if self.by_name.get(&head.name) != Some(&id) {
+                    self.by_name.insert(head.name.clone(), id);
+                }
+            }
+            Life::Deleted => self.release_name(id, &head.name),
+        }
+        self.watched.note(id, Some(head));
+    }
+
+    fn remove(&mut self, id: StreamId) {
+        self.watched.note(id, None);
+        if let Some(head) = self.heads.remove(&id) {
+            self.release_name(id, &head.name);
+        }
+    }
+
+    fn release_name(&mut self, id: StreamId, name: &str) {
+        if self.by_name.get(name) == Some(&id) {
+            self.by_name.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use thalweg_store::Change;
+
+    fn head() -> Head {
+        Head {
+            config: StreamConfig {
+                max_age: Some(Duration::from_micros(1)),
+                max_bytes: Some(2),
+                ..StreamConfig::default()
+            }
+            .into(),
+            start: Offset(5),
+            next: Offset(6),
+            first_indexed: Offset(3),
+            start_batch: Offset(4),
+            start_bytes: 7,
+            end_bytes: 8,
+            start_time: SpaceTime(9),
+            last_time: SpaceTime(10),
+            producers: 11,
+            cleaned: Offset(12),
+            saved_bytes: -1,
+            content: 13,
+            ..Head::new("name".into(), StreamConfig::default())
+        }
+    }
+
+    #[test]
+    fn head_layout_is_pinned() {
+        let mut batch = WriteBatch::new();
+        head().write(StreamId(2), &mut batch, &mut Vec::new());
+        let mut row = vec![0];
+        for field in [1, 2, u64::MAX, u64::MAX, u64::MAX, u64::MAX, 5, 6, 3, 4, 7, 8, 9, 10] {
+            row.extend_from_slice(&field.to_le_bytes());
+        }
+        row.extend_from_slice(b"\x0b\0\0\0\x0c\0\0\0\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x0d\0\0\0\0\0\0\0name");
+        assert_eq!(batch.changes().next(), Some(Change::Put(b"\x03\0\0\0\x02", &row)));
+        assert_eq!(Head::decode(b"k", &row).unwrap(), head());
+    }
+
+    #[test]
+    fn any_cut_or_flip_is_an_error_or_another_head_in_order() {
+        let mut batch = WriteBatch::new();
+        head().write(StreamId(2), &mut batch, &mut Vec::new());
+        let Some(Change::Put(_, row)) = batch.changes().next() else { panic!("no put") };
+        for cut in 0..row.len() {
+            if let Ok(cut) = Head::decode(b"k", &row[..cut]) {
+                assert!("name".starts_with(&*cut.name) && cut.name.len() < 4);
+            }
+        }
+        for bit in 0..row.len() * 8 {
+            let mut flipped = row.to_vec();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(other) = Head::decode(b"k", &flipped) {
+                assert_ne!(other, head());
+                assert!(other.start <= other.next && other.next.0 <= MAX_COUNTER);
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Appends of producers: each happens once, however often it is sent.
+//!
+//! Owns what a stamp does to the state: opening, checking, remembering, forgetting. Rows are in
+//! `streams::producers`.
+//!
+//! A commit is checked as any other. Only when that refuses it is it asked whether it happened before
+//! ([`repeated`]): its own first success may be why its conditions fail now. So a commit without a
+//! producer pays nothing, and a refused one a second look at its writes.
+//!
+//! Invariants: `head.producers` is the number of the stream's head rows; at most
+//! `MAX_STREAM_PRODUCERS`. Which ones are evicted depends on the commands alone: those silent longest by
+//! the entries' time, then by id. A commit never evicts a producer that it names: its appends were checked against
+//! the rows as they were before the first of them was done. Therefore it names at most as many producers of a stream as
+//! the stream remembers.
+
+use thalweg_types::{
+    Revision, SpaceTime, StreamId,
+    command::{AppendedAt, Commit, EncodedStamp, Outcome, ProducerRefusal, ProducerStamp, Write},
+    limits::{MAX_STREAM_PRODUCERS, PRODUCER_EVICTIONS},
+};
+
+use crate::{
+    error::MachineError,
+    keys,
+    machine::applying::Applying,
+    refused::Refused,
+    streams::producers::{self, ProducerResult, ProducerRow, Standing},
+};
+
+/// Checks an append of a producer, which follows those of its commit that were checked before.
+pub(crate) fn check(applying: &mut Applying<'_>, stream: StreamId, stamp: EncodedStamp<'_>) -> Result<(), Refused> {
+    let stamp = stamp.get();
+    let known = match applying.applier.pending.producers.get(stream, stamp.id) {
+        Some(row) => Some(row),
+        None => known_row(applying, stream, stamp.id)?,
+    };
+    match ProducerRow::standing(known, &stamp) {
+        Standing::Next => {
+            let row = ProducerRow::after(known, &stamp, applying.applied.time);
+            applying.applier.pending.producers.set(stream, stamp.id, row)
+        }
+        // Whether the whole commit is one is asked when it has been refused.
+        Standing::Duplicate => Err(refuse(stream, ProducerRefusal::Mixed)),
+        Standing::Refused(refusal) => Err(refuse(stream, refusal)),
+    }
+}
+
+fn refuse(stream: StreamId, refusal: ProducerRefusal) -> Refused {
+    Refused::Outcome(Outcome::ProducerRefused { stream, refusal })
+}
+
+/// The first outcome of a commit that was refused because it happened before. `None`: it did not.
+/// Some appends happened and others did not: the commit is refused as mixed.
+pub(crate) fn repeated(applying: &mut Applying<'_>, commit: &Commit<'_>) -> Result<Option<Outcome>, Refused> {
+    let mut first: Option<Revision> = None;
+    let (mut appends, mut mixed) = (Vec::new(), None);
+    for write in commit.writes().into_iter().flatten().flatten() {
+        let Write::Append { stream, producer: Some(stamp), .. } = write else { continue };
+        match result_of(applying, stream, &stamp.get())? {
+            Some(result) if first.is_none_or(|revision| revision == result.revision) => {
+                first = Some(result.revision);
+                appends.push(AppendedAt { stream, first: result.first, count: result.count });
+            }
+            _ => mixed = mixed.or(Some(stream)),
+        }
+    }
+    match (first, mixed) {
+        (Some(_), Some(stream)) => Err(refuse(stream, ProducerRefusal::Mixed)),
+        (Some(revision), None) => Ok(Some(Outcome::Duplicate { revision, appends })),
+        (None, _) => Ok(None),
+    }
+}
+
+/// What came of this append, if it happened and is remembered. One whose result is missing is refused as one too old:
+/// to stop for it would stop every node, again at each replay.
+fn result_of(
+    applying: &mut Applying<'_>,
+    stream: StreamId,
+    stamp: &ProducerStamp<'_>,
+) -> Result<Option<ProducerResult>, Refused> {
+    if applying.live_head(stream).is_none() {
+        return Ok(None);
+    }
+    let known = known_row(applying, stream, stamp.id)?;
+    if ProducerRow::standing(known, stamp) != Standing::Duplicate {
+        return Ok(None);
+    }
+    let key = keys::producer_result(stream, stamp.id, producers::slot(stamp.sequence));
+    let result = applying.get(&key)?.map(|row| ProducerResult::decode(&key, &row)).transpose()?;
+    match result.filter(|result| result.sequence == stamp.sequence) {
+        Some(result) => Ok(Some(result)),
+        None => Err(refuse(stream, ProducerRefusal::DuplicateTooOld { oldest: stamp.sequence + 1 })),
+    }
+}
+
+/// Remembers a checked append that has just been done.
+pub(crate) fn remember(
+    applying: &mut Applying<'_>,
+    stream: StreamId,
+    stamp: EncodedStamp<'_>,
+    revision: Revision,
+    at: &AppendedAt,
+) -> Result<(), MachineError> {
+    let stamp = stamp.get();
+    let row = ProducerRow::after(stored_row(applying, stream, stamp.id)?, &stamp, applying.applied.time);
+    set_row(applying, stream, stamp.id, row)?;
+    let result = ProducerResult { sequence: stamp.sequence, revision, first: at.first, count: at.count };
+    let key = keys::producer_result(stream, stamp.id, producers::slot(stamp.sequence));
+    applying.applier.staged.put(&[&key], &[&result.encode()]);
+    Ok(())
+}
+
+/// Gives a producer an epoch above the one it has.
+pub(crate) fn open(applying: &mut Applying<'_>, stream: StreamId, id: &str) -> Result<Outcome, Refused> {
+    if applying.live_head(stream).is_none() {
+        return Ok(Outcome::NoSuchStream(stream));
+    }
+    // What a commit before this command named may be evicted, also if that is in the same entry.
+    applying.applier.pending.producers.clear();
+    // Also of one that was silent too long, if its row is still there: its instances stay fenced.
+    let stored = stored_row(applying, stream, id)?;
+    let epoch = match stored {
+        None => 1,
+        Some(row) => match row.epoch.checked_add(1) {
+            Some(epoch) => epoch,
+            None => {
+                return Ok(Outcome::ProducerRefused { stream, refusal: ProducerRefusal::Fenced { epoch: row.epoch } });
+            }
+        },
+    };
+    let used = stored.map_or(0, |row| row.used);
+    set_row(applying, stream, id, ProducerRow { next: 0, last_time: applying.applied.time, epoch, used })?;
+    Ok(Outcome::Producer { epoch })
+}
+
+/// A producer that is remembered at the time of this entry.
+fn known_row(applying: &Applying<'_>, stream: StreamId, id: &str) -> Result<Option<ProducerRow>, MachineError> {
+    Ok(stored_row(applying, stream, id)?.filter(|row| row.is_known(applying.applied.time)))
+}
+
+fn stored_row(applying: &Applying<'_>, stream: StreamId, id: &str) -> Result<Option<ProducerRow>, MachineError> {
+    let key = keys::producer_head(stream, id);
+    applying.get(&key)?.map(|row| ProducerRow::decode(&key, &row)).transpose()
+}
+
+fn set_row(applying: &mut Applying<'_>, stream: StreamId, id: &str, row: ProducerRow) -> Result<(), MachineError> {
+    if stored_row(applying, stream, id)?.is_none() {
+        if applying.live_head(stream).is_some_and(|head| head.producers >= MAX_STREAM_PRODUCERS) {
+            evict(applying, stream)?;
+        }
+        applying.live_head(stream).expect("checked by the caller").producers += 1;
+    }
+    applying.applier.staged.put(&[&keys::producer_head(stream, id)], &[&row.encode()]);
+    Ok(())
+}
+
+/// Forgets those that were silent longest, but for those that the commit names.
+fn evict(applying: &mut Applying<'_>, stream: StreamId) -> Result<(), MachineError> {
+    let mut silent: Vec<(SpaceTime, Box<str>, u8)> = Vec::new();
+    let named = &applying.applier.pending.producers;
+    producers::visit(&applying.view(), stream, &mut |id, row| {
+        if named.get(stream, id).is_none() {
+            silent.push((row.last_time, id.into(), row.used));
+        }
+    })?;
+    silent.sort_unstable();
+    silent.truncate(PRODUCER_EVICTIONS);
+    for (_, id, used) in silent {
+        applying.applier.staged.delete(&[&keys::producer_head(stream, &id)]);
+        for slot in 0..used {
+            applying.applier.staged.delete(&[&keys::producer_result(stream, &id, slot)]);
+        }
+        applying.live_head(stream).expect("checked by the caller").producers -= 1;
+    }
+    Ok(())
+}
+
+/// Removes at most `max` rows of a deleted stream's producers. Returns how many, and whether none are left.
+pub(crate) fn forget(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<(u32, bool), MachineError> {
+    let keys = producers::some_keys(&applying.view(), stream, (max as usize).saturating_add(1))?;
+    let removed = keys.len().min(max as usize);
+    for key in &keys[..removed] {
+        applying.applier.staged.delete(&[key]);
+    }
+    Ok((removed as u32, keys.len() == removed))
+}

@@ -1,0 +1,110 @@
+//! Replacing batches by what compaction has left of them.
+//!
+//! A replacement is a move: local to the node, and void unless the state still has exactly the index
+//! entries that its maker saw. So it can lose any race, against a trim or another move, and nothing
+//! happens. Offsets stay: the new entry stands for all offsets of those that it replaces.
+//!
+//! Invariants: index entries still tile `first_indexed..next`; `start_batch` is where an entry begins, and so
+//! is `cleaned`, if it lies between `start_batch` and `next`: a replacement that reaches over it lowers it,
+//! which only means that some keys are noted once more.
+
+use std::ops::ControlFlow;
+
+use thalweg_types::{BlobRef, Generation, Offset, StreamId, command::Compacted};
+
+use crate::{
+    entry::Moved,
+    error::MachineError,
+    keys,
+    machine::applying::Applying,
+    segments::liveness::BlobKind,
+    streams::{
+        compaction::RowsCrc,
+        index::{self, IndexEntry, Sparse},
+    },
+};
+
+/// Batches that one move may replace: bounds the time that readers of the log wait for the next entry.
+const MAX_SOURCES: u32 = 10_000;
+
+/// What sums up the batches that go.
+#[derive(Default)]
+struct Sources {
+    entries: Vec<(Offset, IndexEntry)>,
+    crc: RowsCrc,
+}
+
+/// Puts the sparse batch at `to` in the place of the batches that the move names.
+pub(crate) fn replace(applying: &mut Applying<'_>, compacted: &Compacted, to: &BlobRef) -> Result<Moved, MachineError> {
+    let Compacted { stream, first, end, sources, rows_crc, kept } = *compacted;
+    let Some(head) = applying.live_head(stream) else { return Ok(Moved::Void) };
+    let (start_batch, next) = (head.start_batch, head.next);
+    let Ok(count) = u32::try_from(end.0.saturating_sub(first.0)) else { return Ok(Moved::Void) };
+    let is_within = start_batch <= first && first < end && end <= next;
+    if !is_within || sources == 0 || sources > MAX_SOURCES || kept > count {
+        return Ok(Moved::Void);
+    }
+    let Some(found) = sources_of(applying, compacted)? else { return Ok(Moved::Void) };
+    if found.crc.finish() != rows_crc {
+        return Ok(Moved::Void);
+    }
+    let (Some((_, oldest)), Some((_, newest))) = (found.entries.first(), found.entries.last()) else {
+        return Ok(Moved::Void);
+    };
+    let is_empty = to.len == 0;
+    let blob = if is_empty { BlobRef { generation: Generation(0), offset: 0, len: 0, crc: 0 } } else { *to };
+    let source_bytes = found.entries.iter().map(|(_, entry)| entry.source_bytes()).sum();
+    let sparse = Sparse { kept, last_time: newest.last_time(), source_bytes };
+    let entry = IndexEntry { blob, count, time: oldest.time, bytes_before: oldest.bytes_before, sparse: Some(sparse) };
+    let saved_before: i64 = found.entries.iter().map(|(_, entry)| entry.saved_bytes()).sum();
+    for (offset, source) in &found.entries {
+        if *offset != first {
+            applying.applier.staged.delete(&[&keys::index_entry(stream, *offset)]);
+        }
+        applying.lower(BlobKind::Batch, &source.blob);
+    }
+    applying.applier.staged.put(&[&keys::index_entry(stream, first)], &[entry.encode().bytes()]);
+    applying.raise(BlobKind::Batch, &blob);
+    let head = applying.live_head(stream).expect("looked up above");
+    head.saved_bytes += entry.saved_bytes() - saved_before;
+    if first < head.cleaned && head.cleaned < end {
+        head.cleaned = first;
+    }
+    if first == head.start_batch {
+        head.start_time = entry.last_time();
+    }
+    Ok(Moved::Applied)
+}
+
+/// The entries from `first` to `end`, if there are as many as the move says.
+fn sources_of(applying: &Applying<'_>, compacted: &Compacted) -> Result<Option<Sources>, MachineError> {
+    let mut found = Sources::default();
+    let view = applying.machine.backend.view();
+    let Compacted { stream, first, end, sources, .. } = *compacted;
+    // An entry that begins elsewhere, or reaches past the end, means that the move is too late: no corruption.
+    if index::entry_at(&*view, stream, first)?.is_none() {
+        return Ok(None);
+    }
+    let reached = index::visit(&*view, stream, first, Offset(end.0), &mut |offset, entry| {
+        found.crc.add(stream, offset, entry);
+        found.entries.push((offset, *entry));
+        if found.entries.len() > sources as usize { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    match reached {
+        Ok(reached) if reached == end && found.entries.len() == sources as usize => Ok(Some(found)),
+        Ok(_) => Ok(None),
+        Err(MachineError::Corrupt { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Notes up to where one record per key is left.
+pub(crate) fn clean(applying: &mut Applying<'_>, stream: StreamId, before: Offset) -> Moved {
+    match applying.live_head(stream) {
+        Some(head) if head.cleaned < before && before <= head.next => {
+            head.cleaned = before;
+            Moved::Applied
+        }
+        _ => Moved::Void,
+    }
+}

@@ -1,0 +1,385 @@
+//! The newest changes, in memory, before they become tables.
+//!
+//! Owns: [`Memtable`]: one [`MemtableWriter`], any number of readers. A fixed `arena` holds keys and values; a
+//! `hash_index` gives point reads, which never wait; a `skip_list` gives the order of keys, which `order` makes in
+//! strides, so a walk may wait a moment for the last one; each key's node carries its versions, newest first.
+//! Does not own: durability, flushing, what `Applied` means, or how memtables replace one another.
+//!
+//! Invariants: batches are numbered from 1 and become visible as a whole, by one store of the number,
+//! after all their changes are in the index and linked or waiting to be. A reader that took the number sees
+//! exactly the batches up to it.
+//! Within a batch the last change of a key wins: it becomes the newest of the versions of that batch, mostly in the place
+//! of the one before, which nobody has seen. Readers never look into a batch that is not visible, whatever they ask for.
+
+mod arena;
+mod hash_index;
+mod order;
+mod skip_list;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+};
+
+use crate::backend::{Change, Direction, WriteBatch};
+pub use arena::ArenaPool;
+use arena::{ArenaWriter, HEAD_BYTES, MAX_HEIGHT, Needle, Node, max_entry_bytes, new_arena};
+use hash_index::{HashIndex, Lookup};
+use order::{Order, WriterFinger};
+use skip_list::SkipList;
+
+/// Number of a batch within one memtable. Readers see batches up to some number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BatchNumber(u32);
+
+impl BatchNumber {
+    /// Every batch that is complete.
+    pub const MAX: Self = Self(u32::MAX);
+}
+
+/// The batch does not fit; nothing of it was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the memtable has no room for the batch")]
+pub struct MemtableFull;
+
+/// What a memtable knows of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry<'a> {
+    /// It has this value.
+    Value(&'a [u8]),
+    /// It was deleted: older memtables and tables don't matter.
+    Deleted,
+}
+
+/// See the module. Made together with its [`MemtableWriter`].
+pub struct Memtable {
+    list: SkipList,
+    order: Order,
+    index: HashIndex,
+    /// Batches up to this one are visible.
+    visible: AtomicU32,
+    /// Bytes of the arena in use.
+    used: AtomicUsize,
+}
+
+/// The right to write a memtable. There is one per memtable.
+pub struct MemtableWriter {
+    memtable: Arc<Memtable>,
+    arena: ArenaWriter,
+    heights: Heights,
+    finger: WriterFinger,
+}
+
+impl std::fmt::Debug for Memtable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memtable").field("keys", &self.len()).field("used_bytes", &self.used_bytes()).finish()
+    }
+}
+
+impl MemtableWriter {
+    /// The memtable it writes.
+    #[must_use]
+    pub fn memtable(&self) -> &Arc<Memtable> {
+        &self.memtable
+    }
+
+    /// Whether a batch fits for certain.
+    #[must_use]
+    pub fn has_room_for(&self, batch: &WriteBatch) -> bool {
+        self.arena.free() >= Memtable::bytes_for(batch) && self.memtable.visible().0 < u32::MAX - 1
+    }
+
+    /// Applies a batch and makes it visible.
+    pub fn apply(&mut self, batch: &WriteBatch) -> Result<(), MemtableFull> {
+        if !self.has_room_for(batch) {
+            return Err(MemtableFull);
+        }
+        let Self { memtable, arena, heights, finger } = self;
+        let number = memtable.visible.load(Ordering::Relaxed) + 1;
+        let (list, order) = (&memtable.list, &memtable.order);
+        let mut linker = None;
+        for change in batch.changes() {
+            let (key, value) = match change {
+                Change::Put(key, value) => (key, Some(value)),
+                Change::Delete(key) => (key, None),
+            };
+            let needle = Needle::new(key);
+            let hash = needle.hash();
+            if let Some(node) = memtable.node_of(&needle, hash, || order.settle_held(&mut linker, list)) {
+                arena.push_version(node, number, value).map_err(|_| MemtableFull)?;
+                continue;
+            }
+            let offset = arena.node(key, heights.draw(), number, value).map_err(|_| MemtableFull)?;
+            let node = list.node(offset).expect("a node is never at 0");
+            order.add(&mut linker, finger, list, node, &needle);
+            memtable.index.insert(hash, offset);
+        }
+        drop(linker);
+        memtable.used.store(arena.used(), Ordering::Relaxed);
+        memtable.visible.store(number, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Memtable {
+    /// Bytes of arena that a batch takes at most.
+    #[must_use]
+    pub fn bytes_for(batch: &WriteBatch) -> usize {
+        batch.len() * max_entry_bytes(0, 0) + batch.byte_len() + batch.len() * 2 * 8
+    }
+
+    /// The largest batch, as measured by [`bytes_for`](Self::bytes_for), that any memtable can hold.
+    pub const MAX_BATCH_BYTES: usize = u32::MAX as usize - HEAD_BYTES;
+
+    /// An empty memtable with room for at least `bytes` of arena, and its writer, in memory of its own.
+    #[cfg(test)]
+    #[must_use]
+    pub fn create(bytes: usize) -> (Arc<Self>, MemtableWriter) {
+        Self::create_in(&Arc::new(ArenaPool::new(bytes, 0)), bytes)
+    }
+
+    /// An empty memtable with room for at least `bytes` of arena, and its writer. The memory comes from
+    /// the pool and goes back to it; memory that is new is touched as it is used.
+    #[must_use]
+    pub fn create_in(pool: &Arc<ArenaPool>, bytes: usize) -> (Arc<Self>, MemtableWriter) {
+        let (arena, mut writer) = new_arena(pool, bytes);
+        let head = writer.node(&[], MAX_HEIGHT, 0, None).expect("room for the head was added");
+        let list = SkipList::new(arena, head);
+        let memtable = Arc::new(Self {
+            order: Order::new(&list),
+            list,
+            index: HashIndex::for_arena(writer.capacity()),
+            visible: AtomicU32::new(0),
+            used: AtomicUsize::new(writer.used()),
+        });
+        let finger = Order::writer_finger(&memtable.list);
+        let writer = MemtableWriter { memtable: Arc::clone(&memtable), arena: writer, heights: Heights::new(), finger };
+        (memtable, writer)
+    }
+
+    /// The node of a key, whether or not any version of it is visible. `settle` links the nodes that wait.
+    #[inline]
+    fn node_of(&self, needle: &Needle<'_>, hash: u32, settle: impl FnOnce()) -> Option<Node<'_>> {
+        let is_it = |offset| self.list.node(offset).is_some_and(|node| node.compare(needle).is_eq());
+        match self.index.find(hash, is_it) {
+            Lookup::Found(offset) => self.list.node(offset),
+            Lookup::Absent => None,
+            Lookup::Unknown => {
+                settle();
+                self.list.find(needle)
+            }
+        }
+    }
+
+    /// The newest batch that is visible.
+    #[inline]
+    #[must_use]
+    pub fn visible(&self) -> BatchNumber {
+        BatchNumber(self.visible.load(Ordering::Acquire))
+    }
+
+    /// What is complete of the batches up to `upto`: the rest is still being written.
+    #[inline]
+    fn complete(&self, upto: BatchNumber) -> u32 {
+        upto.min(self.visible()).0
+    }
+
+    /// What the batches up to `upto` say of a key; `None` if they don't mention it.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, key: &[u8], upto: BatchNumber) -> Option<Entry<'_>> {
+        if self.is_empty() {
+            return None;
+        }
+        let upto = self.complete(upto);
+        let needle = Needle::new(key);
+        let version = self.node_of(&needle, needle.hash(), || self.order.settle(&self.list))?.version_at(upto)?;
+        Some(version.value().map_or(Entry::Deleted, Entry::Value))
+    }
+
+    /// Touches what a look at each of these keys will touch: slots, then nodes, then versions. Those of one kind don't
+    /// depend on each other, so the processor waits for them together; a look at a key waits for one after the other, which
+    /// is most of what it costs in a large memtable.
+    pub fn warm(&self, keys: &[&[u8]]) {
+        const AT_ONCE: usize = 16;
+        if self.is_empty() {
+            return;
+        }
+        for keys in keys.chunks(AT_ONCE) {
+            let mut nodes = [0; AT_ONCE];
+            for (node, key) in nodes.iter_mut().zip(keys) {
+                *node = self.index.guess(Needle::new(key).hash());
+            }
+            let versions = nodes.map(|node| self.list.node(node).and_then(|node| node.version_at(u32::MAX)));
+            std::hint::black_box(versions.map(|version| version.map(arena::Version::batch)));
+        }
+    }
+
+    /// Walks over what the batches up to `upto` say of the keys within the bounds.
+    #[must_use]
+    pub fn range<'a>(
+        &'a self,
+        lower: Bound<&'a [u8]>,
+        upper: Bound<&'a [u8]>,
+        direction: Direction,
+        upto: BatchNumber,
+    ) -> Range<'a> {
+        Range::new(self, lower, upper, direction, upto)
+    }
+
+    /// Everything, in ascending order.
+    #[must_use]
+    pub fn iter(&self, upto: BatchNumber) -> Range<'_> {
+        let upto = self.complete(upto);
+        self.order.settle(&self.list);
+        Range { list: &self.list, next: self.list.first(), direction: Direction::Forward, end: End::None, upto }
+    }
+
+    /// How many keys it mentions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether it mentions no key.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of the arena in use.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of memory in use, the hash index included.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.used_bytes() + self.index.bytes()
+    }
+}
+
+/// Iterates over keys and what is said of them. Borrows from the memtable; allocates nothing.
+pub struct Range<'a> {
+    list: &'a SkipList,
+    next: Option<Node<'a>>,
+    direction: Direction,
+    end: End<'a>,
+    upto: u32,
+}
+
+/// Where a range ends. Keys past it are not in the range.
+enum End<'a> {
+    None,
+    Included(Needle<'a>),
+    Excluded(Needle<'a>),
+}
+
+impl<'a> End<'a> {
+    fn new(bound: Bound<&'a [u8]>) -> Self {
+        match bound {
+            Bound::Unbounded => Self::None,
+            Bound::Included(key) => Self::Included(Needle::new(key)),
+            Bound::Excluded(key) => Self::Excluded(Needle::new(key)),
+        }
+    }
+}
+
+impl<'a> Range<'a> {
+    fn new(
+        memtable: &'a Memtable,
+        lower: Bound<&'a [u8]>,
+        upper: Bound<&'a [u8]>,
+        direction: Direction,
+        upto: BatchNumber,
+    ) -> Self {
+        let (list, upto) = (&memtable.list, memtable.complete(upto));
+        memtable.order.settle(list);
+        let (next, end) = match direction {
+            Direction::Forward => (first_from(list, lower), End::new(upper)),
+            Direction::Reverse => (last_to(list, upper), End::new(lower)),
+        };
+        Self { list, next, direction, end, upto }
+    }
+
+    #[inline]
+    fn is_past_end(&self, node: Node<'_>) -> bool {
+        let (order, inclusive) = match &self.end {
+            End::None => return false,
+            End::Included(needle) => (node.compare(needle), true),
+            End::Excluded(needle) => (node.compare(needle), false),
+        };
+        match self.direction {
+            _ if order.is_eq() => !inclusive,
+            Direction::Forward => order.is_gt(),
+            Direction::Reverse => order.is_lt(),
+        }
+    }
+}
+
+impl<'a> Iterator for Range<'a> {
+    type Item = (&'a [u8], Entry<'a>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let node = self.next?;
+            if self.is_past_end(node) {
+                self.next = None;
+                return None;
+            }
+            self.next = match self.direction {
+                Direction::Forward => node.next(0),
+                Direction::Reverse => self.list.before(node),
+            };
+            if let Some(version) = node.version_at(self.upto) {
+                return Some((node.key(), version.value().map_or(Entry::Deleted, Entry::Value)));
+            }
+        }
+    }
+}
+
+fn first_from<'a>(list: &'a SkipList, lower: Bound<&[u8]>) -> Option<Node<'a>> {
+    match lower {
+        Bound::Unbounded => list.first(),
+        Bound::Included(key) => list.lower_bound(&Needle::new(key)),
+        Bound::Excluded(key) => {
+            let needle = Needle::new(key);
+            let node = list.lower_bound(&needle)?;
+            if node.compare(&needle).is_eq() { node.next(0) } else { Some(node) }
+        }
+    }
+}
+
+fn last_to<'a>(list: &'a SkipList, upper: Bound<&[u8]>) -> Option<Node<'a>> {
+    match upper {
+        Bound::Unbounded => list.last(),
+        Bound::Included(key) => list.upper_bound(&Needle::new(key), true),
+        Bound::Excluded(key) => list.upper_bound(&Needle::new(key), false),
+    }
+}
+
+/// Draws heights of nodes: each level has a quarter of the one below. The same sequence every time,
+/// so that a run can be repeated.
+struct Heights(u64);
+
+impl Heights {
+    fn new() -> Self {
+        Self(0x2545_f491_4f6c_dd1d)
+    }
+
+    #[inline]
+    fn draw(&mut self) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        let zeroes = (self.0 >> 20).trailing_zeros() as usize;
+        (1 + zeroes / 2).min(MAX_HEIGHT)
+    }
+}
