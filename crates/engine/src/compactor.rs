@@ -3,7 +3,7 @@
 //! A pass over one stream consists of bounded steps, several in each round. It first reads the *dirty* stretch, the
 //! records appended since the last pass, and notes the newest offset of each key. Then it goes through the stream from
 //! its start to the end of that stretch and replaces batches by their remaining records. Each replacement is a move,
-//! which is local to the node and void if the state has changed since it was read (see `thalweg_state::machine`). A
+//! which is local to the node and void if the state has changed since it was read (see `thalweg_state::segments`). A
 //! pass can therefore be abandoned at any point, and its completed steps stay valid.
 //!
 //! ```text

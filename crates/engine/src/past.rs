@@ -1,7 +1,7 @@
 //! Keyspaces with history: reads at a revision, and the versions of a key.
 //!
 //! Owns the methods of the handles, which add the positions of large values to the rules of the state. Does not own
-//! these rules (see [`thalweg_state::past`]), nor cursors (`cursor`).
+//! these rules (see [`thalweg_state::history`]), nor cursors (`cursor`).
 
 use std::ops::ControlFlow;
 

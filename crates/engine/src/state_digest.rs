@@ -1,7 +1,7 @@
 //! Digests of the state, for comparing the replicas of a space.
 //!
 //! Owns: requesting a view of the state at an entry of the log, computing its digest, and keeping the last result.
-//! Does not own the digest itself: see `digest.rs` of the state.
+//! Does not own the digest itself: see `thalweg_state::digest`.
 //!
 //! The command goes through the log like any other, so every replica has a view at the same index. Computing the
 //! digest reads all rows of that view, on the caller's thread, while writes go on.
