@@ -1,8 +1,8 @@
-//! The embedded database: log, state and replica behind one blocking and one async handle.
+//! The embedded database: the log, the state and the replica behind one blocking and one async handle.
 //!
-//! Owns: a data directory (its lock, identity, log and state), opening and closing it, maintenance in
-//! the background (retention, moving, freeing, flushing), resolving values that stay in the log.
-//! Does not own: the network, configuration files.
+//! Owns: a data directory (its lock, identity, log and state), opening and closing it, maintenance in the background
+//! (retention, moving, freeing, flushing), and reading values that stay in the log. Does not own: the network,
+//! configuration files.
 //!
 //! ```no_run
 //! use thalweg_engine::{Database, Options};

@@ -1,19 +1,19 @@
-//! Watching keys: every change from a revision on, whether it lies in the past or is still to come.
+//! Watching keys: every change from a revision on, past or future.
 //!
-//! Owns: the watches and how they go from history to what is live and back. A watch that begins in the past, or
-//! falls behind, reads the log by itself (`reader`); one that has caught up is fed by the dispatcher through a
+//! Owns: the watches, and their transitions between history and live changes. A watch that begins in the past, or
+//! falls behind, reads the log itself (`reader`). A watch that has caught up is fed by the dispatcher through a
 //! bounded queue (`hub`, `queue`, `interval`). Writers never wait for either.
 //!
 //! ```text
 //!  log ──► reader of a watch that is behind ──┐
 //!   └────► dispatcher ──► index ──► queue ────┴──► watch: batches of whole commits, in order, none missing
 //! ```
-//! Joining without a gap: the watch registers first and learns from which revision on its queue is fed, then
-//! reads the log up to there, then takes from the queue. A queue that is full is given up at a revision, and the
-//! watch reads on from that one.
+//! Joining without a gap: the watch registers first and learns the revision from which on its queue is fed. It then
+//! reads the log up to that revision, and takes later changes from the queue. A full queue is abandoned at some
+//! revision, and the watch reads the log from that revision on.
 //!
-//! Invariant: a watch delivers the changes of its keys in the order of their revisions, each commit's together,
-//! and [`Watch::position`] is above everything delivered and not above anything to come.
+//! Invariant: a watch delivers the changes of its keys in the order of their revisions, each commit's together.
+//! [`Watch::position`] is above everything delivered and not above anything to come.
 
 mod error;
 mod hub;
@@ -55,19 +55,19 @@ use crate::{
     },
 };
 
-/// Commits, and bytes of commits, that a watch goes through at a time while it is behind, wanted or not: bounds how
-/// long one look takes.
+/// Number of commits, and bytes of commits, that a watch reads at a time while it is behind, wanted or not. They bound
+/// the time of one look.
 const PAGE_COMMITS: usize = 16 * 1024;
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
 
-/// Which keys of a keyspace a watch is about.
+/// Selection of the keys of a keyspace that a watch observes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchKeys {
-    /// One key.
+    /// A single key.
     Key(Vec<u8>),
-    /// All that begin with this; empty for all.
+    /// All keys that begin with a prefix; the empty prefix selects all keys.
     Prefix(Vec<u8>),
-    /// All between two bounds.
+    /// All keys between two bounds.
     Range(Bound<Vec<u8>>, Bound<Vec<u8>>),
 }
 
@@ -83,30 +83,30 @@ impl WatchKeys {
     }
 }
 
-/// What happened to a key.
+/// Kind of a change to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchChange {
-    /// It was set to this value.
+    /// The key was set to this value.
     Put(Bytes),
-    /// It was deleted. A delete that names a key without a value is told too: it does not look.
+    /// The key was deleted. A delete of a key without a value is reported too, since deletes do not read.
     Delete,
-    /// Its time was up.
+    /// The key expired.
     Expire,
-    /// The event's key is a prefix, and all keys that begin with it were deleted. Told if the watch is about a
-    /// key that may.
+    /// All keys with a prefix were deleted; the event's key is the prefix. It is reported if the watch observes a key
+    /// that may have the prefix.
     DeletePrefix,
 }
 
-/// A change of one key.
+/// A change of one key, or of all keys with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
-    /// Of the commit that made it.
+    /// Revision of the commit that made the change.
     pub revision: Revision,
-    /// Space time of the entry that carried the commit.
+    /// Space time of the entry that contained the commit.
     pub time: SpaceTime,
-    /// The key.
+    /// Key that changed, or the deleted prefix.
     pub key: Bytes,
-    /// What happened.
+    /// Kind of the change.
     pub change: WatchChange,
 }
 
@@ -115,7 +115,7 @@ impl WatchEvent {
         let (_, key) = change.target();
         let (key, change) = match change {
             KeyChange::Put { value, .. } => {
-                // One allocation for both.
+                // One allocation serves both.
                 let mut both = Bytes::from([key, value].concat());
                 let key = both.split_to(key.len());
                 (key, WatchChange::Put(both))
@@ -127,7 +127,7 @@ impl WatchEvent {
         Self { revision, time, key, change }
     }
 
-    /// Bytes that it takes, about.
+    /// Approximate memory of the event in bytes.
     fn memory(&self) -> usize {
         let value = match &self.change {
             WatchChange::Put(value) => value.len(),
@@ -137,12 +137,12 @@ impl WatchEvent {
     }
 }
 
-/// Some events, and how far they reach.
+/// A batch of events, and the revision that it reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchBatch {
-    /// In order; all of a commit are in one batch. Empty if nothing was wanted of what was gone through.
+    /// Events in order. All events of a commit are in one batch. Empty if none of the changes read was wanted.
     pub events: Vec<WatchEvent>,
-    /// Nothing below this revision is missing: a watch from here on goes on without a gap.
+    /// Revision below which nothing is missing: a watch from here on continues without a gap.
     pub next: Revision,
 }
 
@@ -154,14 +154,14 @@ pub struct Watch {
     interval: KeyInterval,
     next: Revision,
     live: Option<Live>,
-    /// While it is behind.
+    /// Reader of the log, while the watch is behind.
     reader: Option<Reader>,
-    /// Whether the last that it told was that all keys were deleted: perhaps with the keyspace.
+    /// True if the last event reported was the deletion of all keys, perhaps together with the keyspace.
     cleared: bool,
 }
 
 impl Watch {
-    /// `from`: the first revision that is wanted; what comes from now on if `None`.
+    /// Creates a watch. `from` is the first revision wanted; `None` begins with the next one.
     pub(crate) fn new(
         db: &Database,
         keyspace: KeyspaceId,
@@ -184,30 +184,30 @@ impl Watch {
             }
             watch.live = Some(live);
         } else {
-            // Says at once if the log does not reach back so far.
+            // Fail immediately if the log does not reach back that far.
             watch.reader = Some(Reader::open(hub.source(), next)?);
         }
         Ok(watch)
     }
 
-    /// The first revision of which nothing has been delivered: where a later watch goes on.
+    /// First revision of which nothing has been delivered. A later watch can continue here.
     #[must_use]
     pub fn position(&self) -> Revision {
         self.next
     }
 
-    /// Whether the next look may read the log from disk.
+    /// Returns true if the next look may read the log from disk.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.live.as_ref().is_none_or(|live| live.joined >= self.next)
     }
 
-    /// What is there now; `None` if all has been delivered. May read from disk if the watch
-    /// [is behind](Self::is_behind), and then gives a batch after some time even if nothing in it was wanted.
+    /// Returns the available events; `None` if all have been delivered. It may read from disk if the watch [is
+    /// behind](Self::is_behind). In that case it returns a batch after some time even if nothing in it was wanted.
     ///
     /// # Errors
-    /// [`WatchError::Compacted`] if the watch was so far behind that the log does not tell any more. After an
-    /// error the watch is at an end; [`position`](Self::position) is what it had reached.
+    /// [`WatchError::Compacted`] if the watch was so far behind that the log no longer has the changes. After an error
+    /// the watch has ended; [`position`](Self::position) is the revision that it had reached.
     pub fn try_next(&mut self) -> Result<Option<WatchBatch>, WatchError> {
         loop {
             let hub = &self.db.inner.open.watches;
@@ -220,7 +220,7 @@ impl Watch {
                     let dispatched = hub.dispatched();
                     let (mut events, ended) = live.queue.take();
                     events.retain(|event| event.revision >= self.next);
-                    // Of what was lost, nothing is in the queue; of what came before, everything was.
+                    // A lost queue contains all earlier changes and none of the later ones.
                     let reached = match ended {
                         None => dispatched.next(),
                         Some(Ended::Lost(revision)) => revision,
@@ -238,7 +238,8 @@ impl Watch {
                         return Ok(Some(WatchBatch { events, next: self.next }));
                     }
                     if self.live.is_some() {
-                        // A drop is told as the deletion of all keys; the end comes after it.
+                        // A drop of the keyspace is reported as the deletion of all keys; the end of the watch
+                        // follows.
                         if self.cleared || dispatched >= hub.source().machine.applied().revision {
                             self.check_keyspace()?;
                         }
@@ -255,7 +256,8 @@ impl Watch {
         }
     }
 
-    /// Reads on in the log. At its end it registers; the reader is gone when that leaves no gap.
+    /// Reads on in the log. At the end of the log it registers the watch, and drops the reader when that leaves no
+    /// gap.
     fn read_history(&mut self) -> Result<WatchBatch, WatchError> {
         self.check_keyspace()?;
         let hub = &self.db.inner.open.watches;
@@ -287,11 +289,11 @@ impl Watch {
         Ok(WatchBatch { events, next: self.next })
     }
 
-    /// Blocks until there is something or the time is up; then the batch is empty, and tells how far nothing was
-    /// missed.
+    /// Blocks until events are available or the time is up. In the latter case the batch is empty and reports
+    /// progress.
     ///
     /// # Errors
-    /// As of [`try_next`](Self::try_next).
+    /// The errors of [`try_next`](Self::try_next).
     pub fn next_batch(&mut self, timeout: Duration) -> Result<WatchBatch, WatchError> {
         let deadline = Instant::now().checked_add(timeout);
         loop {
@@ -314,8 +316,8 @@ impl Watch {
         }
     }
 
-    /// Resolves when [`try_next`](Self::try_next) has something to say. Has no timer of its own: race it against
-    /// the caller's. Dropping it is fine.
+    /// Resolves when [`try_next`](Self::try_next) has a result. It has no timer: race it against one of the caller's.
+    /// The future may be dropped at any time.
     pub fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
         let queue: Option<Arc<Queue>> = self.live.as_ref().map(|live| Arc::clone(&live.queue));
         future::poll_fn(move |context| {
@@ -333,7 +335,7 @@ impl Watch {
     }
 }
 
-/// Events read from the log, as many as a queue would hold or one commit's.
+/// Events read from the log: at most as many as a queue would hold, or those of one commit.
 struct Page<'a> {
     keyspace: KeyspaceId,
     interval: &'a KeyInterval,
@@ -361,7 +363,7 @@ impl Page<'_> {
     }
 }
 
-/// Who is told about applied entries.
+/// Receivers of the notification that entries were applied.
 #[derive(Debug)]
 pub(crate) struct Observers {
     pub(crate) tails: Arc<Tails>,
