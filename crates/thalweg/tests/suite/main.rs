@@ -11,6 +11,7 @@ mod coordination;
 mod groups;
 mod guides;
 mod layering;
+mod module_circles;
 mod redis_clients;
 mod redis_limits;
 mod serve;
