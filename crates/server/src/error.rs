@@ -1,32 +1,25 @@
 //! What goes wrong with a request, as status and JSON.
 //!
-//! Owns: the mapping from typed errors of the layers below to HTTP statuses; the error body
-//! `{code, message, retry, request_id, ...}`.
+//! Owns: the mapping from typed errors of the layers below to HTTP statuses; the error object
+//! `{code, message, retry, request_id, ...}`. The native protocol sends the same codes and messages.
+//! Does not own: the HTTP reply (`http::reply`).
 //! Invariant: every error answer of a handler is made here, so every one has a code and says what to
 //! do next. (Only what hyper refuses before there is a request, such as a head that is not HTTP, has
 //! an empty body.)
 
 use std::borrow::Cow;
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
-};
+use axum::http::StatusCode;
 use serde_json::{Map, Value};
 use thalweg_broker::{
-    BatchError, CacheError, CreateCacheError, SubjectError, SubscribeError, TooManyLinks, WouldBlock,
+    BatchError, CacheError, CreateCacheError, RequestError, SubjectError, SubscribeError, TooManyLinks, WouldBlock,
 };
-use thalweg_engine::{DigestError, GroupError, ReadError, WatchError, WriteError};
+use thalweg_engine::{DigestError, GroupError, ReadError, WatchError, WriteError, snapshot::SnapshotError};
 use thalweg_types::{
     Action, Classified, Durability,
     command::{CommandError, OperationError, ProducerRefusal},
     limits::{MAX_RECORD_BYTES, MAX_VALUE_BYTES},
     record::RecordError,
-};
-
-use crate::{
-    parse::ParseError,
-    reply::{DURABILITY, level_value},
 };
 
 /// An error as the client will see it.
@@ -90,37 +83,14 @@ impl ApiError {
         Value::Object(object)
     }
 
-    /// The reply.
-    #[must_use]
-    pub fn into_response(self, request_id: Option<&str>) -> Response<Body> {
-        let mut body = self.to_json(request_id).to_string();
-        body.push('\n');
-        let mut response = Response::new(Body::from(body));
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if self.status == StatusCode::SERVICE_UNAVAILABLE && self.action == Action::Retry {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        if let Some(level) = self.shown {
-            headers.insert(DURABILITY, level_value(level));
-        }
-        response
-    }
-
-    fn classified(status: StatusCode, error: &impl Classified) -> Self {
+    /// An error of a layer below, with a status.
+    pub fn classified(status: StatusCode, error: &impl Classified) -> Self {
         Self::new(status, error.code(), error.action(), error.to_string())
     }
 
     fn with(mut self, name: &'static str, value: u64) -> Self {
         self.detail = Some((name, value));
         self
-    }
-}
-
-impl From<ParseError> for ApiError {
-    fn from(error: ParseError) -> Self {
-        Self::classified(StatusCode::BAD_REQUEST, &error)
     }
 }
 
@@ -331,6 +301,38 @@ impl From<CreateCacheError> for ApiError {
                 StatusCode::CONFLICT
             }
             CreateCacheError::Name { .. } | CreateCacheError::TooSmall { .. } => StatusCode::BAD_REQUEST,
+        };
+        Self::classified(status, &error)
+    }
+}
+
+impl From<SnapshotError> for ApiError {
+    fn from(error: SnapshotError) -> Self {
+        let status = match &error {
+            SnapshotError::Compacted { .. } | SnapshotError::ChunkGone { .. } => StatusCode::GONE,
+            SnapshotError::PastEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
+            SnapshotError::TooMany { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            SnapshotError::Expired => StatusCode::INSUFFICIENT_STORAGE,
+            SnapshotError::State(_) | SnapshotError::Log(_) | SnapshotError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let mut api = Self::classified(status, &error);
+        api.detail = match error {
+            SnapshotError::Compacted { oldest, .. } => Some(("oldest", oldest.0)),
+            SnapshotError::PastEnd { applied, .. } => Some(("applied", applied.0)),
+            SnapshotError::ChunkGone { oldest, .. } => Some(("oldest_chunk", oldest)),
+            _ => None,
+        };
+        api
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let status = match error {
+            RequestError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+            RequestError::NoResponders | RequestError::Overloaded | RequestError::TooMany { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         };
         Self::classified(status, &error)
     }

@@ -111,3 +111,9 @@ pub const QUIC_FAREWELL: Duration = Duration::from_millis(500);
 pub const MAX_CONNECTION_THREADS: u32 = 256;
 /// Threads on which connections of a kind have read what may come from the disk.
 pub const MAX_BLOCKING_THREADS: usize = 512;
+/// Scans of Redis clients that may be under way.
+pub const MAX_RESP_CURSORS: usize = 16_384;
+/// Bytes of their positions.
+pub const MAX_RESP_CURSOR_BYTES: usize = 4 * 1024 * 1024;
+/// What all of them take: positions, and a table entry and a place in the queue for each.
+pub const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 72) as u64;

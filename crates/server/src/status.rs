@@ -1,62 +1,11 @@
-//! What operators ask: health, readiness, metrics, status, the API's description.
+//! The status of a server and of its node, for people, as every protocol and the command line show it.
 
-use std::sync::Arc;
-
-use axum::{
-    body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
-};
 use serde_json::{Value, json};
 use thalweg_engine::{Database, Health};
-use thalweg_types::Action;
 
-use crate::{
-    app::{Answer, App},
-    error::ApiError,
-    metrics, reply,
-};
+use crate::app::App;
 
-/// The document served at `/openapi.json`.
-pub const OPENAPI: &str = include_str!("openapi.json");
-
-fn unavailable(code: &'static str, action: Action, message: String) -> ApiError {
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, action, message)
-}
-
-/// `GET /health`: red (503) once the node must be restarted or repaired.
-pub fn health(app: &Arc<App>) -> Answer {
-    match app.db.blocking().health() {
-        Health::Good => Ok(reply::json(StatusCode::OK, &json!({ "status": "good" }))),
-        Health::DiskFull { free_bytes } => {
-            Ok(reply::json(StatusCode::OK, &json!({ "status": "disk_full", "free_bytes": free_bytes })))
-        }
-        Health::Failed { reason } => Err(unavailable("log_failed", Action::Stop, reason)),
-        Health::Closed => Err(unavailable("closed", Action::Retry, "the database is closed".into())),
-    }
-}
-
-/// `GET /ready`: 503 also while the server stops, so that balancers send nothing more.
-pub fn ready(app: &Arc<App>) -> Answer {
-    if *app.stopping.borrow() {
-        return Err(unavailable("stopping", Action::Retry, "the server is stopping".into()));
-    }
-    health(app)
-}
-
-/// `GET /metrics`
-pub fn metrics(app: &Arc<App>) -> Response<Body> {
-    let mut response = Response::new(Body::from(metrics::render(app)));
-    let media = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, media);
-    response
-}
-
-/// `GET /v1/status`
-pub fn status(app: &Arc<App>) -> Response<Body> {
-    reply::json(StatusCode::OK, &server_status(app))
-}
-
-/// What it says.
+/// The status of a server.
 #[must_use]
 pub fn server_status(app: &App) -> Value {
     let mut object = node_status(app.db.blocking());
@@ -81,7 +30,7 @@ pub fn server_status(app: &App) -> Value {
         "count": caches.len(),
         "max_bytes": caches.iter().map(|named| named.max_bytes).sum::<u64>(),
     });
-    object["native"] = json!({ "connections": app.native_metrics.connections() });
+    object["native"] = json!({ "connections": app.native_connections.count() });
     object
 }
 
@@ -135,12 +84,4 @@ pub fn node_status(db: &Database) -> Value {
             "stalls": stats.state.stalls,
         },
     })
-}
-
-/// `GET /openapi.json`
-#[must_use]
-pub fn openapi() -> Response<Body> {
-    let mut response = Response::new(Body::from(OPENAPI));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }

@@ -16,9 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::json;
 use thalweg_broker::{
-    Broker, BrokerConfig, CacheConfig, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify, Policy, Subject,
-    SubscribeOptions,
+    Batch, Broker, BrokerConfig, CacheConfig, Caches, CreateCacheError, Credit, Moment, NamedCache, Notify, Policy,
+    Published, Subject, SubscribeOptions, WouldBlock,
 };
 use thalweg_types::limits::{DEFAULT_CACHED_SUBJECTS, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS};
 use tokio::sync::watch;
@@ -96,6 +97,18 @@ impl Views {
         self.started.elapsed().into()
     }
 
+    /// A moment as an instant of the clock.
+    #[must_use]
+    pub fn instant(&self, moment: Moment) -> Instant {
+        self.started + Duration::from_nanos(moment.nanos())
+    }
+
+    /// An instant as the views take it.
+    #[must_use]
+    pub fn moment(&self, at: Instant) -> Moment {
+        at.saturating_duration_since(self.started).into()
+    }
+
     /// What a subscription gets that asks for these bounds; 0 is as configured, and what its link may hold is the most.
     #[must_use]
     pub fn subscribe_options(
@@ -141,6 +154,16 @@ impl Views {
             }
             made => made.map(|made| (made, true)),
         }
+    }
+
+    /// Publishes what rides on a commit that has happened. Never waits: where somebody has no room and asks publishers to
+    /// wait, nobody gets that batch. Says for each what became of it.
+    pub fn publish_committed(&self, batches: &[Batch]) -> Vec<serde_json::Value> {
+        let told = batches.iter().map(|batch| match self.broker.publish(batch, None) {
+            Ok(Published { delivered, missed }) => json!({ "delivered": delivered, "missed": missed }),
+            Err(WouldBlock { .. }) => json!({ "delivered": 0, "missed": 0, "blocked": true }),
+        });
+        told.collect()
     }
 
     /// Frees what has expired, until the server stops.

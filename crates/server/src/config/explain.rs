@@ -11,9 +11,8 @@ use thalweg_types::limits::{
 use crate::limits::{
     CACHED_SUBJECT_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES,
     MAX_READING_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES,
-    REQUEST_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+    REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
-use crate::resp::cursors::CURSORS_BYTES;
 
 /// What a tail holds: two pages, the one that is being sent and the next; those of native clients are larger.
 const TAIL_BYTES: u64 = 2 * NATIVE_PAGE_BYTES;
@@ -113,7 +112,7 @@ impl Config {
             ("caches: max_caches_bytes".to_owned(), self.max_caches_bytes.0),
             (
                 "scans of Redis clients under way".to_owned(),
-                if self.resp == RespAddress::Off { 0 } else { CURSORS_BYTES },
+                if self.resp == RespAddress::Off { 0 } else { RESP_CURSORS_BYTES },
             ),
         ];
         let sum = parts.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));

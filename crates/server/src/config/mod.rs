@@ -9,6 +9,7 @@
 mod certificate;
 mod explain;
 mod layers;
+mod presets;
 mod profile;
 mod resp;
 mod units;

@@ -3,20 +3,20 @@
 //! Each has a few series, so only so many groups are shown: the oldest, by id, which stay the same from scrape
 //! to scrape. `groups` says how many there are.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
-use thalweg_engine::GroupFigures;
+use thalweg_engine::{Database, GroupFigures};
 
-use crate::{app::App, limits::MAX_METRIC_GROUPS};
+use crate::limits::MAX_METRIC_GROUPS;
 
 /// The groups of the node.
 #[derive(Debug)]
-pub struct Groups(pub Arc<App>);
+pub struct Groups(pub Database);
 
 type Figure = fn(&GroupFigures) -> u64;
 
@@ -37,7 +37,7 @@ const COUNTERS: [(&str, &str, Figure); 5] = [
 impl Collector for Groups {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         // A state that has failed says so elsewhere.
-        let Ok((groups, count)) = self.0.db.blocking().group_figures(MAX_METRIC_GROUPS) else { return Ok(()) };
+        let Ok((groups, count)) = self.0.group_figures(MAX_METRIC_GROUPS) else { return Ok(()) };
         let metric = encoder.encode_descriptor("groups", "Consumer groups", None, MetricType::Gauge)?;
         ConstGauge::new(count as i64).encode(metric)?;
         if groups.is_empty() {

@@ -11,16 +11,16 @@ use prometheus_client::{
 };
 use thalweg_broker::{CacheStats, NamedCache};
 
-use super::collect::{counter, gauge};
-use crate::{app::App, limits::MAX_METRIC_CACHES};
+use super::encode::{counter, gauge};
+use crate::{limits::MAX_METRIC_CACHES, views::Views};
 
 /// The subjects of the node.
 #[derive(Debug)]
-pub struct Subjects(pub Arc<App>);
+pub struct Subjects(pub Arc<Views>);
 
 impl Collector for Subjects {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let stats = self.0.views.broker.stats();
+        let stats = self.0.broker.stats();
         let to = &mut encoder;
         gauge(to, "subject_links", "Connections that may subscribe", stats.links as u64)?;
         gauge(to, "subject_subscriptions", "Subscriptions to subjects", stats.subscriptions as u64)?;
@@ -56,7 +56,7 @@ impl Collector for Subjects {
 
 /// The caches of the node.
 #[derive(Debug)]
-pub struct Caches(pub Arc<App>);
+pub struct Caches(pub Arc<Views>);
 
 type Figure = fn(&CacheStats) -> u64;
 
@@ -77,7 +77,7 @@ const COUNTERS: [(&str, &str, Figure); 6] = [
 
 impl Collector for Caches {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let caches = self.0.views.caches.list();
+        let caches = self.0.caches.list();
         gauge(&mut encoder, "caches", "Caches", caches.len() as u64)?;
         let stats = |named: NamedCache| (named.name, named.cache.stats());
         let shown: Vec<_> = caches.into_iter().take(MAX_METRIC_CACHES).map(stats).collect();

@@ -21,7 +21,8 @@ use thalweg_wire::{
 use super::{
     failure::Failure,
     replies::Room,
-    request::{Handled, Request, Turn},
+    request::Request,
+    turn::{Handled, Turn},
 };
 use crate::{app::App, error::ApiError, limits::DEFAULT_CACHE_KEYS};
 

@@ -7,11 +7,12 @@ use thalweg_types::LeaseId;
 use thalweg_wire::{self as wire, Count, KeyspaceFound, KeyspaceList, LeaseFound, LeaseList, List, StreamFound};
 
 use super::{
+    blocking::off_thread,
     failure::Failure,
     reads::{LISTED_BYTES, listed, on_the_spot_or_off_thread},
     replies::Replies,
-    request::{Handled, Reply, Request, Turn},
-    streams::off_thread,
+    request::Request,
+    turn::{Handled, Reply, Turn},
 };
 use crate::{
     error::{no_such_keyspace, no_such_stream},

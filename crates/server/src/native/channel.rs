@@ -33,11 +33,12 @@ use super::{
     failure::{self, Failure},
     publishing::Input,
     replies::Replies,
-    request::{Handled, Reply, Request, Turn},
+    request::Request,
     requests::{Alarm, Finished, Requests, Use, Waiting},
     session::Session,
     subjects::Subjects,
     subscription::{Next, Subscription},
+    turn::{Handled, Reply, Turn},
 };
 use crate::{admission::Held, limits::MAX_TURNS, spare};
 
@@ -105,7 +106,7 @@ impl ChannelTask {
             let _ = stopping.wait_for(|stopping| *stopping).await;
         });
         let keep_alive = session.is_first.then(|| KeepAlive::new(session.keep_alive, Duration::ZERO));
-        session.native.metrics().channel_opened();
+        session.native.metrics.channel_opened();
         Self {
             out: Replies::new(session.max_send_bytes, Arc::clone(&session.app.admission.reply_bytes)),
             subjects: Subjects::new(&session.app),
@@ -185,7 +186,7 @@ impl ChannelTask {
                 moved = true;
             }
             Poll::Ready(Ok(read)) => {
-                self.session.native.metrics().received(read);
+                self.session.native.metrics.received(read);
                 self.heard_since_tick = true;
                 if let Some(alive) = &mut self.keep_alive {
                     alive.heard(self.now - self.opened);
@@ -415,7 +416,7 @@ impl ChannelTask {
     }
 
     fn count(&self, waiting: &Waiting, good: bool) {
-        self.session.native.metrics().request(waiting.kind, good, waiting.received.elapsed());
+        self.session.native.metrics.request(waiting.kind, good, waiting.received.elapsed());
     }
 
     fn cancel(&mut self, id: u32, mode: CancelMode) {
@@ -522,7 +523,7 @@ impl ChannelTask {
         while !self.out.is_empty() {
             match self.io.poll_write(cx, self.out.outbox()) {
                 Poll::Ready(Ok(written)) => {
-                    self.session.native.metrics().sent(written);
+                    self.session.native.metrics.sent(written);
                     if let Some(alive) = &mut self.keep_alive {
                         alive.sent(self.now - self.opened);
                     }
@@ -679,6 +680,6 @@ impl ChannelTask {
 
 impl Drop for ChannelTask {
     fn drop(&mut self) {
-        self.session.native.metrics().channel_closed();
+        self.session.native.metrics.channel_closed();
     }
 }

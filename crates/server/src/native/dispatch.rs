@@ -6,8 +6,10 @@ use super::{
     caches, catalog,
     failure::Failure,
     groups, reads,
-    request::{Handled, Request, Turn},
-    scans, status, streams, subjects, watches, write,
+    request::Request,
+    scans, status, streams, subjects,
+    turn::{Handled, Turn},
+    watches, write,
 };
 
 /// What a frame permits to be sent, if it begins a subscription.

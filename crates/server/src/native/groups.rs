@@ -1,44 +1,33 @@
-//! Consumer groups: fetched from, pushed from, described. What settles deliveries are commands.
-//!
-//! Deliveries go out as tails do, as the bytes that lie in the log.
+//! Consumer groups: fetched from, pushed from, described. What settles deliveries are commands. What goes out is in
+//! `deliveries`, and how a push goes on in `push`.
 
 use std::sync::Arc;
 
-use thalweg_engine::{self as engine, Credit, Delivery, FetchRequest, Group, GroupInfo, PushRequest, StreamRun};
+use thalweg_engine::{self as engine, Credit, FetchRequest, Group, GroupInfo, PushRequest};
 use thalweg_types::{
     GroupId,
     command::groups::check_member,
     limits::{MAX_CREDIT_BYTES, MAX_CREDIT_RECORDS},
 };
-use thalweg_wire::{self as wire, GroupFound, GroupList, Kind, List, Pushing as Began, Release};
+use thalweg_wire::{self as wire, GroupFound, GroupList, Kind, List, Pushing as Began};
 
 use super::{
-    failure::{self, Failure},
+    deliveries::{Delivered, fitting},
+    failure::Failure,
+    push::Pushing,
     reads::{LISTED_BYTES, listed, on_the_spot_or_off_thread},
     replies::{Replies, Room},
-    request::{Handled, Reply, Request, Turn},
-    streams::{put_runs, runs_bytes},
-    subscription::{Found, Patience, Source, Wanted},
+    request::Request,
+    subscription::Source,
+    turn::{Handled, Reply, Turn},
 };
-use crate::{app::App, groups::wait_and_fetch, limits::NATIVE_PAGE_BYTES};
-
-/// Bytes of a delivery before its parts: durability, attempt, deadline, how many parts.
-const DELIVERY_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
-/// Bytes of a part beside its runs: how often, how many runs.
-const PART_HEAD_BYTES: usize = 4 + 4;
+use crate::{app::App, fetching::wait_and_fetch, limits::NATIVE_PAGE_BYTES};
 
 fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
     app.db.blocking().group_by_id(id)?.ok_or_else(|| {
         let message = format!("there is no consumer group with id {id}: it was deleted, ask for its name's id anew");
         Failure::fix("no_such_group", message)
     })
-}
-
-/// At most so many bytes of records, and so many records, so that a delivery fits into the client's frames with what
-/// stands around its records: half of a frame is for that, 64 bytes for each.
-fn fitting(max_frame_bytes: usize) -> (u64, u32) {
-    let half = max_frame_bytes / 2;
-    (half as u64, u32::try_from(half / 64).unwrap_or(u32::MAX))
 }
 
 /// `fetch`
@@ -77,97 +66,7 @@ pub fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push<'_>) -
     let begun = turn.app.db.push(&group, wanted, level)?;
     let Credit { records: held_records, bytes: held_bytes } = begun.credit();
     turn.out.reply(request.id, &Began { held_records, held_bytes })?;
-    let release = push.release;
-    Ok(Handled::Began(Source::Push(Box::new(Pushing { app: Arc::clone(turn.app), push: begun, release }))))
-}
-
-/// A push.
-#[derive(Debug)]
-pub struct Pushing {
-    app: Arc<App>,
-    push: engine::Push,
-    release: Release,
-}
-
-impl Drop for Pushing {
-    fn drop(&mut self) {
-        if self.release == Release::AtOnce {
-            // If it can't be queued, what is held lapses by itself.
-            let _ = self.push.give_back("the subscription of its receiver ended");
-        }
-    }
-}
-
-impl Pushing {
-    /// The next delivery.
-    pub async fn step(&mut self, wanted: Wanted) -> Found {
-        if wanted.patience == Patience::TakeWhatIsThere {
-            // What waits to be delivered can wait for the next member: nothing of it is this one's yet.
-            return Found::Nothing;
-        }
-        let (most_bytes, most_records) = fitting(wanted.max_frame_bytes);
-        let (credit_records, credit_bytes) = wanted.credit;
-        self.push.limit_delivery(wanted.max_messages.min(credit_records).min(most_records.into()));
-        self.push.limit_delivery_bytes(credit_bytes.min(most_bytes).min(NATIVE_PAGE_BYTES));
-        let delivery = tokio::select! {
-            biased;
-            () = wanted.stop.notified() => return Found::Nothing,
-            delivery = self.push.next(tokio::time::sleep) => delivery,
-        };
-        match delivery {
-            Err(error) => Found::Over(error.into()),
-            Ok(None) => Found::Over(failure::stopping()),
-            Ok(Some(delivery)) => match Delivered::of(delivery) {
-                Ok(delivered) => delivered.found(&self.app, &wanted).await,
-                Err(failure) => Found::Over(failure),
-            },
-        }
-    }
-}
-
-/// A delivery as a frame shows it.
-#[derive(Debug)]
-struct Delivered {
-    durability: thalweg_types::Durability,
-    attempt: thalweg_types::Attempt,
-    deadline: thalweg_types::SpaceTime,
-    parts: Vec<(u32, Vec<StreamRun>)>,
-}
-
-impl Delivered {
-    fn of(delivery: Delivery) -> Result<Self, Failure> {
-        let (durability, deadline) = (delivery.durability, delivery.deadline);
-        // Without records the number means nothing, and is not shown.
-        let attempt = if delivery.is_empty() { thalweg_types::Attempt(0) } else { delivery.attempt };
-        Ok(Self { durability, attempt, deadline, parts: delivery.into_runs()? })
-    }
-
-    fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
-        if id == 0 {
-            return Ok(());
-        }
-        let parts_bytes: usize = self.parts.iter().map(|(_, runs)| PART_HEAD_BYTES + runs_bytes(runs)).sum();
-        out.shared(kind, id, DELIVERY_HEAD_BYTES + parts_bytes, room, |parts| {
-            let head = parts.bytes();
-            head.push(self.durability as u8);
-            head.extend_from_slice(&self.attempt.0.to_le_bytes());
-            head.extend_from_slice(&self.deadline.0.to_le_bytes());
-            head.extend_from_slice(&(self.parts.len() as u32).to_le_bytes());
-            for (deliveries, runs) in self.parts {
-                parts.bytes().extend_from_slice(&deliveries.to_le_bytes());
-                put_runs(parts, runs);
-            }
-        })
-    }
-
-    /// As a push's frame.
-    async fn found(self, app: &App, wanted: &Wanted) -> Found {
-        let runs = || self.parts.iter().flat_map(|(_, runs)| runs);
-        let records = runs().map(|run| u64::from(run.count)).sum();
-        let bytes = runs().map(|run| run.bytes.len() as u64).sum();
-        let room = wanted.wait_for_room(app, bytes).await;
-        Found::frame(records, bytes, move |out, id| self.put(out, Kind::Pushed, id, room))
-    }
+    Ok(Handled::Began(Source::Push(Box::new(Pushing::new(turn.app, begun, push.release)))))
 }
 
 /// `find group`

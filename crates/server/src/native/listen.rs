@@ -22,7 +22,7 @@ use std::sync::Arc;
 use thalweg_transport::{Incoming, Kind, Listener};
 use tokio::task::JoinSet;
 
-use super::{Native, session};
+use super::{Native, connection};
 use crate::{
     accepting::{accept_until, drain},
     admission::Held,
@@ -52,7 +52,7 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     let crowded = admission.handshakes.used() * 2 >= admission.handshakes.limit();
     let incoming = if crowded { incoming.prove_address() } else { Some(incoming) };
     let Some(incoming) = incoming else { return };
-    let Some(place) = admission.handshakes.take(1) else { return incoming.turn_away(&session::no_room()) };
+    let Some(place) = admission.handshakes.take(1) else { return incoming.turn_away(&connection::no_room()) };
     let held = admission.connections.take(1);
     if incoming.kind() != Kind::Tcp {
         connections.spawn(begin(Arc::clone(native), incoming, place, held));
@@ -60,7 +60,7 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     }
     // Plain TCP has no handshake: what is to be said is said at once.
     if held.is_none() {
-        return incoming.turn_away(&session::no_room());
+        return incoming.turn_away(&connection::no_room());
     }
     let (runtime, seat) = threads.place();
     let connection = begin(Arc::clone(native), incoming, place, held);
@@ -79,15 +79,15 @@ async fn begin(native: Arc<Native>, incoming: Incoming, place: Held, held: Optio
     let (connection, channel) = match incoming.establish().await {
         Ok(established) => established,
         Err(error) => {
-            native.metrics().handshake_failed();
+            native.metrics.handshake_failed();
             tracing::debug!(%peer, %kind, %error, "no handshake");
             return;
         }
     };
     if held.is_none() || matches!(quic, Some(None)) {
-        return session::turn_away(channel).await;
+        return connection::turn_away(channel).await;
     }
-    native.metrics().connection_opened();
-    session::serve(Arc::clone(&native), connection, channel, place).await;
-    native.metrics().connection_closed();
+    native.metrics.connections.open();
+    connection::serve(Arc::clone(&native), connection, channel, place).await;
+    native.metrics.connections.close();
 }

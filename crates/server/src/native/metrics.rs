@@ -21,9 +21,7 @@ use prometheus_client::{
 use thalweg_transport::Identity;
 use thalweg_wire::{Kind, Role};
 
-use crate::{app::App, metrics::Shards};
-
-type NoLabels = Vec<(&'static str, &'static str)>;
+use crate::metrics::{Connections, NoLabels, Shards, counter, gauge};
 
 /// Counters of all native connections.
 #[derive(Debug)]
@@ -33,8 +31,8 @@ pub struct Metrics {
     /// Place of a kind among those that are counted, by its number.
     places: Box<[u8]>,
     kinds: Vec<Kind>,
-    connections_opened: AtomicU64,
-    connections_closed: AtomicU64,
+    /// Connections, which the status of the server shows as well.
+    pub connections: Arc<Connections>,
     channels_opened: AtomicU64,
     channels_closed: AtomicU64,
     handshakes_failed: AtomicU64,
@@ -50,7 +48,7 @@ const MAX_KIND: usize = 0x0800;
 impl Metrics {
     /// Nothing counted yet.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(connections: &Arc<Connections>) -> Self {
         let counts = |kind: &&Kind| matches!(kind.role(), Role::Request | Role::Subscription);
         let kinds: Vec<Kind> = Kind::ALL.iter().filter(counts).copied().collect();
         let mut places = vec![0; MAX_KIND].into_boxed_slice();
@@ -61,8 +59,7 @@ impl Metrics {
             requests: Shards::new(kinds.len(), kinds.len() * 2),
             places,
             kinds,
-            connections_opened: AtomicU64::new(0),
-            connections_closed: AtomicU64::new(0),
+            connections: Arc::clone(connections),
             channels_opened: AtomicU64::new(0),
             channels_closed: AtomicU64::new(0),
             handshakes_failed: AtomicU64::new(0),
@@ -88,24 +85,6 @@ impl Metrics {
     pub fn count(&self, kind: Kind) -> u64 {
         let place = usize::from(self.places[kind as usize]);
         self.requests.count(place * 2) + self.requests.count(place * 2 + 1)
-    }
-
-    /// A connection came.
-    pub fn connection_opened(&self) {
-        self.connections_opened.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// A connection ended.
-    pub fn connection_closed(&self) {
-        self.connections_closed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Connections that are there.
-    #[must_use]
-    pub fn connections(&self) -> u64 {
-        // Closed first, so that the difference is not below 0.
-        let closed = self.connections_closed.load(Ordering::Relaxed);
-        self.connections_opened.load(Ordering::Relaxed).saturating_sub(closed)
     }
 
     /// A channel is open.
@@ -134,35 +113,23 @@ impl Metrics {
     }
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// What a scrape reads.
 #[derive(Debug)]
-pub struct Scraped(pub Arc<App>);
+pub struct Scraped(pub Arc<Metrics>);
 
 impl Collector for Scraped {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let metrics = &self.0.native_metrics;
-        let mut counter = |name: &str, help: &str, value: &AtomicU64| {
-            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            ConstCounter::new(value.load(Ordering::Relaxed)).encode(metric)
-        };
-        counter("native_connections_opened", "Native connections accepted", &metrics.connections_opened)?;
-        counter("native_channels_opened", "Channels begun on native connections", &metrics.channels_opened)?;
-        counter(
-            "native_handshakes_failed",
-            "Connections without a hello that was accepted",
-            &metrics.handshakes_failed,
-        )?;
-        counter("native_received_bytes", "Bytes received over native connections", &metrics.received_bytes)?;
-        counter("native_sent_bytes", "Bytes sent over native connections", &metrics.sent_bytes)?;
-        let metric =
-            encoder.encode_descriptor("native_connections", "Native connections open", None, MetricType::Gauge)?;
-        ConstGauge::new(i64::try_from(metrics.connections()).unwrap_or(i64::MAX)).encode(metric)?;
+        let metrics = &*self.0;
+        let to = &mut encoder;
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        counter(to, "native_connections_opened", "Native connections accepted", metrics.connections.opened())?;
+        counter(to, "native_channels_opened", "Channels begun on native connections", load(&metrics.channels_opened))?;
+        let failed = "Connections without a hello that was accepted";
+        counter(to, "native_handshakes_failed", failed, load(&metrics.handshakes_failed))?;
+        let received = "Bytes received over native connections";
+        counter(to, "native_received_bytes", received, load(&metrics.received_bytes))?;
+        counter(to, "native_sent_bytes", "Bytes sent over native connections", load(&metrics.sent_bytes))?;
+        gauge(to, "native_connections", "Native connections open", metrics.connections.count())?;
         if let Some(validity) = metrics.identity.get().and_then(Identity::validity) {
             let (name, help) =
                 ("native_certificate_expiry", "When the native port's certificate expires, in Unix time");

@@ -17,10 +17,10 @@
 //! A handler is a function `(turn, request, frame) -> Result<Handled, Failure>` that never blocks, because other connections
 //! are on its thread:
 //!
-//! * It answers **at once** with `turn.out.reply(request.id, &frame)?` and gives [`Handled::Replied`](request::Handled).
+//! * It answers **at once** with `turn.out.reply(request.id, &frame)?` and gives [`Handled::Replied`](turn::Handled).
 //! * It answers **later** with `Handled::later(async move { ... Ok(Reply::frame(..)) })`. The future owns what it needs.
 //!   A cancel, or the request's timeout, drops it and answers; so what it must not lose, it must not hold. What waits
-//!   for a disk is read there, by `streams::off_thread`, or `reads::reply_off_thread` if that makes the reply.
+//!   for a disk is read there, by `blocking::off_thread`, or `reads::reply_off_thread` if that makes the reply.
 //! * It proposes a **command** and gives `Handled::Write(..)`: no allocation but the command's, and no dropping: its outcome
 //!   is told unless the client's time is up. What came with one read is committed as one entry.
 //!   A write that is more than its command is `Handled::Unstoppable(..)`.
@@ -52,16 +52,21 @@
 //! 500 × 128 B: a copy of 70 KB and a walk over its records to check them, 15 µs, so 30 M records/s before the disk is the
 //! bound. Reading records of 1 KB by the thousand: no copy but the log's read and the socket's write.
 
+mod blocking;
 mod caches;
 mod catalog;
 pub mod channel;
+mod connection;
+mod deliveries;
 mod dispatch;
 pub mod failure;
 pub mod groups;
 pub mod listen;
 pub mod metrics;
 mod publishing;
+pub mod push;
 mod reads;
+mod records;
 pub mod replies;
 pub mod request;
 pub mod requests;
@@ -69,10 +74,14 @@ mod scans;
 pub mod security;
 mod session;
 mod status;
+pub mod step;
 pub mod streams;
 pub mod subjects;
 pub mod subscription;
+pub mod tail;
+pub mod turn;
 pub mod watches;
+pub mod watching;
 mod write;
 
 use std::sync::Arc;
@@ -86,18 +95,14 @@ pub struct Native {
     pub app: Arc<App>,
     /// Another number each time a server starts: ids of caches are of a run.
     pub run: u64,
+    /// Figures.
+    pub metrics: Arc<metrics::Metrics>,
 }
 
 impl Native {
     /// Over an app.
     #[must_use]
-    pub fn new(app: &Arc<App>) -> Arc<Self> {
-        Arc::new(Self { app: Arc::clone(app), run: app.new_number() })
-    }
-
-    /// Figures.
-    #[must_use]
-    pub fn metrics(&self) -> &metrics::Metrics {
-        &self.app.native_metrics
+    pub fn new(app: &Arc<App>, metrics: Arc<metrics::Metrics>) -> Arc<Self> {
+        Arc::new(Self { app: Arc::clone(app), run: app.new_number(), metrics })
     }
 }

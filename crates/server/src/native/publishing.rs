@@ -21,7 +21,7 @@ use std::{
     io,
     sync::Arc,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -296,12 +296,5 @@ impl From<RecordError> for Failure {
 impl From<SubjectError> for Failure {
     fn from(error: SubjectError) -> Self {
         Self::of(&error)
-    }
-}
-
-impl Views {
-    /// A moment as the clock's instant.
-    fn instant(&self, moment: Moment) -> Instant {
-        self.started() + Duration::from_nanos(moment.nanos())
     }
 }

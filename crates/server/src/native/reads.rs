@@ -11,10 +11,11 @@ use thalweg_types::{
 use thalweg_wire::{self as wire, Entries, Field as _, Get, HEADER_BYTES, Kind, List, MultiGet, Rest};
 
 use super::{
+    blocking::off_thread,
     failure::Failure,
     replies::{Replies, Room, no_room},
-    request::{Handled, Reply, Request, Turn},
-    streams::off_thread,
+    request::Request,
+    turn::{Handled, Reply, Turn},
 };
 use crate::{
     app::App,

@@ -27,8 +27,9 @@ use tokio::sync::Notify;
 
 use super::{
     failure::{self, Failure},
-    request::{Later, Reply},
-    subscription::{Found, Source, Step, Subscription},
+    step::Found,
+    subscription::{Source, Step, Subscription},
+    turn::{Later, Reply},
 };
 use crate::admission::{Bound, Held};
 

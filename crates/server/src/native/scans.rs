@@ -11,7 +11,8 @@ use super::{
     failure::Failure,
     reads::{keyspace, on_the_spot_or_off_thread},
     replies::{Replies, Room},
-    request::{Handled, Request, Turn},
+    request::Request,
+    turn::{Handled, Turn},
 };
 use crate::limits::{INLINE_LISTED, INLINE_READ_BYTES, NATIVE_PAGE_BYTES, SCAN_PAGE_ITEMS};
 

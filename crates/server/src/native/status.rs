@@ -6,7 +6,8 @@ use thalweg_wire::{self as wire, Figure, List};
 
 use super::{
     failure::Failure,
-    request::{Handled, Request, Turn},
+    request::Request,
+    turn::{Handled, Turn},
 };
 use crate::status::server_status;
 

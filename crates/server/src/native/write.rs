@@ -8,10 +8,11 @@ use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish};
 
 use super::{
     failure::Failure,
-    request::{Handled, Reply, Request, Turn},
+    request::Request,
     subjects,
+    turn::{Handled, Reply, Turn},
 };
-use crate::{app::App, subjects::publish_committed};
+use crate::app::App;
 
 /// `write`
 pub fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
@@ -36,7 +37,7 @@ pub fn write_and_publish(
         let carried = write.await?;
         // A repetition has been published before, or its first try was told to somebody who is gone.
         if !matches!(carried.1, Some(Outcome::Duplicate { .. })) {
-            publish_committed(&app.views, &batches);
+            app.views.publish_committed(&batches);
         }
         Ok(carried)
     });

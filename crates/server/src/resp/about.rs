@@ -13,11 +13,10 @@ use thalweg_redis::{
 };
 use thalweg_transport::Outbox;
 
-use super::{
-    connection_commands::{REDIS_VERSION, seconds_since},
-    pubsub::Kind,
-    session::{Session, To},
-};
+use super::{out::To, pubsub::Kind, session::Session};
+
+/// What is claimed to be spoken: clients choose by it what they send.
+pub const REDIS_VERSION: &str = "7.0.15";
 
 /// What `COMMAND HELP` says.
 const HELP: &[&str] = &[
@@ -237,7 +236,7 @@ macro_rules! fields {
 
 fn server(session: &Session, text: &mut String) {
     let app = &session.resp.app;
-    let uptime = seconds_since(app.started);
+    let uptime = app.started.elapsed().as_secs();
     fields!(text,
         "redis_version": REDIS_VERSION,
         "server_name": "thalweg",
@@ -299,9 +298,9 @@ fn persistence(session: &Session, text: &mut String) {
 }
 
 fn stats(session: &Session, text: &mut String) {
-    let metrics = &session.resp.app.resp_metrics;
+    let metrics = &session.resp.metrics;
     fields!(text,
-        "total_connections_received": metrics.connections_opened_in_all(),
+        "total_connections_received": metrics.connections.opened(),
         "total_commands_processed": metrics.all_commands(),
         "total_net_input_bytes": metrics.bytes().0,
         "total_net_output_bytes": metrics.bytes().1,

@@ -15,7 +15,6 @@
 
 use std::{
     future::Future,
-    pin::Pin,
     task::{Context, Poll},
     time::Duration,
 };
@@ -25,51 +24,19 @@ use thalweg_redis::{
     streams::block::{Blocked, Poll as Found},
 };
 use thalweg_transport::Outbox;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::{
+    client::Unblock,
     database::{Appended, Database},
     failure::Failure,
     session::{Flow, Session},
-    waiting::Waiter,
+    wait::Wait,
 };
-use crate::admission::Held;
 
 /// How soon a reader of a group finds out that its stream has ended, or was overwritten or removed by a client of another
 /// protocol. Redis clients tell at once. One look at a key and a group each time.
 const RECHECK: Duration = Duration::from_secs(1);
-
-/// Why a client is to stop waiting before its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unblock {
-    /// As if its time were up.
-    Timeout,
-    /// With an error.
-    Error,
-}
-
-/// A read that waits.
-#[derive(Debug)]
-pub struct Wait {
-    blocked: Blocked,
-    waiter: Waiter,
-    /// Those who are no Redis clients.
-    others: Vec<Appended>,
-    until: Option<Pin<Box<Sleep>>>,
-    /// When it looks whether there still is what it waits for; none: it does not depend on it.
-    recheck: Option<Pin<Box<Sleep>>>,
-    muted: bool,
-    _held: Held,
-}
-
-impl Unblock {
-    fn reply(self) -> Reply {
-        match self {
-            Self::Timeout => Reply::NullArray,
-            Self::Error => Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
-        }
-    }
-}
 
 impl Session {
     /// A reading command that may wait; none: it does not.
@@ -102,7 +69,7 @@ impl Session {
         let others = self.appended_by_others(&blocked);
         let depends = blocked.has_group() && matches!(self.store(), Database::Batched(_));
         let recheck = depends.then(|| Box::pin(tokio::time::sleep(RECHECK)));
-        let wait = Box::new(Wait { blocked, waiter, others, until, recheck, muted: self.muted, _held: held });
+        let wait = Box::new(Wait { blocked, waiter, others, until, recheck, muted: self.muted, held });
         // What changed before it was registered has rung for nobody.
         wait.waiter.ring();
         Some(self.try_to_read(command, arguments, wait, out))
@@ -154,7 +121,7 @@ impl Session {
         self.muted = wait.muted;
         if let Some(unblock) = unblock {
             self.set_blocked(None);
-            self.answer(&unblock.reply(), out);
+            self.answer(&told_to_stop(unblock), out);
             return true;
         }
         let was_told = wait.others.iter_mut().any(|other| other.is_ready(cx));
@@ -217,5 +184,13 @@ impl Session {
             }
             Err(failure) => self.error(&failure.0, out),
         }
+    }
+}
+
+/// The reply to a read that was told to stop waiting.
+fn told_to_stop(why: Unblock) -> Reply {
+    match why {
+        Unblock::Timeout => Reply::NullArray,
+        Unblock::Error => Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
     }
 }

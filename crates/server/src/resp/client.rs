@@ -14,7 +14,7 @@ use std::{
     time::Instant,
 };
 
-use super::{blocking::Unblock, waiting::Bell};
+use super::waiting::Bell;
 
 /// States of [`Client::blocked`].
 const LISTENING: u8 = 0;
@@ -24,6 +24,15 @@ const GIVEN_UP: u8 = 3;
 
 /// Longest name that a client gives itself, or its library.
 pub const MAX_NAME_BYTES: usize = 1024;
+
+/// Why a client is to stop waiting before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unblock {
+    /// As if its time were up.
+    Timeout,
+    /// With an error.
+    Error,
+}
 
 /// What a client has said of itself.
 #[derive(Clone, Debug, Default)]

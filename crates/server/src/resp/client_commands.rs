@@ -9,8 +9,7 @@ use thalweg_redis::{
 use thalweg_transport::Outbox;
 
 use super::{
-    blocking::Unblock,
-    client::{Client, MAX_NAME_BYTES},
+    client::{Client, MAX_NAME_BYTES, Unblock},
     session::{Flow, Quiet, Session},
 };
 

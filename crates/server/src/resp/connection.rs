@@ -173,14 +173,14 @@ impl Connection {
 
     fn count(&mut self) {
         let resp = &self.session.resp;
-        if let Some(last) = self.session.tally.tell(&resp.app.resp_metrics) {
+        if let Some(last) = self.session.tally.tell(&resp.metrics) {
             self.session.client().heard(self.now, last);
         }
         if let Some(since) = self.turn_since
             && self.out.is_empty()
             && !self.session.is_busy()
         {
-            resp.app.resp_metrics.turn(since.elapsed());
+            resp.metrics.turn(since.elapsed());
             self.turn_since = None;
         }
     }
@@ -211,7 +211,7 @@ impl Connection {
                     moved = true;
                 }
                 Poll::Ready(Ok(read)) => {
-                    self.session.resp.app.resp_metrics.received(read);
+                    self.session.resp.metrics.received(read);
                     self.heard_since_tick = true;
                     self.now = Instant::now();
                     self.turn_since = self.turn_since.or(Some(self.now));
@@ -286,7 +286,7 @@ impl Connection {
         while !self.out.is_empty() {
             match self.io.poll_write(cx, &mut self.out) {
                 Poll::Ready(Ok(written)) => {
-                    self.session.resp.app.resp_metrics.sent(written);
+                    self.session.resp.metrics.sent(written);
                     (moved, self.stuck_since) = (true, None);
                 }
                 Poll::Ready(Err(error)) => {
@@ -351,7 +351,7 @@ impl Connection {
         }
         let config = &self.session.resp.app.config;
         if self.phase == Phase::Open && self.place.is_some() && self.now - self.opened >= config.header_timeout.0 {
-            self.session.resp.app.resp_metrics.not_authenticated();
+            self.session.resp.metrics.not_authenticated();
             self.leave("NOAUTH Authentication required: it did not come in time");
         }
         if !std::mem::take(&mut self.heard_since_tick) && self.out.is_empty() {

@@ -4,7 +4,7 @@
 
 use std::{
     sync::atomic::Ordering,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use thalweg_redis::{
@@ -20,9 +20,6 @@ use super::{
     pubsub::Kind,
     session::{Flow, Quiet, Session},
 };
-
-/// What is claimed to be spoken: clients choose by it what they send.
-pub const REDIS_VERSION: &str = "7.0.15";
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure \
@@ -212,7 +209,7 @@ impl Session {
         let (protocol, id) = (self.protocol.number(), self.client().id);
         self.say(out, |writer| {
             writer.map(7);
-            for (key, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+            for (key, value) in [("server", "redis"), ("version", about::REDIS_VERSION)] {
                 writer.bulk(key.as_bytes());
                 writer.bulk(value.as_bytes());
             }
@@ -245,9 +242,4 @@ impl Session {
         self.client().say(|said| said.name.clear());
         self.say(out, |writer| writer.simple("RESET"));
     }
-}
-
-/// Seconds since then.
-pub fn seconds_since(then: Instant) -> u64 {
-    then.elapsed().as_secs()
 }

@@ -1,7 +1,7 @@
 //! Cursors of scans: Redis's are numbers, ours are positions.
 //!
-//! Owns: which number stands for which position, for all connections of a server, at most [`MAX_CURSORS`] and
-//! [`MAX_CURSOR_BYTES`] of them. At the bound the oldest are forgotten: a scan that goes on with one is told
+//! Owns: which number stands for which position, for all connections of a server, at most [`MAX_RESP_CURSORS`] and
+//! [`MAX_RESP_CURSOR_BYTES`] of them. At the bound the oldest are forgotten: a scan that goes on with one is told
 //! `invalid cursor` and begins anew. So is one that goes on after the server was restarted.
 
 use std::{
@@ -12,13 +12,7 @@ use std::{
 use bytes::Bytes;
 use thalweg_redis::Reply;
 
-/// Scans that may be under way.
-pub const MAX_CURSORS: usize = 16_384;
-/// Bytes of their positions.
-pub const MAX_CURSOR_BYTES: usize = 4 * 1024 * 1024;
-
-/// What all of them take: positions, and a table entry and a place in the queue for each.
-pub const CURSORS_BYTES: u64 = (MAX_CURSOR_BYTES + MAX_CURSORS * 72) as u64;
+use crate::limits::{MAX_RESP_CURSOR_BYTES, MAX_RESP_CURSORS};
 
 /// What is said of a cursor that stands for nothing.
 pub const INVALID_CURSOR: &str = "ERR invalid cursor";
@@ -57,7 +51,7 @@ impl Cursors {
         table.last += 1;
         table.positions.insert(table.last, position.clone());
         table.numbers.push_back(table.last);
-        while table.numbers.len() > MAX_CURSORS || table.bytes > MAX_CURSOR_BYTES {
+        while table.numbers.len() > MAX_RESP_CURSORS || table.bytes > MAX_RESP_CURSOR_BYTES {
             let Some(oldest) = table.numbers.pop_front() else { break };
             table.bytes -= table.positions.remove(&oldest).map_or(0, |position| position.len());
         }
@@ -111,13 +105,13 @@ mod tests {
     #[test]
     fn the_oldest_are_forgotten_by_number_and_by_bytes() {
         let cursors = Cursors::default();
-        let all: Vec<_> = (0..=MAX_CURSORS).map(|_| cursors.number(&Bytes::from_static(b"k"))).collect();
+        let all: Vec<_> = (0..=MAX_RESP_CURSORS).map(|_| cursors.number(&Bytes::from_static(b"k"))).collect();
         let known = |number: u64| cursors.position(number.to_string().as_bytes()).is_some();
         assert_eq!([known(all[0]), known(all[1])], [false, true]);
-        let long = Bytes::from(vec![b'k'; MAX_CURSOR_BYTES / 2]);
+        let long = Bytes::from(vec![b'k'; MAX_RESP_CURSOR_BYTES / 2]);
         let first = cursors.number(&long);
         let second = cursors.number(&long);
-        assert_eq!([known(all[MAX_CURSORS]), known(first), known(second)], [false, true, true]);
+        assert_eq!([known(all[MAX_RESP_CURSORS]), known(first), known(second)], [false, true, true]);
         cursors.number(&Bytes::from_static(b"k"));
         assert_eq!([known(first), known(second)], [false, true]);
     }

@@ -51,11 +51,11 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, threads: &Threads, connections: &m
         let io = Channel::tcp(stream);
         let client = resp.clients.add(io.peer(), local, Instant::now());
         let mut connection = Connection::new(Session::new(&resp, client), io, place.flatten());
-        resp.app.resp_metrics.connection_opened();
+        resp.metrics.connections.open();
         poll_fn(|cx| connection.poll(cx)).await;
         // Its place among the clients is free when it is counted as ended.
         drop(connection);
-        resp.app.resp_metrics.connection_closed();
+        resp.metrics.connections.close();
         drop((held, seat));
     };
     connections.spawn_on(task, runtime);

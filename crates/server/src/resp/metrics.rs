@@ -15,14 +15,12 @@ use std::{
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    metrics::{MetricType, counter::ConstCounter},
     registry::Unit,
 };
 use thalweg_redis::{Command, command::all};
 
-use crate::{app::App, metrics::Shards};
-
-type NoLabels = Vec<(&'static str, &'static str)>;
+use crate::metrics::{Connections, NoLabels, Shards, counter, gauge};
 
 /// Counters of all Redis clients.
 #[derive(Debug)]
@@ -31,8 +29,8 @@ pub struct Metrics {
     turns: Shards,
     commands: Box<[AtomicU64]>,
     errors: AtomicU64,
-    connections_opened: AtomicU64,
-    connections_closed: AtomicU64,
+    /// Connections.
+    pub connections: Connections,
     not_authenticated: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
@@ -59,8 +57,7 @@ impl Default for Metrics {
             turns: Shards::new(1, 1),
             commands: all().map(|_| AtomicU64::new(0)).collect(),
             errors: AtomicU64::new(0),
-            connections_opened: AtomicU64::new(0),
-            connections_closed: AtomicU64::new(0),
+            connections: Connections::default(),
             not_authenticated: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
@@ -80,31 +77,9 @@ impl Metrics {
         self.turns.record(0, 0, took);
     }
 
-    /// A connection came.
-    pub fn connection_opened(&self) {
-        self.connections_opened.fetch_add(1, Relaxed);
-    }
-
-    /// A connection ended.
-    pub fn connection_closed(&self) {
-        self.connections_closed.fetch_add(1, Relaxed);
-    }
-
     /// A client did not say in time who it is.
     pub fn not_authenticated(&self) {
         self.not_authenticated.fetch_add(1, Relaxed);
-    }
-
-    /// Connections that came.
-    pub fn connections_opened_in_all(&self) -> u64 {
-        self.connections_opened.load(Relaxed)
-    }
-
-    /// Connections that are there.
-    pub fn connections(&self) -> u64 {
-        // Closed first, so that the difference is not below 0.
-        let closed = self.connections_closed.load(Relaxed);
-        self.connections_opened.load(Relaxed).saturating_sub(closed)
     }
 
     /// Commands done.
@@ -185,27 +160,21 @@ impl Tally {
 
 /// What a scrape reads.
 #[derive(Debug)]
-pub struct Scraped(pub Arc<App>);
+pub struct Scraped(pub Arc<Metrics>);
 
 impl Collector for Scraped {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let metrics = &self.0.resp_metrics;
-        let mut counter = |name: &str, help: &str, value: &AtomicU64| {
-            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            ConstCounter::new(value.load(Relaxed)).encode(metric)
-        };
-        counter("resp_connections_opened", "Connections of Redis clients accepted", &metrics.connections_opened)?;
-        counter(
-            "resp_not_authenticated",
-            "Redis clients that did not authenticate in time",
-            &metrics.not_authenticated,
-        )?;
-        counter("resp_errors", "Error replies to Redis clients", &metrics.errors)?;
-        counter("resp_received_bytes", "Bytes received of Redis clients", &metrics.received_bytes)?;
-        counter("resp_sent_bytes", "Bytes sent to Redis clients", &metrics.sent_bytes)?;
-        let help = "Connections of Redis clients open";
-        let metric = encoder.encode_descriptor("resp_connections", help, None, MetricType::Gauge)?;
-        ConstGauge::new(i64::try_from(metrics.connections()).unwrap_or(i64::MAX)).encode(metric)?;
+        let metrics = &*self.0;
+        let to = &mut encoder;
+        let opened = "Connections of Redis clients accepted";
+        counter(to, "resp_connections_opened", opened, metrics.connections.opened())?;
+        let late = "Redis clients that did not authenticate in time";
+        counter(to, "resp_not_authenticated", late, metrics.not_authenticated.load(Relaxed))?;
+        counter(to, "resp_errors", "Error replies to Redis clients", metrics.errors.load(Relaxed))?;
+        let received = "Bytes received of Redis clients";
+        counter(to, "resp_received_bytes", received, metrics.received_bytes.load(Relaxed))?;
+        counter(to, "resp_sent_bytes", "Bytes sent to Redis clients", metrics.sent_bytes.load(Relaxed))?;
+        gauge(to, "resp_connections", "Connections of Redis clients open", metrics.connections.count())?;
         let help = "Commands of Redis clients by name";
         let mut metric = encoder.encode_descriptor("resp_commands", help, None, MetricType::Counter)?;
         for (command, count) in all().zip(&metrics.commands) {

@@ -52,9 +52,12 @@ pub mod keyspaces;
 pub mod listen;
 pub mod metrics;
 pub mod native_streams;
+pub mod out;
 pub mod pubsub;
+pub mod queued;
 pub mod session;
 pub mod transaction;
+pub mod wait;
 pub mod waiting;
 
 use std::sync::Arc;
@@ -80,12 +83,14 @@ pub struct Resp {
     pub subscriptions: pubsub::Registry,
     /// Another number each time a server starts.
     pub run: u64,
+    /// Figures.
+    pub metrics: Arc<metrics::Metrics>,
 }
 
 impl Resp {
     /// Over databases.
     #[must_use]
-    pub fn new(app: &Arc<App>, databases: databases::Databases) -> Arc<Self> {
+    pub fn new(app: &Arc<App>, databases: databases::Databases, metrics: Arc<metrics::Metrics>) -> Arc<Self> {
         Arc::new(Self {
             app: Arc::clone(app),
             databases,
@@ -94,6 +99,7 @@ impl Resp {
             waiting: Arc::default(),
             subscriptions: pubsub::Registry::default(),
             run: app.new_number(),
+            metrics,
         })
     }
 

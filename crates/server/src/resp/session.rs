@@ -13,10 +13,9 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
 use thalweg_redis::{
     Command, Reply, Run,
-    wire::{Input, Out, Protocol, Request, Trust, Writer},
+    wire::{Input, Protocol, Request, Trust, Writer},
 };
 use thalweg_transport::Outbox;
 
@@ -28,8 +27,10 @@ use super::{
     database::{Database, Outcome, UnderWay},
     failure::Failure,
     metrics::Tally,
-    pubsub::{Subscriber, publishing::Publishing},
-    transaction::{Transaction, Watch},
+    out::To,
+    pubsub::{Publishing, Subscriber},
+    queued::{Transaction, Watch},
+    wait::Wait,
 };
 use crate::{
     admission::Held,
@@ -80,9 +81,9 @@ pub struct Session {
     pub(super) burst: Burst,
     under_way: Option<OnItsWay>,
     /// What the client is blocked in.
-    pub(super) blocked: Option<Box<super::blocking::Wait>>,
+    pub(super) blocked: Option<Box<Wait>>,
     /// A blocking read that is in the burst alone: what it waits for if it finds nothing.
-    pub(super) may_block: Option<Box<super::blocking::Wait>>,
+    pub(super) may_block: Option<Box<Wait>>,
     /// Its client has gone, or the server stops: it begins no wait any more.
     waits_no_more: bool,
     /// What it is subscribed to.
@@ -107,35 +108,6 @@ impl std::fmt::Debug for OnItsWay {
         f.write_str("OnItsWay")
     }
 }
-
-/// Where replies go.
-pub enum To<'a> {
-    /// To the client.
-    Outbox(&'a mut Outbox),
-    /// To be kept, or thrown away.
-    Buffer(&'a mut Vec<u8>),
-}
-
-impl Out for To<'_> {
-    #[inline]
-    fn buffer(&mut self) -> &mut Vec<u8> {
-        match self {
-            Self::Outbox(outbox) => outbox.buffer(),
-            Self::Buffer(buffer) => buffer,
-        }
-    }
-
-    #[inline]
-    fn share(&mut self, bytes: &Bytes) {
-        match self {
-            Self::Outbox(outbox) if bytes.len() >= SHARED_FROM_BYTES => outbox.share(bytes.clone()),
-            _ => self.buffer().extend_from_slice(bytes),
-        }
-    }
-}
-
-/// Replies from this size on are not copied.
-const SHARED_FROM_BYTES: usize = 16 * 1024;
 
 impl Session {
     /// Of a client that has just come.
@@ -594,7 +566,7 @@ impl Session {
         self.say(out, |writer| writer.error(text.as_bytes()));
     }
 
-    pub(super) fn set_blocked(&mut self, wait: Option<Box<super::blocking::Wait>>) {
+    pub(super) fn set_blocked(&mut self, wait: Option<Box<Wait>>) {
         let wait = wait.filter(|_| !self.waits_no_more);
         self.client().set_blocked(wait.is_some());
         self.blocked = wait;

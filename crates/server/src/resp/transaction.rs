@@ -12,7 +12,7 @@
 //! watches at most [`MAX_REDIS_WATCHED_KEYS`] of [`MAX_WATCHED_BYTES`]. Beyond, it is refused and `EXEC` discards it. What all transactions hold that
 //! wait for their `EXEC` counts against `max_body_bytes_in_flight`, but for the first 64 KiB of each.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::atomic::Ordering;
 
 use thalweg_redis::{Command, Read, Reply, Run, StoreError};
 use thalweg_transport::Outbox;
@@ -24,59 +24,15 @@ use super::{
     cursors::{INVALID_CURSOR, cursor_argument},
     database::{Database, Outcome, Watched},
     failure::Failure,
+    queued::{Transaction, Watch},
     session::{Flow, Session},
 };
-use crate::admission::{Bound, Held};
 
 /// Bytes of the commands of a transaction.
 pub const MAX_TRANSACTION_BYTES: usize = MAX_COMMAND_BYTES - 1024 * 1024;
 
 /// Bytes of the keys that a client watches.
 pub const MAX_WATCHED_BYTES: usize = 1024 * 1024;
-
-/// What was queued since `MULTI`.
-#[derive(Debug, Default)]
-pub struct Transaction {
-    commands: Commands,
-    /// One of its commands was no command: `EXEC` does nothing.
-    pub is_refused: bool,
-    /// Room for what is queued, if that is much.
-    held: Option<Held>,
-    held_bytes: usize,
-}
-
-/// Bytes by which a transaction asks for room. As many may be queued without any.
-const ROOM_STEP_BYTES: usize = 64 * 1024;
-
-impl Transaction {
-    /// Whether there is room for so many bytes of commands.
-    fn has_room(&mut self, bytes: usize, room: &Arc<Bound>) -> bool {
-        if bytes <= ROOM_STEP_BYTES.max(self.held_bytes) {
-            return true;
-        }
-        let wanted = bytes.next_multiple_of(ROOM_STEP_BYTES);
-        let more = (wanted - self.held_bytes) as u64;
-        let has_room = match &mut self.held {
-            Some(held) => held.grow(more),
-            none => {
-                *none = room.take(more);
-                none.is_some()
-            }
-        };
-        if has_room {
-            self.held_bytes = wanted;
-        }
-        has_room
-    }
-}
-
-/// A watched key.
-#[derive(Clone, Debug)]
-pub struct Watch {
-    database: usize,
-    key: Box<[u8]>,
-    version: u64,
-}
 
 /// How the commands of a transaction are done, and where the replies of each come from.
 struct Plan {

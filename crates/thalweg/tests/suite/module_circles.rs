@@ -29,7 +29,7 @@ struct Bounds {
 }
 
 const BOUNDS: &[Bounds] = &[
-    Bounds { name: "server", max_files: 39, max_circles: 7, max_rooms: 35 },
+    Bounds { name: "server", max_files: 0, max_circles: 0, max_rooms: 0 },
     Bounds { name: "engine", max_files: 23, max_circles: 3, max_rooms: 15 },
     Bounds { name: "state", max_files: 43, max_circles: 7, max_rooms: 15 },
 ];

@@ -11,7 +11,10 @@ use thalweg_redis::{
 use thalweg_transport::Outbox;
 
 use super::{Delivery, Kind};
-use crate::resp::session::{Flow, Session, To};
+use crate::resp::{
+    out::To,
+    session::{Flow, Session},
+};
 
 /// What `PUBSUB HELP` says.
 const HELP: [&str; 14] = [

@@ -25,7 +25,8 @@
 //! there is no other way to tell it that messages are missing.
 
 pub mod commands;
-pub mod publishing;
+mod publish;
+mod publishing;
 pub mod registry;
 mod turns;
 
@@ -50,8 +51,9 @@ use thalweg_redis::{
 use thalweg_transport::Outbox;
 use thalweg_wire as wire;
 
-use super::{Resp, client::Client, session::To};
+use super::{Resp, client::Client, out::To};
 use crate::limits::OUTBOX_BYTES;
+pub use publishing::Publishing;
 pub use registry::{Kind, Registry};
 
 /// Bytes that wait for one subscription: the hard limit of Redis's `client-output-buffer-limit pubsub`.
