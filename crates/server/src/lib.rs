@@ -19,6 +19,7 @@ pub mod limits;
 pub mod metrics;
 pub mod native;
 pub mod resp;
+mod served;
 mod server;
 mod solitude;
 mod spare;

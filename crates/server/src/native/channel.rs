@@ -1,7 +1,7 @@
 //! The task of a channel: reads, dispatches, answers, writes.
 //!
-//! Owns: the order in which that happens, back-pressure, silence and slowness, the end. Does not own what requests do
-//! (`dispatch` and the handlers), nor what is under way (`requests`).
+//! Owns: the order in which that happens, back-pressure, silence, the end. Does not own what requests do
+//! (`dispatch` and the handlers), what is under way (`requests`), nor the socket and its clocks (`served`).
 //!
 //! ```text
 //! one turn:  read once ─► frames ─► replies that have come ─► subjects ─► write
@@ -15,7 +15,6 @@
 //! what waits for it is bounded.
 
 use std::{
-    io,
     sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
@@ -34,13 +33,18 @@ use super::{
     publishing::Input,
     replies::Replies,
     request::Request,
-    requests::{Alarm, Finished, Requests, Use, Waiting},
+    requests::{Finished, Requests, Use, Waiting},
     session::Session,
     subjects::Subjects,
     subscription::{Next, Subscription},
     turn::{Handled, Reply, Turn},
 };
-use crate::{admission::Held, limits::MAX_TURNS, spare};
+use crate::{
+    admission::Held,
+    limits::MAX_TURNS,
+    served::{Alarm, Received, Served},
+    spare,
+};
 
 /// How far the channel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,23 +53,15 @@ enum Phase {
     Open,
     /// None are taken any more: what is under way is answered, then goodbye is said, if there is somebody to hear it.
     Finishing { goodbye: Option<Reason> },
-    /// The last bytes are written, and that there are no more.
+    /// The last bytes are written, and that there are no more: from then on the [socket](Served) lingers.
     Closing,
-    /// All has been said. What the client still sends is read and thrown away for a moment: a socket that is closed on
-    /// unread bytes resets the connection, and the client may lose the last replies.
-    Lingering { since: Instant },
-    /// Over.
-    Over,
 }
-
-/// Longest time of [`Phase::Lingering`].
-const LINGER: Duration = Duration::from_millis(500);
 
 /// A channel and all that is under way on it.
 #[derive(Debug)]
 pub struct ChannelTask {
     session: Session,
-    io: Channel,
+    socket: Served,
     decoder: Decoder,
     /// Room for the frame that is arriving, if it is a large one.
     arriving: Option<Held>,
@@ -79,17 +75,6 @@ pub struct ChannelTask {
     phase: Phase,
     /// `None` on further channels of a connection: the first one's speaks for all.
     keep_alive: Option<KeepAlive>,
-    opened: Instant,
-    /// The time of this turn.
-    now: Instant,
-    /// Whether something was received since the last tick.
-    heard_since_tick: bool,
-    /// Since when the client has taken nothing of what waits for it.
-    stuck_since: Option<Instant>,
-    /// Since when part of a frame has been there without the rest.
-    frame_since: Option<Instant>,
-    /// The socket had nothing more when it was last asked in this poll, and will wake this task.
-    is_drained: bool,
 }
 
 impl ChannelTask {
@@ -97,56 +82,44 @@ impl ChannelTask {
     /// behind it.
     #[must_use]
     pub fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
-        let now = Instant::now();
-        let mut requests = Requests::new(session.max_requests);
-        requests.tick(session.tick());
-        let mut stopping = session.app.stopping.clone();
-        requests.watch_stop(async move {
-            // A sender that is gone is a server that is gone.
-            let _ = stopping.wait_for(|stopping| *stopping).await;
-        });
+        let stopping = session.app.stopping.clone();
+        let socket = Served::new(io, "native client", stopping, session.write_timeout, session.tick());
         let keep_alive = session.is_first.then(|| KeepAlive::new(session.keep_alive, Duration::ZERO));
         session.native.metrics.channel_opened();
         Self {
             out: Replies::new(session.max_send_bytes, Arc::clone(&session.app.admission.reply_bytes)),
+            requests: Requests::new(session.max_requests),
             subjects: Subjects::new(&session.app),
             number: session.app.new_number(),
             is_alone: false,
             session,
-            io,
+            socket,
             decoder,
             arriving: None,
-            requests,
             phase: Phase::Open,
             keep_alive,
-            opened: now,
-            now,
-            heard_since_tick: false,
-            stuck_since: None,
-            frame_since: None,
-            is_drained: false,
         }
     }
 
     /// Does all that can be done now. Ready when the channel is over.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.subjects.woken_by(cx);
-        self.now = Instant::now();
-        self.is_alone = self.session.app.solitude.at_work(self.number, self.now);
-        self.is_drained = false;
+        self.socket.begin();
+        self.socket.now = Instant::now();
+        self.is_alone = self.session.app.solitude.at_work(self.number, self.socket.now);
         for _ in 0..MAX_TURNS {
             let heard = self.receive(cx);
             let mut moved = self.answer(cx) | heard;
             moved |= self.deliver(cx, heard);
             self.finish();
             moved |= self.send(cx);
-            if self.phase == Phase::Over {
+            if self.socket.is_over() {
                 return Poll::Ready(());
             }
             if !moved {
                 return Poll::Pending;
             }
-            self.now = Instant::now();
+            self.socket.now = Instant::now();
         }
         // Others on this thread have a turn first.
         cx.waker().wake_by_ref();
@@ -157,53 +130,51 @@ impl ChannelTask {
 
     /// Whether frames are looked at.
     fn listens(&self) -> bool {
-        self.phase == Phase::Open && self.out.has_room() && !self.subjects.is_blocked()
+        self.is_open() && self.out.has_room() && !self.subjects.is_blocked()
+    }
+
+    fn is_open(&self) -> bool {
+        self.phase == Phase::Open && self.socket.is_open()
+    }
+
+    fn is_closing(&self) -> bool {
+        self.phase == Phase::Closing || !self.socket.is_open()
     }
 
     /// Frames that are there, then one read, then what it brought. Whether anything moved.
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Phase::Lingering { since } = self.phase {
-            return self.linger(cx, since);
+        if self.socket.lingers() {
+            return self.socket.linger(cx);
         }
         let mut moved = self.frames();
         if !self.listens() {
-            self.frame_since = None;
+            self.socket.partial_since = None;
             return moved;
         }
-        if self.is_drained {
+        if self.socket.is_drained() {
             return moved;
         }
-        match self.io.poll_read(cx, self.decoder.buffer_or(spare::take)) {
-            Poll::Pending => {
-                self.is_drained = true;
-                // An idle channel keeps no buffer.
-                spare::keep(self.decoder.release());
-            }
-            Poll::Ready(Ok(0)) => {
-                // It sends no more, and may still take what is under way. What only waits, waits for nobody.
+        match self.socket.read(cx, self.decoder.buffer_or(spare::take)) {
+            // An idle channel keeps no buffer.
+            Received::Nothing => spare::keep(self.decoder.release()),
+            Received::End => {
+                // What only waits, waits for nobody.
                 self.phase = Phase::Finishing { goodbye: None };
                 self.requests.stop_waiting();
                 moved = true;
             }
-            Poll::Ready(Ok(read)) => {
+            Received::Bytes(read) => {
                 self.session.native.metrics.received(read);
-                self.heard_since_tick = true;
                 if let Some(alive) = &mut self.keep_alive {
-                    alive.heard(self.now - self.opened);
+                    alive.heard(self.socket.age());
                 }
                 self.frames();
                 moved = true;
             }
-            Poll::Ready(Err(error)) => {
-                self.lost(&error);
-                return true;
-            }
+            Received::Lost => return true,
         }
-        match self.decoder.pending_bytes() {
-            0 => self.frame_since = None,
-            _ if self.listens() => self.frame_since = self.frame_since.or(Some(self.now)),
-            _ => self.frame_since = None,
-        }
+        let is_partial = self.decoder.pending_bytes() > 0 && self.listens();
+        self.socket.partial_since = self.socket.partial_since.or(Some(self.socket.now)).filter(|_| is_partial);
         moved
     }
 
@@ -222,7 +193,7 @@ impl ChannelTask {
                 Some(was_write) => wrote |= was_write,
                 None => break,
             }
-            (moved, self.frame_since) = (true, None);
+            (moved, self.socket.partial_since) = (true, None);
         }
         match wrote {
             true if self.is_alone => self.session.app.db.commit_queued_here(),
@@ -311,7 +282,7 @@ impl ChannelTask {
             ClientFrame::Credit(credit) => self.credit(id, &credit),
             frame => {
                 let (kind, fields) = (frame.kind(), envelope.fields);
-                let request = Request { id, kind, fields, received: self.now, shared };
+                let request = Request { id, kind, fields, received: self.socket.now, shared };
                 return self.request(&request, frame);
             }
         }
@@ -451,7 +422,7 @@ impl ChannelTask {
     /// Takes replies and steps that have come, while there is room for them.
     fn answer(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
-        while let Poll::Ready(alarm) = self.requests.poll_alarm(cx) {
+        while let Some(alarm) = self.socket.alarm(cx) {
             match alarm {
                 Alarm::Tick => self.tick(),
                 Alarm::Stop => self.stop(),
@@ -470,7 +441,7 @@ impl ChannelTask {
 
     fn finished(&mut self, finished: Finished) {
         match finished {
-            _ if matches!(self.phase, Phase::Closing | Phase::Lingering { .. }) => {}
+            _ if self.is_closing() => {}
             Finished::Request(waiting, reply) => self.reply(&waiting, reply),
             Finished::Step(id, source, found) => {
                 let Some(Use::Subscription(subscription)) = self.requests.get_mut(id) else { return };
@@ -499,10 +470,10 @@ impl ChannelTask {
 
     /// What waits for subscriptions to subjects.
     fn deliver(&mut self, cx: &mut Context<'_>, heard: bool) -> bool {
-        if !self.out.has_room() || matches!(self.phase, Phase::Closing | Phase::Lingering { .. } | Phase::Over) {
+        if !self.out.has_room() || self.is_closing() {
             return false;
         }
-        let input = if heard && self.phase == Phase::Open { Input::GoesOn } else { Input::Paused };
+        let input = if heard && self.is_open() { Input::GoesOn } else { Input::Paused };
         let delivered = self.subjects.deliver(cx, input, &mut self.out);
         for id in delivered.ended {
             self.requests.unsubscribed(id);
@@ -516,41 +487,15 @@ impl ChannelTask {
     // ----- sending
 
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
-        if matches!(self.phase, Phase::Lingering { .. } | Phase::Over) {
-            return false;
-        }
-        let mut moved = false;
-        while !self.out.is_empty() {
-            match self.io.poll_write(cx, self.out.outbox()) {
-                Poll::Ready(Ok(written)) => {
-                    self.session.native.metrics.sent(written);
-                    if let Some(alive) = &mut self.keep_alive {
-                        alive.sent(self.now - self.opened);
-                    }
-                    (moved, self.stuck_since) = (true, None);
-                }
-                Poll::Ready(Err(error)) => {
-                    self.lost(&error);
-                    return true;
-                }
-                Poll::Pending => {
-                    self.stuck_since = self.stuck_since.or(Some(self.now));
-                    return moved;
-                }
+        let (metrics, age) = (&self.session.native.metrics, self.socket.age());
+        let moved = self.socket.write(cx, self.out.outbox(), |written| {
+            metrics.sent(written);
+            if let Some(alive) = &mut self.keep_alive {
+                alive.sent(age);
             }
-        }
-        if self.phase == Phase::Closing {
-            match self.io.poll_close(cx) {
-                Poll::Ready(_) => {
-                    self.phase = Phase::Lingering { since: self.now };
-                    // The tick is far off: another one ends the lingering.
-                    self.requests.tick(LINGER);
-                    moved = true;
-                }
-                Poll::Pending => {}
-            }
-        }
-        moved
+        });
+        let may_close = self.phase == Phase::Closing && self.out.is_empty();
+        may_close && self.socket.close(cx) || moved
     }
 
     /// Says something about the connection.
@@ -562,37 +507,23 @@ impl ChannelTask {
     // ----- ends
 
     fn tick(&mut self) {
-        if let Phase::Lingering { since } = self.phase {
-            if self.now >= since + LINGER {
-                self.phase = Phase::Over;
-            }
+        if !self.socket.tick() {
             return;
         }
-        let waited = |since: Option<Instant>| since.map_or(Duration::ZERO, |since| self.now - since);
-        if waited(self.stuck_since) >= self.session.write_timeout {
-            tracing::debug!(peer = %self.io.peer(), "channel cut: the client does not take what it is sent");
-            self.phase = Phase::Over;
-            return;
-        }
-        if self.phase == Phase::Open && waited(self.frame_since) >= self.session.frame_timeout {
+        if self.phase == Phase::Open && self.socket.partial_for() >= self.session.frame_timeout {
             self.protocol("a frame was begun and its rest did not arrive in time");
         }
+        let age = self.socket.age();
         if let Some(alive) = self.keep_alive.as_mut().filter(|_| self.phase != Phase::Open || !self.out.has_room()) {
             // Nothing is heard because nobody listens.
-            alive.heard(self.now - self.opened);
+            alive.heard(age);
         }
-        match self.keep_alive.map(|alive| alive.look(self.now - self.opened)) {
+        match self.keep_alive.map(|alive| alive.look(age)) {
             Some(Silence::Gone) => self.leave(Reason::Silent, Action::Retry, "nothing was heard for too long"),
-            Some(Silence::Ping) if self.phase == Phase::Open => {
-                self.say(&Ping { token: (self.now - self.opened).as_micros() as u64 });
-            }
+            Some(Silence::Ping) if self.phase == Phase::Open => self.say(&Ping { token: age.as_micros() as u64 }),
             _ => {}
         }
-        if !std::mem::take(&mut self.heard_since_tick) && self.out.is_empty() {
-            // An idle channel keeps no memory for replies.
-            self.out.outbox().shrink();
-        }
-        self.requests.tick(self.session.tick());
+        self.socket.ticked(self.out.outbox());
     }
 
     /// The server stops: nothing new is taken, subscriptions end, what is under way is answered.
@@ -644,37 +575,13 @@ impl ChannelTask {
 
     /// Says goodbye, and nothing after it.
     fn leave(&mut self, reason: Reason, class: Action, message: &str) {
-        if matches!(self.phase, Phase::Closing | Phase::Lingering { .. } | Phase::Over) {
+        if self.is_closing() {
             return;
         }
-        tracing::debug!(peer = %self.io.peer(), reason = reason.code(), message, "channel ends");
+        tracing::debug!(peer = %self.socket.peer(), reason = reason.code(), message, "channel ends");
         let said: Result<(), Failure> = self.out.push(0, &goodbye(reason, class, message) as &Goodbye<'_>);
         debug_assert!(said.is_ok(), "{said:?}");
         self.phase = Phase::Closing;
-    }
-
-    fn lost(&mut self, error: &io::Error) {
-        tracing::debug!(peer = %self.io.peer(), %error, "channel lost");
-        self.phase = Phase::Over;
-    }
-
-    fn linger(&mut self, cx: &mut Context<'_>, since: Instant) -> bool {
-        let scratch = self.decoder.buffer_or(spare::take);
-        scratch.clear();
-        match self.io.poll_read(cx, scratch) {
-            Poll::Ready(Ok(read)) if read > 0 => {
-                spare::keep(self.decoder.release());
-                if self.now >= since + LINGER {
-                    self.phase = Phase::Over;
-                }
-                true
-            }
-            Poll::Ready(_) => {
-                self.phase = Phase::Over;
-                true
-            }
-            Poll::Pending => false,
-        }
     }
 }
 

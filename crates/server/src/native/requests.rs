@@ -64,15 +64,6 @@ pub enum Finished {
     Step(u32, Source, Found),
 }
 
-/// What is heard whatever else waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alarm {
-    /// It is time to look around.
-    Tick,
-    /// The server stops.
-    Stop,
-}
-
 enum Work {
     Write(CommandUnderWay),
     Later(Later),
@@ -127,7 +118,6 @@ impl Hasher for IdHasher {
 /// What is under way. See the module's documentation.
 pub struct Requests {
     tasks: FuturesUnordered<Task>,
-    alarms: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
     ids: HashMap<u32, Use, BuildHasherDefault<IdHasher>>,
     requests: usize,
     max_requests: usize,
@@ -146,7 +136,6 @@ impl Requests {
     pub fn new(max_requests: u32) -> Self {
         Self {
             tasks: FuturesUnordered::new(),
-            alarms: FuturesUnordered::new(),
             ids: HashMap::default(),
             requests: 0,
             max_requests: max_requests as usize,
@@ -237,30 +226,6 @@ impl Requests {
     /// A subscription's step begins.
     pub fn step(&mut self, id: u32, step: Step) {
         self.tasks.push(Task::Step { id, step });
-    }
-
-    /// Ticks once, after so long.
-    pub fn tick(&mut self, after: Duration) {
-        self.alarms.push(Box::pin(async move {
-            tokio::time::sleep(after).await;
-            Alarm::Tick
-        }));
-    }
-
-    /// Waits for the server to stop.
-    pub fn watch_stop(&mut self, stopped: impl Future<Output = ()> + Send + 'static) {
-        self.alarms.push(Box::pin(async move {
-            stopped.await;
-            Alarm::Stop
-        }));
-    }
-
-    /// The next alarm that has gone off.
-    pub fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<Alarm> {
-        match Pin::new(&mut self.alarms).poll_next(context) {
-            Poll::Ready(Some(alarm)) => Poll::Ready(alarm),
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
-        }
     }
 
     /// A subscription is over: its id is free again.

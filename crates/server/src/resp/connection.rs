@@ -1,7 +1,7 @@
 //! The task of a connection: reads, has the session do what came, writes.
 //!
-//! Owns: the order in which that happens, back-pressure, silence and slowness, the end. Does not own what commands do
-//! ([`session`](super::session)).
+//! Owns: the order in which that happens, back-pressure, silence, the end. Does not own what commands do
+//! ([`session`](super::session)), nor the socket and its clocks (`served`).
 //!
 //! ```text
 //! one turn:  what is under way ─► commands ─► read, commands (twice at most) ─► write
@@ -15,19 +15,20 @@
 //! is cut off after `write_timeout`, one that sends half a request after `body_timeout`. One that is silent stays.
 
 use std::{
-    future::Future,
-    io,
-    pin::Pin,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use futures_util::{Stream as _, stream::FuturesUnordered};
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 use thalweg_transport::{Channel, Outbox};
 
 use super::session::Session;
-use crate::{admission::Held, limits::MAX_TURNS, spare};
+use crate::{
+    admission::Held,
+    limits::MAX_TURNS,
+    served::{Alarm, Received, Served},
+    spare,
+};
 
 /// Bytes that wait to be looked at from which on nothing is read, unless they are less than a request.
 const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
@@ -37,30 +38,14 @@ const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
 enum Phase {
     /// Requests are taken.
     Open,
-    /// None are taken any more: what is under way is answered and sent.
+    /// None are taken any more: what is under way is answered and sent. From then on the [socket](Served) lingers.
     Finishing,
-    /// All has been said. What the client still sends is read and thrown away for a moment: a socket that is closed on unread
-    /// bytes resets the connection, and the client may lose the last replies.
-    Lingering { since: Instant },
-    /// Over.
-    Over,
-}
-
-/// Longest time of [`Phase::Lingering`].
-const LINGER: Duration = Duration::from_millis(500);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Alarm {
-    /// It is time to look around.
-    Tick,
-    /// The server stops.
-    Stop,
 }
 
 /// A connection and all that is under way on it.
 pub struct Connection {
     session: Session,
-    io: Channel,
+    socket: Served,
     input: Input,
     out: Outbox,
     /// Room for the request that is arriving, if it is a large one.
@@ -69,70 +54,30 @@ pub struct Connection {
     /// The place of a client that has not authenticated yet.
     place: Option<Held>,
     phase: Phase,
-    alarms: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
-    opened: Instant,
-    /// When something was last received, or an alarm came.
-    now: Instant,
     /// Since when the oldest command is being done whose reply is not sent.
     turn_since: Option<Instant>,
-    /// Since when the client has taken nothing of what waits for it.
-    stuck_since: Option<Instant>,
-    /// Since when part of a request has been there without the rest.
-    partial_since: Option<Instant>,
-    heard_since_tick: bool,
-    /// Alarms may have come, or are not listened for yet.
-    has_alarms: bool,
-    /// The socket had nothing more when it was last asked in this poll, and will wake this task.
-    is_drained: bool,
 }
 
 impl Connection {
     /// `place` is among those that are not known yet, if this client must authenticate.
     pub fn new(session: Session, io: Channel, place: Option<Held>) -> Self {
-        let now = Instant::now();
-        let alarms: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>> = FuturesUnordered::new();
-        let mut stopping = session.resp.app.stopping.clone();
-        alarms.push(Box::pin(async move {
-            // A sender that is gone is a server that is gone.
-            let _ = stopping.wait_for(|stopping| *stopping).await;
-            Alarm::Stop
-        }));
-        let mut connection = Self {
+        let app = &session.resp.app;
+        // A bound is passed by a quarter of the shortest at most.
+        let shortest = app.config.body_timeout.0.min(app.config.write_timeout.0).min(app.config.header_timeout.0);
+        let pause = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
+        let write_timeout = app.config.write_timeout.0;
+        let socket = Served::new(io, "Redis client", app.stopping.clone(), write_timeout, pause);
+        Self {
             session,
-            io,
+            socket,
             input: Input::new(),
             out: Outbox::new(),
             arriving: None,
             arriving_bytes: 0,
             place,
             phase: Phase::Open,
-            alarms,
-            opened: now,
-            now,
             turn_since: None,
-            stuck_since: None,
-            partial_since: None,
-            heard_since_tick: false,
-            has_alarms: true,
-            is_drained: false,
-        };
-        connection.tick_after(connection.pause());
-        connection
-    }
-
-    /// How often it looks at its clocks: a bound is passed by a quarter of the shortest at most.
-    fn pause(&self) -> Duration {
-        let config = &self.session.resp.app.config;
-        let shortest = config.body_timeout.0.min(config.write_timeout.0).min(config.header_timeout.0);
-        (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
-    }
-
-    fn tick_after(&mut self, pause: Duration) {
-        self.has_alarms = true;
-        self.alarms.push(Box::pin(async move {
-            tokio::time::sleep(pause).await;
-            Alarm::Tick
-        }));
+        }
     }
 
     /// Does all that can be done now. Ready when the connection is over.
@@ -140,7 +85,7 @@ impl Connection {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
         }
-        (self.has_alarms, self.is_drained) = (true, false);
+        self.socket.begin();
         for _ in 0..MAX_TURNS {
             let mut moved = self.look_at_clocks(cx);
             moved |= self.session.settle(cx, &mut self.out);
@@ -151,7 +96,7 @@ impl Connection {
             }
             moved |= self.send(cx);
             self.count();
-            if self.phase == Phase::Over {
+            if self.socket.is_over() {
                 return Poll::Ready(());
             }
             if !moved || self.is_at_rest() {
@@ -167,14 +112,14 @@ impl Connection {
     /// proposed, and sent.
     fn is_at_rest(&self) -> bool {
         let all_taken = self.input.pending_bytes() == 0 || self.session.is_under_way();
-        let is_quiet = self.phase == Phase::Open && !self.has_alarms && !self.session.wants_a_turn();
-        is_quiet && self.is_drained && all_taken && self.out.is_empty()
+        let is_quiet = self.phase == Phase::Open && !self.socket.has_alarms() && !self.session.wants_a_turn();
+        is_quiet && self.socket.is_drained() && all_taken && self.out.is_empty()
     }
 
     fn count(&mut self) {
         let resp = &self.session.resp;
         if let Some(last) = self.session.tally.tell(&resp.metrics) {
-            self.session.client().heard(self.now, last);
+            self.session.client().heard(self.socket.now, last);
         }
         if let Some(since) = self.turn_since
             && self.out.is_empty()
@@ -188,40 +133,33 @@ impl Connection {
     // ----- receiving
 
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Phase::Lingering { since } = self.phase {
-            return self.linger(cx, since);
+        if self.socket.lingers() {
+            return self.socket.linger(cx);
         }
         let mut moved = self.pump();
         // The second read mostly finds nothing, and has the socket wake this task.
         for _ in 0..2 {
             let is_full = !self.is_hungry() && self.input.pending_bytes() >= MAX_UNREAD_BYTES;
-            if self.phase != Phase::Open || self.is_drained || is_full {
+            if self.phase != Phase::Open || self.socket.is_drained() || is_full {
                 return moved;
             }
-            match self.io.poll_read(cx, self.input.buffer_or(spare::take)) {
-                Poll::Pending => {
-                    self.is_drained = true;
-                    // An idle connection keeps no buffer.
-                    spare::keep(self.input.release());
-                }
-                Poll::Ready(Ok(0)) => {
-                    // It sends no more, and may still take what is under way. What only waits, waits for nobody.
+            match self.socket.read(cx, self.input.buffer_or(spare::take)) {
+                // An idle connection keeps no buffer.
+                Received::Nothing => spare::keep(self.input.release()),
+                Received::End => {
+                    // What only waits, waits for nobody.
                     self.phase = Phase::Finishing;
                     self.session.stop_waiting();
                     moved = true;
                 }
-                Poll::Ready(Ok(read)) => {
+                Received::Bytes(read) => {
                     self.session.resp.metrics.received(read);
-                    self.heard_since_tick = true;
-                    self.now = Instant::now();
-                    self.turn_since = self.turn_since.or(Some(self.now));
+                    self.socket.now = Instant::now();
+                    self.turn_since = self.turn_since.or(Some(self.socket.now));
                     self.pump();
                     moved = true;
                 }
-                Poll::Ready(Err(error)) => {
-                    self.lost(&error);
-                    return true;
-                }
+                Received::Lost => return true,
             }
         }
         moved
@@ -245,7 +183,8 @@ impl Connection {
             self.phase = Phase::Finishing;
         }
         let is_partial = self.input.pending_bytes() > 0 && self.is_hungry();
-        self.partial_since = if is_partial { self.partial_since.filter(|_| !moved).or(Some(self.now)) } else { None };
+        let since = self.socket.partial_since.filter(|_| !moved).or(Some(self.socket.now));
+        self.socket.partial_since = since.filter(|_| is_partial);
         self.admit();
         moved
     }
@@ -279,114 +218,50 @@ impl Connection {
     // ----- sending
 
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
-        if matches!(self.phase, Phase::Lingering { .. } | Phase::Over) {
-            return false;
-        }
-        let mut moved = false;
-        while !self.out.is_empty() {
-            match self.io.poll_write(cx, &mut self.out) {
-                Poll::Ready(Ok(written)) => {
-                    self.session.resp.metrics.sent(written);
-                    (moved, self.stuck_since) = (true, None);
-                }
-                Poll::Ready(Err(error)) => {
-                    self.lost(&error);
-                    return true;
-                }
-                Poll::Pending => {
-                    self.stuck_since = self.stuck_since.or_else(|| Some(Instant::now()));
-                    return moved;
-                }
-            }
-        }
-        if self.phase == Phase::Finishing && !self.session.is_busy() && self.io.poll_close(cx).is_ready() {
-            self.phase = Phase::Lingering { since: Instant::now() };
-            // The next tick is far off: another one ends the lingering.
-            self.tick_after(LINGER);
-            moved = true;
-        }
-        moved
+        let metrics = &self.session.resp.metrics;
+        let moved = self.socket.write(cx, &mut self.out, |written| metrics.sent(written));
+        let may_close = self.phase == Phase::Finishing && self.out.is_empty() && !self.session.is_busy();
+        may_close && self.socket.close(cx) || moved
     }
 
     // ----- ends
 
     fn look_at_clocks(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.has_alarms {
-            return false;
-        }
         let mut moved = false;
-        while let Poll::Ready(Some(alarm)) = Pin::new(&mut self.alarms).poll_next(cx) {
+        while let Some(alarm) = self.socket.alarm(cx) {
             moved = true;
-            self.now = Instant::now();
+            self.socket.now = Instant::now();
             match alarm {
                 Alarm::Tick => self.tick(),
                 Alarm::Stop => {
                     self.session.stop_waiting();
-                    if self.phase == Phase::Open {
-                        self.phase = Phase::Finishing;
-                    }
+                    self.phase = Phase::Finishing;
                 }
             }
         }
-        self.has_alarms = false;
         moved
     }
 
     fn tick(&mut self) {
-        if let Phase::Lingering { since } = self.phase {
-            if self.now >= since + LINGER {
-                self.phase = Phase::Over;
-            }
+        if !self.socket.tick() {
             return;
         }
         let config = &self.session.resp.app.config;
-        let waited = |since: Option<Instant>| since.map_or(Duration::ZERO, |since| self.now - since);
-        if waited(self.stuck_since) >= config.write_timeout.0 {
-            tracing::debug!(peer = %self.io.peer(), "Redis client cut: it does not take what it is sent");
-            self.phase = Phase::Over;
-            return;
-        }
-        if self.phase == Phase::Open && waited(self.partial_since) >= config.body_timeout.0 {
+        let (body_timeout, header_timeout) = (config.body_timeout.0, config.header_timeout.0);
+        if self.phase == Phase::Open && self.socket.partial_for() >= body_timeout {
             self.leave("ERR Protocol error: a request was begun and its rest did not arrive in time");
         }
-        let config = &self.session.resp.app.config;
-        if self.phase == Phase::Open && self.place.is_some() && self.now - self.opened >= config.header_timeout.0 {
+        if self.phase == Phase::Open && self.place.is_some() && self.socket.age() >= header_timeout {
             self.session.resp.metrics.not_authenticated();
             self.leave("NOAUTH Authentication required: it did not come in time");
         }
-        if !std::mem::take(&mut self.heard_since_tick) && self.out.is_empty() {
-            // An idle connection keeps no memory for replies.
-            self.out.shrink();
-        }
-        self.tick_after(self.pause());
+        self.socket.ticked(&mut self.out);
     }
 
     /// Says why, and nothing after it.
     fn leave(&mut self, why: &str) {
-        tracing::debug!(peer = %self.io.peer(), why, "Redis client's connection ends");
+        tracing::debug!(peer = %self.socket.peer(), why, "Redis client's connection ends");
         self.session.farewell(why, &mut self.out);
         self.phase = Phase::Finishing;
-    }
-
-    fn lost(&mut self, error: &io::Error) {
-        tracing::debug!(peer = %self.io.peer(), %error, "Redis client lost");
-        self.phase = Phase::Over;
-    }
-
-    fn linger(&mut self, cx: &mut Context<'_>, since: Instant) -> bool {
-        let mut scratch = bytes::BytesMut::with_capacity(4096);
-        match self.io.poll_read(cx, &mut scratch) {
-            Poll::Ready(Ok(read)) if read > 0 => {
-                if self.now >= since + LINGER {
-                    self.phase = Phase::Over;
-                }
-                true
-            }
-            Poll::Ready(_) => {
-                self.phase = Phase::Over;
-                true
-            }
-            Poll::Pending => false,
-        }
     }
 }
