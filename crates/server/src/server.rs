@@ -12,14 +12,14 @@ use thalweg_transport::{Listener, listen};
 use thalweg_types::{Action, Classified};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use crate::{
+use thalweg_http::{self as http, Http};
+use thalweg_native as native;
+use thalweg_resp::{self as resp, gathering::commit_gathered};
+use thalweg_serving::{
     accepting::log_panic,
     app::App,
-    config::{Config, NativeAddress, RespAddress},
-    http::{self, Http},
+    config::{Config, ConfigError, NativeAddress, RespAddress},
     metrics::{Caches, Groups, Node, Subjects},
-    native,
-    resp::{self, gathering::commit_gathered},
     threads::Threads,
 };
 
@@ -63,7 +63,7 @@ pub enum ServerError {
     Threads(io::Error),
     /// The configuration does not hold together.
     #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
+    Config(#[from] ConfigError),
     /// The database could not be closed cleanly; nothing acknowledged is lost, the next open replays.
     #[error("the database was not closed cleanly: {0}; the next start will replay its log")]
     Close(WriteError),
@@ -140,7 +140,7 @@ impl Server {
         let app = App::new(config, db, stopping);
         let native_metrics = Arc::new(native::metrics::Metrics::new(&app.native_connections));
         let resp_metrics = Arc::new(resp::metrics::Metrics::default());
-        let http = Http::new(&app, http::operation_names(), collectors(&app, &native_metrics, &resp_metrics));
+        let http = Http::new(&app, collectors(&app, &native_metrics, &resp_metrics));
         let native = match native {
             Some(listener) => {
                 if let Some(identity) = listener.identity() {
@@ -220,7 +220,7 @@ impl Server {
             connections.shutdown().await;
         }
         log_panic(reclaiming.await, "the server");
-        http.snapshots.clear();
+        http.stop();
         let db = app.db.blocking().clone();
         let closed = tokio::task::spawn_blocking(move || db.close()).await;
         tracing::info!(millis = began.elapsed().as_millis() as u64, "stopped");
