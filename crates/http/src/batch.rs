@@ -17,7 +17,7 @@ use thalweg_serving::error::ApiError;
 /// A record in JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonRecord {
+pub(crate) struct JsonRecord {
     key: Option<String>,
     key_base64: Option<String>,
     #[serde(default)]
@@ -46,7 +46,7 @@ struct JsonRecords {
 }
 
 /// The media type of a request's body; raw bytes if it says none.
-pub fn media(call: &Call) -> Result<Media, ApiError> {
+pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
     let Some(given) = call.header(&header::CONTENT_TYPE) else { return Ok(Media::Binary) };
     request_media(given).filter(|media| *media != Media::Events).ok_or_else(|| {
         ApiError::new(
@@ -99,7 +99,7 @@ fn push_lines(batch: &mut RecordBatch, body: &[u8]) -> Result<(), ApiError> {
 }
 
 /// Adds JSON records to a batch.
-pub fn push_records(batch: &mut RecordBatch, records: &[JsonRecord]) -> Result<(), ApiError> {
+pub(crate) fn push_records(batch: &mut RecordBatch, records: &[JsonRecord]) -> Result<(), ApiError> {
     for record in records {
         let key = bytes_of("key", record.key.as_ref(), record.key_base64.as_ref())?;
         let payload = match record.tombstone {

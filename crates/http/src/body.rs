@@ -23,7 +23,7 @@ use thalweg_serving::{
 
 /// A request body in memory; its bytes are counted until it is dropped.
 #[derive(Debug)]
-pub struct HeldBody {
+pub(crate) struct HeldBody {
     bytes: Bytes,
     _held: Held,
 }
@@ -37,7 +37,7 @@ impl Deref for HeldBody {
 }
 
 /// Reads the whole body. The declared length is checked, and room for it taken, before a byte is read.
-pub async fn read(app: &Arc<App>, body: &mut Body) -> Result<HeldBody, ApiError> {
+pub(crate) async fn read(app: &Arc<App>, body: &mut Body) -> Result<HeldBody, ApiError> {
     let limit = app.config.max_body_bytes.0;
     let declared = body.size_hint().lower();
     if declared > limit {

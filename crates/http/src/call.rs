@@ -15,11 +15,11 @@ use crate::{
 use thalweg_serving::{app::App, error::ApiError};
 
 /// What handlers answer.
-pub type Answer = Result<Response<Body>, ApiError>;
+pub(crate) type Answer = Result<Response<Body>, ApiError>;
 
 /// A request that is being handled.
 #[derive(Debug)]
-pub struct Call {
+pub(crate) struct Call {
     /// Method, URI, headers.
     pub head: Parts,
     /// The body, not read yet; wrapped, so that a handler may keep the call across a wait.
@@ -29,18 +29,18 @@ pub struct Call {
 impl Call {
     /// The path after `prefix`, which the route has matched.
     #[must_use]
-    pub fn path_after(&self, prefix: &str) -> &str {
+    pub(crate) fn path_after(&self, prefix: &str) -> &str {
         self.head.uri.path().strip_prefix(prefix).unwrap_or_default()
     }
 
     /// A header's bytes.
     #[must_use]
-    pub fn header(&self, name: &HeaderName) -> Option<&[u8]> {
+    pub(crate) fn header(&self, name: &HeaderName) -> Option<&[u8]> {
         self.head.headers.get(name).map(HeaderValue::as_bytes)
     }
 
     /// For routes that take no query.
-    pub fn no_query(&self) -> Result<(), ParseError> {
+    pub(crate) fn no_query(&self) -> Result<(), ParseError> {
         match Params::new(self.head.uri.query()).next() {
             None => Ok(()),
             Some(Ok((name, _))) => Err(ParseError::UnknownParameter { name: name.chars().take(64).collect() }),
@@ -49,7 +49,7 @@ impl Call {
     }
 
     /// 415 unless the body says that it is JSON, or says nothing.
-    pub fn require_json(&self) -> Result<(), ApiError> {
+    pub(crate) fn require_json(&self) -> Result<(), ApiError> {
         match self.header(&header::CONTENT_TYPE) {
             Some(given) if request_media(given) != Some(Media::Json) => Err(ApiError::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -62,7 +62,7 @@ impl Call {
     }
 
     /// The level that a request asks for, or the server's.
-    pub fn level(&self, app: &App) -> Result<Durability, ApiError> {
+    pub(crate) fn level(&self, app: &App) -> Result<Durability, ApiError> {
         match self.header(&DURABILITY) {
             None => Ok(app.config.durability),
             Some(name) => std::str::from_utf8(name).ok().and_then(|name| name.trim().parse().ok()).ok_or_else(|| {
@@ -73,7 +73,7 @@ impl Call {
     }
 
     /// The database with the level that a request asks for, for requests whose level is the handle's.
-    pub fn db_at_level(&self, app: &App) -> Result<AsyncDatabase, ApiError> {
+    pub(crate) fn db_at_level(&self, app: &App) -> Result<AsyncDatabase, ApiError> {
         Ok(app.db.blocking().with_durability(self.level(app)?).to_async())
     }
 }

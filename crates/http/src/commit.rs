@@ -74,7 +74,7 @@ struct Asked {
 }
 
 /// `POST /v1/commit`
-pub async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let asked = call.level(app)?;

@@ -27,7 +27,7 @@ use thalweg_serving::{admission::Held, config::Config};
 
 /// What a connection has done so far; shared by its socket, its service and its watch.
 #[derive(Debug, Default)]
-pub struct Activity {
+pub(crate) struct Activity {
     read: AtomicU64,
     written: AtomicU64,
     /// A write waits for the client to take bytes.
@@ -42,12 +42,12 @@ pub struct Activity {
 
 /// Marks a request as being handled until dropped.
 #[derive(Debug)]
-pub struct Busy(Arc<Activity>);
+pub(crate) struct Busy(Arc<Activity>);
 
 impl Busy {
     /// From now on.
     #[must_use]
-    pub fn new(activity: &Arc<Activity>) -> Self {
+    pub(crate) fn new(activity: &Arc<Activity>) -> Self {
         activity.busy.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(activity))
     }
@@ -62,7 +62,7 @@ impl Drop for Busy {
 
 /// The bounds in time.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub(crate) struct Patience {
     /// For a request's head.
     pub header: Duration,
     /// For anything at all.
@@ -74,20 +74,20 @@ pub struct Patience {
 impl Patience {
     /// As configured.
     #[must_use]
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self { header: config.header_timeout.0, idle: config.idle_timeout.0, write: config.write_timeout.0 }
     }
 
     /// How often to look: a bound is exceeded by a quarter of the shortest one at most.
     #[must_use]
-    pub fn tick(&self) -> Duration {
+    pub(crate) fn tick(&self) -> Duration {
         (self.header.min(self.idle).min(self.write) / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 }
 
 /// What the watch says of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Go on.
     Fine,
     /// Nothing happens on it: say goodbye.
@@ -98,7 +98,7 @@ pub enum Verdict {
 
 /// Remembers when things last changed on a connection.
 #[derive(Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     patience: Patience,
     read: u64,
     written: u64,
@@ -113,12 +113,12 @@ pub struct Watch {
 impl Watch {
     /// From `now` on: a new connection owes a head.
     #[must_use]
-    pub fn new(patience: Patience, now: Instant) -> Self {
+    pub(crate) fn new(patience: Patience, now: Instant) -> Self {
         Self { patience, read: 0, written: 0, moved_at: now, write_moved_at: now, head_since: Some(now) }
     }
 
     /// Looks at a connection. To be called every [`Patience::tick`].
-    pub fn verdict(&mut self, activity: &Activity, now: Instant) -> Verdict {
+    pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant) -> Verdict {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);
         let http2 = activity.http2.load(Ordering::Relaxed);
@@ -157,7 +157,7 @@ const LINGER: Duration = Duration::from_millis(500);
 
 /// A socket that counts what passes, and closes politely.
 #[derive(Debug)]
-pub struct Watched {
+pub(crate) struct Watched {
     /// `None` only while being dropped.
     inner: Option<TcpStream>,
     activity: Arc<Activity>,
@@ -169,7 +169,7 @@ pub struct Watched {
 impl Watched {
     /// Counts into `activity`.
     #[must_use]
-    pub fn new(inner: TcpStream, activity: Arc<Activity>, held: Held) -> Self {
+    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Held) -> Self {
         Self { inner: Some(inner), activity, peer_closed: false, held: Some(held) }
     }
 

@@ -69,7 +69,7 @@ macro_rules! operations {
         )+)+];
 
         /// Has an operation's handler answer a request.
-        pub async fn dispatch(operation: Operation, $http: &Arc<Http>, $call: &mut Call) -> Answer {
+        pub(crate) async fn dispatch(operation: Operation, $http: &Arc<Http>, $call: &mut Call) -> Answer {
             let $app = &$http.app;
             match operation {
                 $(Operation::$name => answer!($how $answer),)+
@@ -350,7 +350,7 @@ operations! {
 impl Operation {
     /// Whether it is answered even when the server is full: an operator must see why.
     #[must_use]
-    pub const fn is_exempt(self) -> bool {
+    pub(crate) const fn is_exempt(self) -> bool {
         matches!(self, Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::OpenApi)
     }
 }

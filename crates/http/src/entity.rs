@@ -18,14 +18,14 @@ use thalweg_serving::{
 };
 
 /// The keyspace behind the simple APIs.
-pub const KEYSPACE: &str = "default";
+pub(crate) const KEYSPACE: &str = "default";
 
 fn id(call: &Call) -> Result<Vec<u8>, ParseError> {
     Key::parse(call.head.uri.query(), "id")?.required("id")
 }
 
 /// `GET /v0/entity?id=`
-pub fn get(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let id = id(call)?;
     let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
         Some(keyspace) => keyspace.get(&id)?,
@@ -39,7 +39,7 @@ pub fn get(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// `PUT /v0/entity?id=`
-pub async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let value = body::read(app, call.body.get_mut()).await?;
     let keyspace = app.keyspace(KEYSPACE).await?;
@@ -50,7 +50,7 @@ pub async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `DELETE /v0/entity?id=`
-pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let keyspace = app.keyspace(KEYSPACE).await?;
     let ack = kv::remove(app, &keyspace, &id, None, level).await?;
@@ -60,7 +60,7 @@ pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `GET /v0/entities?start=&end=`: each pair a chunk `key\nvalue`, `end` exclusive.
-pub async fn range(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     let range = pair_range(call.head.uri.query())?;
     let start = range.start.filter(|start| !start.is_empty()).ok_or(ParseError::Missing { name: "start" })?;
     if range.end.as_ref().is_some_and(Vec::is_empty) {

@@ -28,11 +28,11 @@ use thalweg_serving::{
 };
 
 /// What an event stream that is opened again says it has seen.
-pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// How what comes is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(crate) enum Format {
     /// As server-sent events.
     Events,
     /// As NDJSON: a line each.
@@ -41,7 +41,7 @@ pub enum Format {
 
 impl Format {
     /// What `Accept` asks for; a refusal says that `what` comes as one of the two.
-    pub fn asked(call: &Call, what: &str) -> Result<Self, ApiError> {
+    pub(crate) fn asked(call: &Call, what: &str) -> Result<Self, ApiError> {
         match negotiate(call.header(&header::ACCEPT), &[Media::Events, Media::Ndjson]) {
             Some(Media::Events) => Ok(Self::Events),
             Some(_) => Ok(Self::Lines),
@@ -53,7 +53,7 @@ impl Format {
     }
 
     /// The last that is sent, if it is an error.
-    pub fn error(self, error: &ApiError) -> Bytes {
+    pub(crate) fn error(self, error: &ApiError) -> Bytes {
         let error = error.to_json(None);
         match self {
             Self::Events => format!("event: error\ndata: {error}\n\n").into(),
@@ -62,7 +62,7 @@ impl Format {
     }
 
     /// The reply that `step` unfolds.
-    pub fn reply<S: Send + Unpin + 'static>(self, state: S, step: fn(S) -> Running<S>) -> Response<Body> {
+    pub(crate) fn reply<S: Send + Unpin + 'static>(self, state: S, step: fn(S) -> Running<S>) -> Response<Body> {
         let media = if self == Self::Events { Media::Events } else { Media::Ndjson };
         let body = Unfold { frames: Default::default(), state: Some(state), running: None, step };
         let mut response = Response::new(Body::new(body));
@@ -74,7 +74,7 @@ impl Format {
 }
 
 /// The number after the one in `Last-Event-ID`, which has to be `expected`: where the client goes on.
-pub fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>, ApiError> {
+pub(crate) fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>, ApiError> {
     let Some(id) = call.header(&LAST_EVENT_ID) else { return Ok(None) };
     let seen = std::str::from_utf8(id).ok().and_then(|id| id.trim().parse::<u64>().ok());
     match seen.and_then(|seen| seen.checked_add(1)) {
@@ -84,7 +84,7 @@ pub fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>, ApiEr
 }
 
 /// What ended a wait.
-pub enum Woken<T> {
+pub(crate) enum Woken<T> {
     /// What was waited for.
     Ready(T),
     /// It is time to say that the connection lives.
@@ -94,7 +94,7 @@ pub enum Woken<T> {
 }
 
 /// A client that follows something.
-pub struct Follower {
+pub(crate) struct Follower {
     /// The server.
     pub app: Arc<App>,
     stopping: watch::Receiver<bool>,
@@ -104,7 +104,7 @@ pub struct Follower {
 
 impl Follower {
     /// One more, if there may be.
-    pub fn admit(app: &Arc<App>) -> Result<Self, ApiError> {
+    pub(crate) fn admit(app: &Arc<App>) -> Result<Self, ApiError> {
         let held = app.admission.tails.take(1).ok_or_else(|| {
             ApiError::overloaded("too many tails, watches, pushes and subscribers at a time: retry later")
         })?;
@@ -113,17 +113,17 @@ impl Follower {
 
     /// Whether this is the first step: then a greeting is due, which lets the head go out at once, also when nothing
     /// comes for long.
-    pub fn is_new(&mut self) -> bool {
+    pub(crate) fn is_new(&mut self) -> bool {
         !std::mem::replace(&mut self.greeted, true)
     }
 
     /// Whether the server stops.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         *self.stopping.borrow()
     }
 
     /// A page as it is sent, counted if it is larger than pages are; `None`: there is no room for it.
-    pub fn counted(&self, page: Vec<u8>) -> Option<Bytes> {
+    pub(crate) fn counted(&self, page: Vec<u8>) -> Option<Bytes> {
         if page.len() <= COUNTED_TAIL_BYTES {
             return Some(page.into());
         }
@@ -132,7 +132,7 @@ impl Follower {
     }
 
     /// Waits for that.
-    pub async fn wait<T>(&mut self, ready: impl Future<Output = T>) -> Woken<T> {
+    pub(crate) async fn wait<T>(&mut self, ready: impl Future<Output = T>) -> Woken<T> {
         tokio::select! {
             ready = ready => Woken::Ready(ready),
             _ = self.stopping.wait_for(|stopping| *stopping) => Woken::Stopping,

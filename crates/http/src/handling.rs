@@ -29,7 +29,7 @@ use thalweg_serving::{admission::Held, app::App, error::ApiError, limits::MAX_RE
 /// All requests over HTTP, to [`Solitude`](thalweg_serving::solitude::Solitude): no channel has that number.
 const HTTP: u64 = 0;
 
-/// The router over all routes. It only picks the operation; [`Http::handle`] does the rest, so there is
+/// The router over all routes. It only picks the operation; `Http::handle` does the rest, so there is
 /// no stack of layers to pay for.
 pub fn router(http: &Arc<Http>) -> Router {
     let handler = |operation| {

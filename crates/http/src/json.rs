@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use thalweg_serving::error::ApiError;
 
 /// Appends `"name":"text"` or `"name_base64":"..."`.
-pub fn push_bytes(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
+pub(crate) fn push_bytes(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
     out.push(b'"');
     out.extend_from_slice(name.as_bytes());
     match std::str::from_utf8(bytes) {
@@ -31,7 +31,7 @@ pub fn push_bytes(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
 }
 
 /// As [`push_bytes`], into an object.
-pub fn insert_bytes(object: &mut serde_json::Map<String, serde_json::Value>, name: &str, bytes: &[u8]) {
+pub(crate) fn insert_bytes(object: &mut serde_json::Map<String, serde_json::Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_owned(), text.into()),
         Err(_) => object.insert(format!("{name}_base64"), STANDARD.encode(bytes).into()),
@@ -39,28 +39,28 @@ pub fn insert_bytes(object: &mut serde_json::Map<String, serde_json::Value>, nam
 }
 
 /// Appends a JSON string.
-pub fn push_text(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("writing a string to memory");
 }
 
 /// Appends `"name":number`.
-pub fn push_number(out: &mut Vec<u8>, name: &str, number: u64) {
+pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, number: u64) {
     use std::io::Write as _;
     write!(out, "\"{name}\":{number}").expect("writing to memory");
 }
 
 /// Tells a field that is `null` from one that is left out.
-pub fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
+pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 
 /// A span as sent, in seconds.
-pub fn span_of_seconds(name: &str, seconds: f64) -> Result<Duration, ApiError> {
+pub(crate) fn span_of_seconds(name: &str, seconds: f64) -> Result<Duration, ApiError> {
     Duration::try_from_secs_f64(seconds).map_err(|error| ApiError::bad_request("bad_json", format!("{name}: {error}")))
 }
 
 /// Bytes that came as text or as base64; `None` if neither field is there.
-pub fn bytes_of<'a>(
+pub(crate) fn bytes_of<'a>(
     name: &'static str,
     text: Option<&'a String>,
     base64: Option<&String>,
@@ -76,7 +76,7 @@ pub fn bytes_of<'a>(
 }
 
 /// As [`bytes_of`], for fields that must be there.
-pub fn required_bytes<'a>(
+pub(crate) fn required_bytes<'a>(
     name: &'static str,
     text: Option<&'a String>,
     base64: Option<&String>,
@@ -86,7 +86,7 @@ pub fn required_bytes<'a>(
 }
 
 /// Reads a JSON body.
-pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|error| {
         ApiError::bad_request("bad_json", format!("the body is not the JSON that this route takes: {error}"))
     })

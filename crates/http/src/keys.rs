@@ -63,7 +63,7 @@ fn key_object(key: &[u8]) -> Value {
 }
 
 /// `PUT /keys/{key}`, `PUT /keys?key=` with a raw value; `PUT /keys` with a JSON pair.
-pub async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (named_key(call)?, call.level(app)?);
     if key.is_none() {
         call.require_json()?;
@@ -82,7 +82,7 @@ pub async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `GET /keys/{key}`
-pub fn get(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let key = required_key(call)?;
     let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
         Some(keyspace) => keyspace.get(&key)?,
@@ -103,7 +103,7 @@ pub fn get(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// `DELETE /keys/{key}`
-pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (required_key(call)?, call.level(app)?);
     let keyspace = app.keyspace(KEYSPACE).await?;
     let ack = kv::remove(app, &keyspace, &key, None, level).await?;
@@ -111,7 +111,7 @@ pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `GET /keys/range?start=&end=&limit=`
-pub async fn range(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     let range = pair_range(call.head.uri.query())?;
     let query = ScanQuery {
         start: range.start,
@@ -125,7 +125,7 @@ pub async fn range(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// `POST /keys/batch`: `{"items": [{"key", "value"}, ...]}` or the array alone; all or nothing.
-pub async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let level = call.level(app)?;

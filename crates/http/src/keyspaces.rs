@@ -105,14 +105,14 @@ fn name(call: &Call) -> Result<String, ApiError> {
 }
 
 /// `GET /v1/keyspaces`
-pub fn list(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let all: Vec<_> = app.db.blocking().keyspaces().iter().map(info_json).collect();
     Ok(reply::json(StatusCode::OK, &json!({ "keyspaces": all })))
 }
 
 /// `GET /v1/keyspaces/{keyspace}`: with statistics.
-pub async fn get(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let name = name(call)?;
     let keyspace = app.find_keyspace(&name)?;
@@ -131,7 +131,7 @@ pub async fn get(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// `PUT /v1/keyspaces/{keyspace}`
-pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let (keyspace, created) =
         call.db_at_level(app)?.create_keyspace(&name(call)?, &sent.over(KeyspaceConfig::default())?).await?;
@@ -140,7 +140,7 @@ pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `PATCH /v1/keyspaces/{keyspace}`
-pub async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let name = name(call)?;
     let keyspace = app.find_keyspace(&name)?;
@@ -151,7 +151,7 @@ pub async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `DELETE /v1/keyspaces/{keyspace}`
-pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let keyspace = app.find_keyspace(&name(call)?)?;
     let ack = call.db_at_level(app)?.drop_keyspace(keyspace.id()).await?;

@@ -29,7 +29,7 @@ use thalweg_serving::{
 const PREFIX: &str = "/v1/kv/";
 
 /// `GET /v1/kv/{keyspace}/{key}`
-pub fn get(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let asked = RevisionQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
@@ -49,7 +49,7 @@ pub fn get(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// `HEAD /v1/kv/{keyspace}/{key}`: does not read a value that stays in the log.
-pub fn head(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     let asked = RevisionQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
@@ -104,7 +104,7 @@ fn condition(call: &Call) -> Result<Option<Expect<'static>>, ApiError> {
 }
 
 /// `PUT /v1/kv/{keyspace}/{key}`
-pub async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (level, expect, terms) = (call.level(app)?, condition(call)?, Terms::of(call)?);
     let value = body::read(app, call.body.get_mut()).await?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
@@ -120,7 +120,7 @@ pub async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Stores a value and gives its memory back before waiting for the disk.
-pub async fn store(
+pub(crate) async fn store(
     app: &Arc<App>,
     keyspace: &Keyspace,
     key: &[u8],
@@ -143,7 +143,7 @@ pub async fn store(
 }
 
 /// `DELETE /v1/kv/{keyspace}/{key}`
-pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (level, expect) = (call.level(app)?, condition(call)?);
     let (name, key) = kv_path(call.path_after(PREFIX))?;
@@ -153,7 +153,7 @@ pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Removes a key.
-pub async fn remove(
+pub(crate) async fn remove(
     app: &Arc<App>,
     keyspace: &Keyspace,
     key: &[u8],
@@ -170,7 +170,7 @@ pub async fn remove(
 }
 
 /// `GET /v1/kv`
-pub fn list(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let names: Vec<_> =
         app.db.blocking().keyspaces().into_iter().map(|info| json!({"name": info.name, "id": info.id.0})).collect();

@@ -109,7 +109,7 @@ impl JsonGrant {
 }
 
 /// `POST /v1/leases`
-pub async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let level = call.level(app)?;
     let body = body::read(app, call.body.get_mut()).await?;
@@ -120,7 +120,7 @@ pub async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `POST /v1/leases/{lease}/keep-alive`
-pub async fn keep_alive(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn keep_alive(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
     let kept = app.db.keep_lease(id, level).await?;
@@ -134,7 +134,7 @@ fn answer(status: StatusCode, grant: &LeaseGrant) -> axum::http::Response<axum::
 }
 
 /// `DELETE /v1/leases/{lease}`
-pub async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
     let ack = app.db.revoke_lease(id, level).await?;
@@ -142,7 +142,7 @@ pub async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `GET /v1/leases`
-pub fn list(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     let (limit, after) = page_of(call, (DEFAULT_LISTED as usize, MAX_LISTED as usize), true)?;
     let db = app.db.blocking();
     let leases = db.leases().list(after, limit)?;
@@ -154,7 +154,7 @@ pub fn list(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// `GET /v1/leases/{lease}`
-pub fn get(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (limit, _) = page_of(call, (DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN), false)?;
     let id = id_of(call)?;
     let leases = app.db.blocking().leases();

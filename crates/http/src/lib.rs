@@ -12,6 +12,8 @@
 //! subject; what handlers have in common (`names`, `operations`, `batch`, `record_json`, `following`, `pages`, `body`); the
 //! parts of requests and replies (`call`, `reply`, `json`, `parse`).
 
+#![warn(unreachable_pub)]
+
 mod batch;
 mod body;
 mod caches;

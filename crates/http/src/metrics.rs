@@ -27,7 +27,7 @@ const CLASSES: usize = 5;
 
 /// What is counted of requests.
 #[derive(Debug)]
-pub struct Requests {
+pub(crate) struct Requests {
     shards: Shards,
     /// Names by number.
     operations: Vec<&'static str>,
@@ -36,12 +36,12 @@ pub struct Requests {
 impl Requests {
     /// Nothing counted yet.
     #[must_use]
-    pub fn new(operations: Vec<&'static str>) -> Self {
+    pub(crate) fn new(operations: Vec<&'static str>) -> Self {
         Self { shards: Shards::new(operations.len() * LEVELS, operations.len() * CLASSES), operations }
     }
 
     /// Counts a request, by the number of its operation. The level is the one that the reply states.
-    pub fn record(&self, operation: usize, level: Option<Durability>, status: StatusCode, took: Duration) {
+    pub(crate) fn record(&self, operation: usize, level: Option<Durability>, status: StatusCode, took: Duration) {
         let level = level.map_or(0, |level| level as usize + 1);
         let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES) - 1;
         self.shards.record(operation * LEVELS + level, operation * CLASSES + class, took);
@@ -54,7 +54,7 @@ fn level_name(at: usize) -> &'static str {
 
 /// Collects the figures of requests, and those of the bounds that they share with other protocols.
 #[derive(Debug)]
-pub struct Scraped {
+pub(crate) struct Scraped {
     requests: Arc<Requests>,
     bounds: [(&'static str, Arc<Bound>); 6],
 }
@@ -62,7 +62,7 @@ pub struct Scraped {
 impl Scraped {
     /// Creates the collector.
     #[must_use]
-    pub fn new(requests: &Arc<Requests>, admission: &Admission) -> Self {
+    pub(crate) fn new(requests: &Arc<Requests>, admission: &Admission) -> Self {
         let bounds = [
             ("connections", &admission.connections),
             ("requests", &admission.requests),

@@ -9,7 +9,7 @@ use crate::groups;
 use thalweg_serving::{app::App, error::ApiError};
 
 /// What an operation is about.
-pub enum Target<'a> {
+pub(crate) enum Target<'a> {
     /// A keyspace.
     Keyspace(&'a str),
     /// A stream.
@@ -21,7 +21,7 @@ pub enum Target<'a> {
 /// Ids of the names in a commit or transaction. Keyspaces and streams that do not exist are created before it: that
 /// is not part of what is atomic, and harmless if it then fails.
 #[derive(Default)]
-pub struct Names {
+pub(crate) struct Names {
     keyspaces: HashMap<String, KeyspaceId>,
     streams: HashMap<String, StreamId>,
     /// By the names of their streams and of themselves.
@@ -30,7 +30,7 @@ pub struct Names {
 
 impl Names {
     /// Of these, for a request.
-    pub async fn of<'o>(app: &Arc<App>, targets: impl Iterator<Item = Target<'o>>) -> Result<Self, ApiError> {
+    pub(crate) async fn of<'o>(app: &Arc<App>, targets: impl Iterator<Item = Target<'o>>) -> Result<Self, ApiError> {
         let mut names = Self::default();
         for target in targets {
             match target {
@@ -48,7 +48,7 @@ impl Names {
     }
 
     /// The same for whoever has the database open.
-    pub fn of_database<'o>(db: &Database, targets: impl Iterator<Item = Target<'o>>) -> Result<Self, ApiError> {
+    pub(crate) fn of_database<'o>(db: &Database, targets: impl Iterator<Item = Target<'o>>) -> Result<Self, ApiError> {
         let mut names = Self::default();
         for target in targets {
             match target {
@@ -67,17 +67,17 @@ impl Names {
     }
 
     /// A keyspace's id.
-    pub fn keyspace(&self, name: &str) -> Result<KeyspaceId, ApiError> {
+    pub(crate) fn keyspace(&self, name: &str) -> Result<KeyspaceId, ApiError> {
         self.keyspaces.get(name).copied().ok_or_else(|| thalweg_serving::error::no_such_keyspace(name))
     }
 
     /// A stream's id.
-    pub fn stream(&self, name: &str) -> Result<StreamId, ApiError> {
+    pub(crate) fn stream(&self, name: &str) -> Result<StreamId, ApiError> {
         self.streams.get(name).copied().ok_or_else(|| thalweg_serving::error::no_such_stream(name))
     }
 
     /// A consumer group's id.
-    pub fn group(&self, stream: &str, group: &str) -> Result<GroupId, ApiError> {
+    pub(crate) fn group(&self, stream: &str, group: &str) -> Result<GroupId, ApiError> {
         let found = self.groups.get(&(stream.to_owned(), group.to_owned())).copied();
         found.ok_or_else(|| groups::no_such_group(stream, group))
     }

@@ -29,7 +29,7 @@ use thalweg_serving::error::ApiError;
 /// A condition on a key.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonCondition {
+pub(crate) struct JsonCondition {
     /// The key's keyspace.
     pub keyspace: String,
     key: Option<String>,
@@ -39,7 +39,7 @@ pub struct JsonCondition {
 
 impl JsonCondition {
     /// The key and its keyspace, as they were sent.
-    pub fn named(&self) -> Map<String, Value> {
+    pub(crate) fn named(&self) -> Map<String, Value> {
         let mut object = Map::from_iter([("keyspace".to_owned(), json!(self.keyspace))]);
         for (name, given) in [("key", &self.key), ("key_base64", &self.key_base64)] {
             object.extend(given.as_ref().map(|given| (name.to_owned(), json!(given))));
@@ -48,7 +48,7 @@ impl JsonCondition {
     }
 
     /// Calls `add` with the key and what is expected of it.
-    pub fn with(&self, add: impl FnOnce(&[u8], Expect<'_>) -> Result<(), ApiError>) -> Result<(), ApiError> {
+    pub(crate) fn with(&self, add: impl FnOnce(&[u8], Expect<'_>) -> Result<(), ApiError>) -> Result<(), ApiError> {
         let key = required_bytes("key", self.key.as_ref(), self.key_base64.as_ref())?;
         let (value, end);
         let expect = match &self.expect {
@@ -98,7 +98,7 @@ struct JsonUnchanged {
 /// A write of a commit, or an operation of a transaction, which may read as well.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
-pub enum JsonOperation {
+pub(crate) enum JsonOperation {
     Put {
         keyspace: String,
         key: Option<String>,
@@ -177,7 +177,7 @@ pub enum JsonOperation {
 /// An expected offset: a number, or a word.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub enum JsonExpected {
+pub(crate) enum JsonExpected {
     /// The next offset.
     Offset(u64),
     /// `none` or `any`.
@@ -187,7 +187,7 @@ pub enum JsonExpected {
 /// A producer's stamp.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonProducer {
+pub(crate) struct JsonProducer {
     id: String,
     #[serde(default)]
     epoch: u32,
@@ -211,7 +211,7 @@ fn expected_offset(expected: Option<&JsonExpected>) -> Result<ExpectedOffset, Ap
 }
 
 /// What is about to be written: by a commit, or by a list of a transaction.
-pub trait Writes {
+pub(crate) trait Writes {
     /// Puts a value that lives as long as its terms say.
     fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], terms: Terms) -> Result<(), CommandError>;
     /// Changes a deadline.
@@ -298,7 +298,7 @@ impl JsonOperation {
     }
 
     /// Adds it as a write; what only a transaction can do is an error.
-    pub fn write(&self, list: &mut impl Writes, names: &Names) -> Result<(), ApiError> {
+    pub(crate) fn write(&self, list: &mut impl Writes, names: &Names) -> Result<(), ApiError> {
         match self {
             Self::Put { keyspace, key, key_base64, value, value_base64, ttl_seconds, lease } => {
                 let id = names.keyspace(keyspace)?;
@@ -345,7 +345,7 @@ impl JsonOperation {
     }
 
     /// Adds it to a list of a transaction.
-    pub fn add(&self, list: &mut Operations, names: &Names) -> Result<(), ApiError> {
+    pub(crate) fn add(&self, list: &mut Operations, names: &Names) -> Result<(), ApiError> {
         match self {
             Self::Add { keyspace, key, key_base64, delta } => {
                 let id = names.keyspace(keyspace)?;
@@ -388,7 +388,7 @@ impl JsonOperation {
 }
 
 /// What conditions and operations are about.
-pub fn targets<'o>(
+pub(crate) fn targets<'o>(
     conditions: &'o [JsonCondition],
     operations: impl Iterator<Item = &'o JsonOperation>,
 ) -> impl Iterator<Item = Target<'o>> {
@@ -397,13 +397,13 @@ pub fn targets<'o>(
 }
 
 /// The level that a body asks for, or else its request.
-pub fn level_of(named: Option<&String>, asked: Durability) -> Result<Durability, ApiError> {
+pub(crate) fn level_of(named: Option<&String>, asked: Durability) -> Result<Durability, ApiError> {
     let Some(name) = named else { return Ok(asked) };
     name.parse::<Durability>().map_err(|error| ApiError::bad_request("bad_json", error.to_string()))
 }
 
 /// An error that names the key whose condition did not hold.
-pub fn failed(error: WriteError, conditions: &[JsonCondition]) -> ApiError {
+pub(crate) fn failed(error: WriteError, conditions: &[JsonCondition]) -> ApiError {
     let culprit = match error {
         WriteError::ConditionFailed { condition, .. } => conditions.get(condition as usize).map(|found| {
             let mut object = found.named();

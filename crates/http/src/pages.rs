@@ -23,7 +23,7 @@ use thalweg_serving::{admission::counted, app::App, error::ApiError, limits::COU
 
 /// Part of a reply body.
 #[derive(Debug, Default)]
-pub struct Page {
+pub(crate) struct Page {
     /// Data frames; each becomes one chunk in HTTP/1.
     pub frames: Vec<Bytes>,
     /// Nothing follows.
@@ -31,7 +31,7 @@ pub struct Page {
 }
 
 /// Makes pages, blocking while it does.
-pub trait PageSource: Send + Unpin + 'static {
+pub(crate) trait PageSource: Send + Unpin + 'static {
     /// The next page.
     fn page(&mut self) -> Result<Page, ApiError>;
     /// Whose bounds count pages that are larger than usual; `None`: they are bounded otherwise.
@@ -43,7 +43,7 @@ pub trait PageSource: Send + Unpin + 'static {
 
 /// Where the first page is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub(crate) enum First {
     /// Here and now: it is small.
     Inline,
     /// On a blocking thread.
@@ -52,7 +52,7 @@ pub enum First {
 
 /// Whether a short body may go out with its length instead of in chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
+pub(crate) enum Framing {
     /// It may.
     Any,
     /// Chunks matter to the client.
@@ -60,7 +60,7 @@ pub enum Framing {
 }
 
 /// The body over `source`. An error of the first page is an error of the request.
-pub async fn body<S: PageSource>(mut source: S, first: First, framing: Framing) -> Result<Body, ApiError> {
+pub(crate) async fn body<S: PageSource>(mut source: S, first: First, framing: Framing) -> Result<Body, ApiError> {
     let (page, source) = match first {
         First::Inline => (made(&mut source), source),
         First::Blocking => blocking(source).await.map_err(|error| internal(&error))?,
@@ -100,7 +100,7 @@ fn made<S: PageSource>(source: &mut S) -> Result<Page, ApiError> {
 }
 
 /// Bytes of a page; those of a large one take no more memory than they are.
-pub fn gathered(mut bytes: Vec<u8>) -> Bytes {
+pub(crate) fn gathered(mut bytes: Vec<u8>) -> Bytes {
     if bytes.len() > COUNTED_PAGE_BYTES {
         bytes.shrink_to_fit();
     }
@@ -130,12 +130,12 @@ fn next_page<S: PageSource>(source: S) -> Running<S> {
 }
 
 /// One step: frames, and the state for the next step if there is one.
-pub type Step<S> = io::Result<(Vec<Bytes>, Option<S>)>;
+pub(crate) type Step<S> = io::Result<(Vec<Bytes>, Option<S>)>;
 /// A step that is being taken.
-pub type Running<S> = Pin<Box<dyn Future<Output = Step<S>> + Send>>;
+pub(crate) type Running<S> = Pin<Box<dyn Future<Output = Step<S>> + Send>>;
 
 /// A body that is unfolded from a state, step by step.
-pub struct Unfold<S> {
+pub(crate) struct Unfold<S> {
     /// Ready to go out.
     pub frames: VecDeque<Bytes>,
     /// For the next step.

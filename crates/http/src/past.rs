@@ -23,7 +23,7 @@ use thalweg_serving::{app::App, error::ApiError};
 const DEFAULT_VERSIONS: usize = 10;
 
 /// The value that a key had at a revision.
-pub fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision, body: WithValue) -> Answer {
+pub(crate) fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision, body: WithValue) -> Answer {
     let entry = keyspace.get_at(key, revision)?;
     let level = app.db.blocking().visible_durability();
     let entry = entry.ok_or_else(|| ApiError {
@@ -42,7 +42,7 @@ pub fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision, body:
 
 /// Whether an answer has a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WithValue {
+pub(crate) enum WithValue {
     /// It has.
     Yes,
     /// It is one to HEAD.
@@ -50,7 +50,7 @@ pub enum WithValue {
 }
 
 /// `GET /v1/versions/{keyspace}/{key}`
-pub fn versions(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
     let query = VersionsQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after("/v1/versions/"))?;
     let keyspace = app.find_keyspace(&name)?;

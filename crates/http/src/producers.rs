@@ -38,14 +38,14 @@ fn find(app: &App, call: &Call) -> Result<(Stream, String), ApiError> {
 }
 
 /// `GET /v1/streams/{stream}/producers`: all that the stream remembers, which are bounded.
-pub fn list(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     let (stream, _) = find(app, call)?;
     let producers: Vec<_> = stream.producers()?.iter().map(describe).collect();
     Ok(reply::json(StatusCode::OK, &json!({ "producers": producers })))
 }
 
 /// `GET /v1/streams/{stream}/producers/{producer}`
-pub fn get(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (stream, id) = find(app, call)?;
     match stream.producer_info(&id)? {
         Some(info) => Ok(reply::json(StatusCode::OK, &describe(&info))),
@@ -54,7 +54,7 @@ pub fn get(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// `POST /v1/streams/{stream}/producers/{producer}`: fences whoever used the id before.
-pub async fn open(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn open(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let level = call.level(app)?;
     let (stream, id) = {

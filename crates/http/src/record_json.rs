@@ -5,7 +5,7 @@ use thalweg_types::{Offset, SpaceTime, record::Record};
 use crate::json::{push_bytes, push_number, push_text};
 
 /// Appends a record as a JSON object.
-pub fn push_json(out: &mut Vec<u8>, offset: Offset, time: SpaceTime, record: &Record<'_>) {
+pub(crate) fn push_json(out: &mut Vec<u8>, offset: Offset, time: SpaceTime, record: &Record<'_>) {
     out.push(b'{');
     push_number(out, "offset", offset.0);
     out.push(b',');
@@ -15,7 +15,7 @@ pub fn push_json(out: &mut Vec<u8>, offset: Offset, time: SpaceTime, record: &Re
 }
 
 /// Appends what records and messages have in common as fields, each after a comma.
-pub fn push_content<'a>(
+pub(crate) fn push_content<'a>(
     out: &mut Vec<u8>,
     key: Option<&[u8]>,
     headers: impl Iterator<Item = (&'a str, &'a [u8])>,

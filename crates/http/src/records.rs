@@ -37,7 +37,7 @@ use thalweg_serving::{
 };
 
 /// `GET /v1/streams/{stream}/records`
-pub async fn read(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) async fn read(app: &Arc<App>, call: &Call) -> Answer {
     let query = RecordsQuery::parse(call.head.uri.query())?;
     let offers = [Media::Ndjson, Media::Binary, Media::Events];
     let media = negotiate(call.header(&header::ACCEPT), &offers).ok_or_else(|| {

@@ -14,20 +14,20 @@ use crate::parse::Media;
 use thalweg_serving::{app::App, error::ApiError};
 
 /// The level that a request asks for, and that a reply states.
-pub const DURABILITY: HeaderName = HeaderName::from_static("thalweg-durability");
+pub(crate) const DURABILITY: HeaderName = HeaderName::from_static("thalweg-durability");
 /// A key's revision.
-pub const REVISION: HeaderName = HeaderName::from_static("thalweg-revision");
+const REVISION: HeaderName = HeaderName::from_static("thalweg-revision");
 /// The request's id.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The header value of a level.
 #[must_use]
-pub fn level_value(level: Durability) -> HeaderValue {
+pub(crate) fn level_value(level: Durability) -> HeaderValue {
     HeaderValue::from_static(level.name())
 }
 
 /// Puts a revision into `Thalweg-Revision` and `ETag`; one allocation serves both.
-pub fn put_revision(headers: &mut HeaderMap, revision: Revision) {
+pub(crate) fn put_revision(headers: &mut HeaderMap, revision: Revision) {
     let mut digits = [0_u8; 22];
     let mut at = digits.len() - 1;
     digits[at] = b'"';
@@ -52,7 +52,7 @@ pub fn put_revision(headers: &mut HeaderMap, revision: Revision) {
 
 /// A reply without a body.
 #[must_use]
-pub fn empty(status: StatusCode) -> Response<Body> {
+pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
@@ -60,7 +60,7 @@ pub fn empty(status: StatusCode) -> Response<Body> {
 
 /// A reply of a media type, stating the level of what it shows.
 #[must_use]
-pub fn shown(media: Media, body: Body, level: Durability) -> Response<Body> {
+pub(crate) fn shown(media: Media, body: Body, level: Durability) -> Response<Body> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media.name()));
@@ -70,13 +70,13 @@ pub fn shown(media: Media, body: Body, level: Durability) -> Response<Body> {
 
 /// A JSON reply, one line.
 #[must_use]
-pub fn json(status: StatusCode, value: &Value) -> Response<Body> {
+pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Body> {
     json_of(status, value)
 }
 
 /// A JSON reply of anything that can always be written as JSON, one line.
 #[must_use]
-pub fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Body> {
+pub(crate) fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     let mut text = serde_json::to_vec(value).expect("keys are text, and nothing refuses");
     text.push(b'\n');
     let mut response = Response::new(Body::from(text));
@@ -86,23 +86,23 @@ pub fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Body> {
 }
 
 /// A body of these bytes; refused if too many wait for clients already.
-pub fn counted_body(app: &App, bytes: Bytes) -> Result<Body, ApiError> {
+pub(crate) fn counted_body(app: &App, bytes: Bytes) -> Result<Body, ApiError> {
     app.admission.reply(bytes).map(Body::from).ok_or_else(no_room)
 }
 
 /// As [`counted_body`] for what has happened already: it is counted and never refused.
-pub fn told_body(app: &App, bytes: Bytes) -> Body {
+pub(crate) fn told_body(app: &App, bytes: Bytes) -> Body {
     Body::from(app.admission.told(bytes))
 }
 
 /// 503 because there is no room for a large reply.
-pub fn no_room() -> ApiError {
+pub(crate) fn no_room() -> ApiError {
     ApiError::overloaded("too many bytes of replies wait for clients: retry later")
 }
 
 /// The reply to a request that failed.
 #[must_use]
-pub fn refusal(error: ApiError, request_id: Option<&str>) -> Response<Body> {
+pub(crate) fn refusal(error: ApiError, request_id: Option<&str>) -> Response<Body> {
     let mut body = error.to_json(request_id).to_string();
     body.push('\n');
     let mut response = Response::new(Body::from(body));
@@ -120,18 +120,18 @@ pub fn refusal(error: ApiError, request_id: Option<&str>) -> Response<Body> {
 
 /// The offset of the last of `count` records from `first` on.
 #[must_use]
-pub fn last(first: Offset, count: u32) -> u64 {
+pub(crate) fn last(first: Offset, count: u32) -> u64 {
     first.0 + u64::from(count.saturating_sub(1))
 }
 
 /// The status of an ack: as given, or 202 at `none`, where the outcome is not known yet.
 #[must_use]
-pub fn ack_status(ack: &Ack, status: StatusCode) -> StatusCode {
+fn ack_status(ack: &Ack, status: StatusCode) -> StatusCode {
     if ack.durability == Durability::None { StatusCode::ACCEPTED } else { status }
 }
 
 /// The headers of an ack.
-pub fn put_ack(headers: &mut HeaderMap, ack: &Ack) {
+pub(crate) fn put_ack(headers: &mut HeaderMap, ack: &Ack) {
     headers.insert(DURABILITY, level_value(ack.durability));
     if let Some(revision) = ack.revision {
         put_revision(headers, revision);
@@ -140,7 +140,7 @@ pub fn put_ack(headers: &mut HeaderMap, ack: &Ack) {
 
 /// An ack without a body.
 #[must_use]
-pub fn acked(ack: &Ack, status: StatusCode) -> Response<Body> {
+pub(crate) fn acked(ack: &Ack, status: StatusCode) -> Response<Body> {
     let mut response = empty(ack_status(ack, status));
     put_ack(response.headers_mut(), ack);
     response
@@ -148,14 +148,14 @@ pub fn acked(ack: &Ack, status: StatusCode) -> Response<Body> {
 
 /// An ack with a JSON object, to which revision and level are added.
 #[must_use]
-pub fn acked_json(ack: &Ack, status: StatusCode, object: Value) -> Response<Body> {
+pub(crate) fn acked_json(ack: &Ack, status: StatusCode, object: Value) -> Response<Body> {
     let mut response = json(ack_status(ack, status), &with_ack(ack, object));
     put_ack(response.headers_mut(), ack);
     response
 }
 
 /// An object that also says level and revision of an ack.
-pub fn with_ack(ack: &Ack, mut object: Value) -> Value {
+pub(crate) fn with_ack(ack: &Ack, mut object: Value) -> Value {
     object["durability"] = json!(ack.durability.name());
     object["revision"] = json!(ack.revision.map(Revision::get));
     object

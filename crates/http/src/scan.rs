@@ -23,7 +23,7 @@ use thalweg_serving::{
 
 /// How pairs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// One JSON object a line, and a last line that says how to go on.
     Ndjson(Values),
     /// One JSON object: `{"items": [...], "count": n}`.
@@ -33,7 +33,7 @@ pub enum Shape {
 }
 
 /// `GET /v1/kv/{keyspace}`
-pub async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let query = ScanQuery::parse(call.head.uri.query())?;
     let name = name_segment(call.path_after("/v1/kv/"))?;
     let keyspace = app.find_keyspace(&name)?;
@@ -43,7 +43,7 @@ pub async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// The body of a scan, and the level of what it shows. A keyspace that does not exist has no pairs.
-pub async fn body(
+pub(crate) async fn body(
     app: &Arc<App>,
     keyspace: Option<&Keyspace>,
     query: ScanQuery,

@@ -17,13 +17,13 @@ pub struct Http {
     /// What all protocols share.
     pub app: Arc<App>,
     /// Counters and histograms of requests.
-    pub requests: Arc<Requests>,
+    pub(crate) requests: Arc<Requests>,
     /// Snapshots that clients may resume.
-    pub snapshots: Arc<Snapshots>,
+    pub(crate) snapshots: Arc<Snapshots>,
     /// One permit: one digest of the state is computed at a time.
-    pub digests: Arc<Semaphore>,
+    pub(crate) digests: Arc<Semaphore>,
     /// All figures of the server, for `/metrics`.
-    pub registry: Registry,
+    pub(crate) registry: Registry,
 }
 
 impl Http {

@@ -36,13 +36,13 @@ use thalweg_serving::{
 };
 
 /// Names a snapshot, for a client that must go on with it.
-pub const SNAPSHOT: HeaderName = HeaderName::from_static("thalweg-snapshot");
+const SNAPSHOT: HeaderName = HeaderName::from_static("thalweg-snapshot");
 /// What is applied in a snapshot: where the next increment begins.
-pub const LSN: HeaderName = HeaderName::from_static("thalweg-lsn");
+const LSN: HeaderName = HeaderName::from_static("thalweg-lsn");
 
 /// Snapshots by their names.
 #[derive(Debug, Default)]
-pub struct Snapshots {
+pub(crate) struct Snapshots {
     table: Mutex<Table>,
 }
 
@@ -82,7 +82,7 @@ impl Snapshots {
     }
 
     /// Gives all back that nobody is reading: the server stops.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.table().places.retain(|_, place| matches!(place, Place::Sending));
     }
 
@@ -167,7 +167,7 @@ async fn sweep(snapshots: Weak<Snapshots>) {
 }
 
 /// `GET /v1/snapshot`
-pub async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call) -> Answer {
+pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call) -> Answer {
     let query = SnapshotQuery::parse(call.head.uri.query())?;
     snapshots.expire();
     let (name, snapshot) = match query {

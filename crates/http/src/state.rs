@@ -18,7 +18,7 @@ use thalweg_serving::{app::App, error::ApiError};
 
 /// `POST /v1/state/digest`: reads all of the state on a thread of its own. If the client leaves, the digest is computed all the
 /// same, and is the last one then.
-pub async fn digest(app: &Arc<App>, digests: &Arc<Semaphore>, call: &mut Call) -> Answer {
+pub(crate) async fn digest(app: &Arc<App>, digests: &Arc<Semaphore>, call: &mut Call) -> Answer {
     call.no_query()?;
     let Ok(turn) = Arc::clone(digests).try_acquire_owned() else {
         let message = "a digest is being computed: ask for the last one when it is done";
@@ -39,7 +39,7 @@ pub async fn digest(app: &Arc<App>, digests: &Arc<Semaphore>, call: &mut Call) -
 }
 
 /// `GET /v1/state/digest`
-pub fn last_digest(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn last_digest(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     match app.db.blocking().last_state_digest() {
         Some(report) => Ok(reply::json(StatusCode::OK, &digest_json(&report))),
@@ -51,7 +51,7 @@ pub fn last_digest(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// `GET /v1/state/version`
-pub fn version(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn version(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     Ok(reply::json(StatusCode::OK, &version_json(app.db.blocking())))
 }
@@ -63,7 +63,7 @@ struct JsonRaise {
 }
 
 /// `POST /v1/state/version`
-pub async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;
     let to = json::parse::<JsonRaise>(&body)?.to;

@@ -22,7 +22,7 @@ fn unavailable(code: &'static str, action: Action, message: String) -> ApiError 
 }
 
 /// `GET /health`: red (503) once the node must be restarted or repaired.
-pub fn health(app: &Arc<App>) -> Answer {
+pub(crate) fn health(app: &Arc<App>) -> Answer {
     match app.db.blocking().health() {
         Health::Good => Ok(reply::json(StatusCode::OK, &json!({ "status": "good" }))),
         Health::DiskFull { free_bytes } => {
@@ -34,7 +34,7 @@ pub fn health(app: &Arc<App>) -> Answer {
 }
 
 /// `GET /ready`: 503 also while the server stops, so that balancers send nothing more.
-pub fn ready(app: &Arc<App>) -> Answer {
+pub(crate) fn ready(app: &Arc<App>) -> Answer {
     if *app.stopping.borrow() {
         return Err(unavailable("stopping", Action::Retry, "the server is stopping".into()));
     }
@@ -42,7 +42,7 @@ pub fn ready(app: &Arc<App>) -> Answer {
 }
 
 /// `GET /metrics`
-pub fn metrics(registry: &Registry) -> Response<Body> {
+pub(crate) fn metrics(registry: &Registry) -> Response<Body> {
     let mut out = String::with_capacity(16 * 1024);
     if text::encode(&mut out, registry).is_err() {
         tracing::warn!("metrics could not be encoded");
@@ -54,13 +54,13 @@ pub fn metrics(registry: &Registry) -> Response<Body> {
 }
 
 /// `GET /v1/status`
-pub fn status(app: &Arc<App>) -> Response<Body> {
+pub(crate) fn status(app: &Arc<App>) -> Response<Body> {
     reply::json(StatusCode::OK, &server_status(app))
 }
 
 /// `GET /openapi.json`
 #[must_use]
-pub fn openapi() -> Response<Body> {
+pub(crate) fn openapi() -> Response<Body> {
     let mut response = Response::new(Body::from(OPENAPI));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

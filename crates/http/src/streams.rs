@@ -31,13 +31,13 @@ use thalweg_serving::{
 const PREFIX: &str = "/v1/streams/";
 
 /// The stream's name in a path below `/v1/streams/`.
-pub fn name<'a>(call: &'a Call, suffix: &str) -> Result<std::borrow::Cow<'a, str>, ApiError> {
+pub(crate) fn name<'a>(call: &'a Call, suffix: &str) -> Result<std::borrow::Cow<'a, str>, ApiError> {
     let segment = call.path_after(PREFIX);
     Ok(name_segment(segment.strip_suffix(suffix).unwrap_or(segment))?)
 }
 
 /// `POST /v1/streams/{stream}/records`
-pub async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = AppendQuery::parse(call.head.uri.query())?;
     let (level, media) = (call.level(app)?, batch::media(call)?);
     let body = body::read(app, call.body.get_mut()).await?;
@@ -64,7 +64,7 @@ fn appended_reply(ack: &Ack, count: u32) -> axum::http::Response<axum::body::Bod
 }
 
 /// `GET /v1/streams`
-pub async fn list(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
     let query = ListQuery::parse(call.head.uri.query())?;
     let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED);
     let (db, after) = (app.db.blocking().clone(), query.cursor.map(StreamId));
@@ -152,7 +152,7 @@ impl ShownConfig {
 }
 
 /// `GET /v1/streams/{stream}`
-pub fn get(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let info = app.find_stream(&name(call, "")?)?.info()?;
     let level = app.db.blocking().visible_durability();
@@ -224,7 +224,7 @@ async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiE
 }
 
 /// `PUT /v1/streams/{stream}`: creates it; one that exists is left as it is.
-pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let config = sent_config(app, call).await?.over(StreamConfig::default())?;
     let (stream, created) = call.db_at_level(app)?.create_stream(&name(call, "")?, &config).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
@@ -233,7 +233,7 @@ pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `PATCH /v1/streams/{stream}`
-pub async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let stream = app.find_stream(&name(call, "")?)?;
     let config = sent.over(stream.info()?.config)?;
@@ -242,7 +242,7 @@ pub async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `DELETE /v1/streams/{stream}`
-pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let stream = app.find_stream(&name(call, "")?)?;
     let ack = call.db_at_level(app)?.delete_stream(stream.id()).await?;
@@ -256,7 +256,7 @@ struct JsonTrim {
 }
 
 /// `POST /v1/streams/{stream}/trim`
-pub async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;
     let before = json::parse::<JsonTrim>(&body)?.before;

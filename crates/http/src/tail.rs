@@ -25,7 +25,7 @@ use thalweg_serving::{
 };
 
 /// Answers a tail. Without a position it begins at the end: what comes from now on.
-pub fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
+pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
     let follower = Follower::admit(app)?;
     let resumed = resumed(call, "an offset")?.map(|next| Since::Offset(Offset(next)));
     let since = resumed.or(query.from).unwrap_or(Since::End);
@@ -50,7 +50,7 @@ pub fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) ->
 }
 
 /// Where a read or a tail begins.
-pub fn begin(stream: &Stream, since: Since) -> Result<Offset, ReadError> {
+pub(crate) fn begin(stream: &Stream, since: Since) -> Result<Offset, ReadError> {
     match since {
         Since::Start => Ok(stream.info()?.start),
         Since::End => Ok(stream.info()?.next),

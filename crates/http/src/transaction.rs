@@ -74,7 +74,7 @@ impl JsonTransaction {
 }
 
 /// `POST /v1/txn`
-pub async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let asked = call.level(app)?;
@@ -175,7 +175,7 @@ fn only_parameter(call: &Call, wanted: &'static str) -> Result<Vec<u8>, ApiError
 }
 
 /// `POST /v1/kv/{keyspace}/{key}?add=5`
-pub async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     let delta = only_parameter(call, "add")?;
     let delta = std::str::from_utf8(&delta).ok().and_then(|text| text.parse::<i64>().ok());
     let expected = "a whole number between -2^63 and 2^63-1";
@@ -199,7 +199,7 @@ pub async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `DELETE /v1/kv/{keyspace}?prefix=`
-pub async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
     let prefix = only_parameter(call, "prefix")?;
     let level = call.level(app)?;
     let (name, _) = kv_path(call.path_after("/v1/kv/"))?;

@@ -25,16 +25,16 @@ use thalweg_serving::{
 };
 
 /// How long a value lives, in seconds.
-pub const TTL: HeaderName = HeaderName::from_static("thalweg-ttl");
+pub(crate) const TTL: HeaderName = HeaderName::from_static("thalweg-ttl");
 /// The lease that a value lives as long as.
 const LEASE: HeaderName = HeaderName::from_static("thalweg-lease");
 
-pub const TTL_EXPECTED: &str = "seconds, as in 30 or 0.5, or never, default or keep";
+pub(crate) const TTL_EXPECTED: &str = "seconds, as in 30 or 0.5, or never, default or keep";
 const LEASE_EXPECTED: &str = "the number of a lease, as it was granted";
 
 /// How long the value of a put is to live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// Its own deadline.
     pub deadline: Deadline,
     /// And at most as long as this lease.
@@ -43,7 +43,7 @@ pub struct Terms {
 
 impl Terms {
     /// What the headers and the query of a request say; a query may say nothing else.
-    pub fn of(call: &Call) -> Result<Self, ApiError> {
+    pub(crate) fn of(call: &Call) -> Result<Self, ApiError> {
         let (mut ttl, mut lease) = (None, None);
         if let Some(given) = call.header(&TTL) {
             let bad = ParseError::BadHeader { name: "Thalweg-TTL", expected: TTL_EXPECTED };
@@ -71,12 +71,12 @@ impl Terms {
     }
 
     /// Whether a plain put does it.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
     /// As a put of the engine takes it.
-    pub fn options(self, expect: Option<Expect<'_>>) -> PutOptions<'_> {
+    pub(crate) fn options(self, expect: Option<Expect<'_>>) -> PutOptions<'_> {
         PutOptions { deadline: self.deadline, lease: self.lease, expect }
     }
 }
@@ -86,7 +86,7 @@ fn once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), Par
 }
 
 /// How long, as a header, a parameter or a word of JSON says it.
-pub fn deadline_of(text: &[u8]) -> Option<Deadline> {
+pub(crate) fn deadline_of(text: &[u8]) -> Option<Deadline> {
     match text.trim_ascii() {
         b"never" => Some(Deadline::Never),
         b"default" => Some(Deadline::Default),
@@ -99,7 +99,7 @@ pub fn deadline_of(text: &[u8]) -> Option<Deadline> {
 }
 
 /// A lease's id as digits; 0 is none.
-pub fn lease_of(text: &[u8]) -> Option<LeaseId> {
+pub(crate) fn lease_of(text: &[u8]) -> Option<LeaseId> {
     let text = text.trim_ascii();
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let id = digits.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()?;
@@ -109,7 +109,7 @@ pub fn lease_of(text: &[u8]) -> Option<LeaseId> {
 /// `ttl_seconds` of a put in JSON: a number, or a word.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub enum JsonTtl {
+pub(crate) enum JsonTtl {
     /// Seconds.
     Seconds(f64),
     /// `never`, `default` or `keep`.
@@ -118,7 +118,7 @@ pub enum JsonTtl {
 
 impl JsonTtl {
     /// The deadline that is meant.
-    pub fn deadline(&self) -> Result<Deadline, ApiError> {
+    pub(crate) fn deadline(&self) -> Result<Deadline, ApiError> {
         let bad = || ApiError::bad_request("bad_json", format!("ttl_seconds is {TTL_EXPECTED}"));
         let deadline = match self {
             Self::Seconds(seconds) => Duration::try_from_secs_f64(*seconds).ok().map(Deadline::After),
@@ -129,7 +129,7 @@ impl JsonTtl {
 }
 
 /// The terms of a put in JSON.
-pub fn json_terms(ttl: Option<&JsonTtl>, lease: Option<u64>) -> Result<Terms, ApiError> {
+pub(crate) fn json_terms(ttl: Option<&JsonTtl>, lease: Option<u64>) -> Result<Terms, ApiError> {
     let deadline = ttl.map_or(Ok(Deadline::Default), JsonTtl::deadline)?;
     if lease == Some(0) {
         return Err(ApiError::bad_request("bad_lease_id", "a lease's id is not 0"));
@@ -138,7 +138,7 @@ pub fn json_terms(ttl: Option<&JsonTtl>, lease: Option<u64>) -> Result<Terms, Ap
 }
 
 /// Says how long a value still lives, in seconds, if it ends, and on which lease it hangs.
-pub fn put_remaining<B>(app: &App, response: &mut Response<B>, expiry: &Expiry) -> Result<(), ApiError> {
+pub(crate) fn put_remaining<B>(app: &App, response: &mut Response<B>, expiry: &Expiry) -> Result<(), ApiError> {
     if let Some(left) = app.db.blocking().remaining(expiry)? {
         let seconds = HeaderValue::try_from(format!("{:.6}", left.as_secs_f64())).expect("digits and a dot");
         response.headers_mut().insert(TTL, seconds);
@@ -150,7 +150,7 @@ pub fn put_remaining<B>(app: &App, response: &mut Response<B>, expiry: &Expiry) 
 }
 
 /// `PATCH /v1/kv/{keyspace}/{key}?ttl=30`: another deadline; value, revision and lease stay.
-pub async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = call.level(app)?;
     let terms = Terms::of(call)?;
     if terms.lease.is_some() {

@@ -22,7 +22,7 @@ use crate::{
 use thalweg_serving::app::App;
 
 /// `GET /v1/watch/{keyspace}`
-pub async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let query = WatchQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "changes")?;
     let keyspace = app.find_keyspace(&name_segment(call.path_after("/v1/watch/"))?)?;

@@ -5,7 +5,7 @@ use thalweg_types::Action;
 use super::failure::Failure;
 
 /// Runs what may read from disk where that holds up nobody.
-pub async fn off_thread<T: Send + 'static>(
+pub(crate) async fn off_thread<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     match tokio::task::spawn_blocking(read).await {

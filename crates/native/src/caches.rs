@@ -78,7 +78,7 @@ fn remaining(entry: &Entry, now: Moment) -> u64 {
 }
 
 /// `cache get`
-pub fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>) -> Result<Handled, Failure> {
+pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, get.cache)?;
     let now = turn.app.views.moment(request.received);
     let out = &mut *turn.out;
@@ -110,7 +110,11 @@ pub fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>) -> Re
 }
 
 /// `cache multi get`
-pub fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheMultiGet<'_>) -> Result<Handled, Failure> {
+pub(crate) fn multi_get(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    get: &CacheMultiGet<'_>,
+) -> Result<Handled, Failure> {
     at_once(get.keys.len())?;
     let cache = find(turn.app, get.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -146,7 +150,7 @@ fn at_once(entries: usize) -> Result<(), Failure> {
 }
 
 /// `cache put`
-pub fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>) -> Result<Handled, Failure> {
+pub(crate) fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, put.cache)?;
     let now = turn.app.views.moment(request.received);
     let expiry = expiry(&put.ttl, now);
@@ -159,7 +163,11 @@ pub fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>) -> Re
 }
 
 /// `cache multi put`
-pub fn multi_put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CacheMultiPut<'_>) -> Result<Handled, Failure> {
+pub(crate) fn multi_put(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    put: &CacheMultiPut<'_>,
+) -> Result<Handled, Failure> {
     at_once(put.pairs.len())?;
     let cache = find(turn.app, put.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -174,7 +182,7 @@ fn done(turn: &mut Turn<'_>, request: &Request<'_>, existed: bool) -> Result<Han
 }
 
 /// `cache delete`
-pub fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheDelete<'_>) -> Result<Handled, Failure> {
+pub(crate) fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheDelete<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, delete.cache)?;
     let (now, key) = (turn.app.views.moment(request.received), delete.key.0);
     let existed = match condition(&delete.expect) {
@@ -187,7 +195,7 @@ pub fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheDelete<'
 }
 
 /// `cache touch`
-pub fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTouch<'_>) -> Result<Handled, Failure> {
+pub(crate) fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTouch<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, touch.cache)?;
     let now = turn.app.views.moment(request.received);
     let existed = cache.touch(now, touch.key.0, expiry(&touch.ttl, now));
@@ -195,7 +203,7 @@ pub fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTouch<'_>)
 }
 
 /// `cache add`
-pub fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>) -> Result<Handled, Failure> {
+pub(crate) fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, add.cache)?;
     let now = turn.app.views.moment(request.received);
     let value = cache.add(now, add.key.0, add.delta, expiry(&add.ttl, now))?;
@@ -204,7 +212,7 @@ pub fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>) -> Re
 }
 
 /// `cache scan`
-pub fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan) -> Result<Handled, Failure> {
+pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan) -> Result<Handled, Failure> {
     let cache = find(turn.app, scan.cache)?;
     let count = if scan.limit == 0 { DEFAULT_CACHE_KEYS as usize } else { scan.limit as usize };
     // What stands around the keys, and their lengths, are counted with them.
@@ -217,13 +225,13 @@ pub fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan) -> Res
 }
 
 /// `cache clear`
-pub fn clear(turn: &mut Turn<'_>, request: &Request<'_>, clear: &CacheClear) -> Result<Handled, Failure> {
+pub(crate) fn clear(turn: &mut Turn<'_>, request: &Request<'_>, clear: &CacheClear) -> Result<Handled, Failure> {
     find(turn.app, clear.cache)?.clear();
     done(turn, request, true)
 }
 
 /// `open cache`
-pub fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<'_>) -> Result<Handled, Failure> {
+pub(crate) fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<'_>) -> Result<Handled, Failure> {
     let views = &turn.app.views;
     let (named, created) = match open.create {
         CacheCreate::Never => {
@@ -238,13 +246,13 @@ pub fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<'_>) ->
 }
 
 /// `drop cache`
-pub fn drop_cache(turn: &mut Turn<'_>, request: &Request<'_>, gone: &DropCache) -> Result<Handled, Failure> {
+pub(crate) fn drop_cache(turn: &mut Turn<'_>, request: &Request<'_>, gone: &DropCache) -> Result<Handled, Failure> {
     let existed = turn.app.views.caches.remove_id(CacheId(gone.cache)).is_some();
     done(turn, request, existed)
 }
 
 /// `read cache stats`
-pub fn stats(turn: &mut Turn<'_>, request: &Request<'_>, read: &ReadCacheStats) -> Result<Handled, Failure> {
+pub(crate) fn stats(turn: &mut Turn<'_>, request: &Request<'_>, read: &ReadCacheStats) -> Result<Handled, Failure> {
     let mut all = turn.app.views.caches.list();
     if read.cache != 0 {
         all.retain(|named| named.id == CacheId(read.cache));

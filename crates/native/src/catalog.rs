@@ -20,7 +20,7 @@ use thalweg_serving::{
 };
 
 /// `find keyspace`
-pub fn find_keyspace(
+pub(crate) fn find_keyspace(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &wire::FindKeyspace<'_>,
@@ -46,7 +46,7 @@ pub fn find_keyspace(
 }
 
 /// `list keyspaces`
-pub fn list_keyspaces(
+pub(crate) fn list_keyspaces(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &wire::ListKeyspaces,
@@ -70,7 +70,7 @@ fn shown_keyspace(info: &KeyspaceInfo) -> wire::Keyspace<'_> {
 }
 
 /// `find stream`
-pub fn find_stream(
+pub(crate) fn find_stream(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &wire::FindStream<'_>,
@@ -82,7 +82,7 @@ pub fn find_stream(
 }
 
 /// `list streams`
-pub fn list_streams(
+pub(crate) fn list_streams(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &wire::ListStreams,
@@ -113,7 +113,7 @@ fn shown_stream(info: &StreamInfo) -> wire::Stream<'_> {
 }
 
 /// `list producers`
-pub fn list_producers(
+pub(crate) fn list_producers(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &wire::ListProducers<'_>,
@@ -135,7 +135,11 @@ fn shown_producer(info: &ProducerInfo) -> wire::Producer<'_> {
 }
 
 /// `find lease`
-pub fn find_lease(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::FindLease) -> Result<Handled, Failure> {
+pub(crate) fn find_lease(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::FindLease,
+) -> Result<Handled, Failure> {
     let limit = if wanted.limit == 0 { DEFAULT_LEASE_KEYS } else { wanted.limit as usize }.min(MAX_LEASE_KEYS_SHOWN);
     let (app, lease) = (Arc::clone(turn.app), wanted.lease);
     on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
@@ -161,7 +165,11 @@ fn no_such_lease(lease: LeaseId) -> Failure {
 }
 
 /// `list leases`
-pub fn list_leases(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListLeases) -> Result<Handled, Failure> {
+pub(crate) fn list_leases(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::ListLeases,
+) -> Result<Handled, Failure> {
     let (limit, app) = (listed(wanted.limit), Arc::clone(turn.app));
     let after = (wanted.after.0 != 0).then_some(wanted.after);
     on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {

@@ -59,7 +59,7 @@ enum Phase {
 
 /// A channel and all that is under way on it.
 #[derive(Debug)]
-pub struct ChannelTask {
+pub(crate) struct ChannelTask {
     session: Session,
     socket: Served,
     decoder: Decoder,
@@ -81,7 +81,7 @@ impl ChannelTask {
     /// Over a channel on which the handshake is done, or was done on the connection's first one. `decoder` has what came
     /// behind it.
     #[must_use]
-    pub fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
+    pub(crate) fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
         let stopping = session.app.stopping.clone();
         let socket = Served::new(io, "native client", stopping, session.write_timeout, session.tick());
         let keep_alive = session.is_first.then(|| KeepAlive::new(session.keep_alive, Duration::ZERO));
@@ -102,7 +102,7 @@ impl ChannelTask {
     }
 
     /// Does all that can be done now. Ready when the channel is over.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.subjects.woken_by(cx);
         self.socket.begin();
         self.socket.now = Instant::now();

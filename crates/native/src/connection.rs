@@ -27,7 +27,7 @@ use thalweg_serving::{
 
 /// Serves a connection to its end. `place` is among those that have not said who they are; it is given back when this one
 /// has.
-pub async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel, place: Held) {
+pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel, place: Held) {
     let spaces = [Space { id: SpaceId(0), name: "default" }];
     let terms = terms(&native, &spaces);
     let mut decoder = Decoder::new();
@@ -197,7 +197,7 @@ async fn close(channel: &mut Channel) {
 }
 
 /// What is said to a client for which there is no room.
-pub fn no_room() -> Vec<u8> {
+pub(crate) fn no_room() -> Vec<u8> {
     let mut out = Vec::new();
     let goodbye = goodbye(Reason::Overloaded, Action::Retry, "too many connections: retry later");
     goodbye.encode(&mut out, 0).expect("a goodbye is small");
@@ -206,7 +206,7 @@ pub fn no_room() -> Vec<u8> {
 
 /// Tells a client over TLS or QUIC that there is no room for it. What was written must still be sent, so it stays as long as another
 /// that is closed.
-pub async fn turn_away(mut channel: Channel) {
+pub(crate) async fn turn_away(mut channel: Channel) {
     let mut out = Outbox::new();
     out.buffer().extend_from_slice(&no_room());
     poll_fn(|cx| {

@@ -16,14 +16,14 @@ const PART_HEAD_BYTES: usize = 4 + 4;
 
 /// At most so many bytes of records, and so many records, so that a delivery fits into the client's frames with what
 /// stands around its records: half of a frame is for that, 64 bytes for each.
-pub fn fitting(max_frame_bytes: usize) -> (u64, u32) {
+pub(crate) fn fitting(max_frame_bytes: usize) -> (u64, u32) {
     let half = max_frame_bytes / 2;
     (half as u64, u32::try_from(half / 64).unwrap_or(u32::MAX))
 }
 
 /// A delivery as a frame shows it.
 #[derive(Debug)]
-pub struct Delivered {
+pub(crate) struct Delivered {
     durability: thalweg_types::Durability,
     attempt: thalweg_types::Attempt,
     deadline: thalweg_types::SpaceTime,
@@ -33,7 +33,7 @@ pub struct Delivered {
 
 impl Delivered {
     /// Takes the records of a delivery.
-    pub fn of(delivery: Delivery) -> Result<Self, Failure> {
+    pub(crate) fn of(delivery: Delivery) -> Result<Self, Failure> {
         let (durability, deadline) = (delivery.durability, delivery.deadline);
         // Without records the number means nothing, and is not shown.
         let attempt = if delivery.is_empty() { thalweg_types::Attempt(0) } else { delivery.attempt };
@@ -41,7 +41,7 @@ impl Delivered {
     }
 
     /// Puts them into the outbox as a frame of that kind.
-    pub fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
+    pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
         }

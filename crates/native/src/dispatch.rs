@@ -14,7 +14,7 @@ use super::{
 
 /// What a frame permits to be sent, if it begins a subscription.
 #[must_use]
-pub fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
+pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
     match frame {
         ClientFrame::Tail(tail) => Some(tail.permit.clone()),
         ClientFrame::Push(push) => Some(push.permit.clone()),
@@ -25,7 +25,7 @@ pub fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
 }
 
 /// Carries a request out, or begins to.
-pub fn dispatch(turn: &mut Turn<'_>, request: &Request<'_>, frame: ClientFrame<'_>) -> Result<Handled, Failure> {
+pub(crate) fn dispatch(turn: &mut Turn<'_>, request: &Request<'_>, frame: ClientFrame<'_>) -> Result<Handled, Failure> {
     match frame {
         ClientFrame::Get(get) => reads::get(turn, request, &get),
         ClientFrame::Write(write) => write::write(turn, &write),

@@ -13,7 +13,7 @@ use thalweg_serving::error::ApiError;
 
 /// A request was not carried out, or not to its end. Boxed inside: errors are rare, and results with them stay small.
 #[derive(Clone, Debug)]
-pub struct Failure(Box<Told>);
+pub(crate) struct Failure(Box<Told>);
 
 #[derive(Clone, Debug)]
 struct Told {
@@ -28,57 +28,58 @@ struct Told {
 impl Failure {
     /// One that did nothing, without figures.
     #[must_use]
-    pub fn new(code: &'static str, class: Action, message: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn new(code: &'static str, class: Action, message: impl Into<Cow<'static, str>>) -> Self {
         let (effect, shown, details) = (Effect::Nothing, None, Vec::new());
         Self(Box::new(Told { class, effect, shown, code, message: message.into(), details }))
     }
 
     /// The request as such is wrong.
     #[must_use]
-    pub fn fix(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn fix(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(code, Action::Fix, message)
     }
 
     /// Too much at a time: nothing was done.
     #[must_use]
-    pub fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new("overloaded", Action::Retry, message)
     }
 
     /// A typed error that did nothing.
     #[must_use]
-    pub fn of(error: &impl Classified) -> Self {
+    pub(crate) fn of(error: &impl Classified) -> Self {
         Self::new(error.code(), error.action(), error.to_string())
     }
 
     /// Adds a figure.
     #[must_use]
-    pub fn with(mut self, name: &'static str, value: u64) -> Self {
+    pub(crate) fn with(mut self, name: &'static str, value: u64) -> Self {
         self.0.details.push((name, value));
         self
     }
 
     /// The request may have been carried out all the same.
     #[must_use]
-    pub fn perhaps_done(mut self) -> Self {
+    pub(crate) fn perhaps_done(mut self) -> Self {
         self.0.effect = Effect::Unknown;
         self
     }
 
     /// Whether it has a figure of that name.
     #[must_use]
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.0.details.iter().any(|(known, _)| *known == name)
     }
 
     /// Its code.
+    #[cfg(test)]
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub(crate) fn code(&self) -> &'static str {
         self.0.code
     }
 
     /// Shows the reply to `then`.
-    pub fn failed<T>(&self, then: impl FnOnce(&Failed<'_>) -> T) -> T {
+    pub(crate) fn failed<T>(&self, then: impl FnOnce(&Failed<'_>) -> T) -> T {
         let told = &*self.0;
         let details: Vec<_> = told.details.iter().map(|&(name, value)| Detail { name, value }).collect();
         then(&Failed {
@@ -92,7 +93,7 @@ impl Failure {
     }
 
     /// Shows the end of a subscription to `then`.
-    pub fn ended<T>(&self, then: impl FnOnce(&Ended<'_>) -> T) -> T {
+    pub(crate) fn ended<T>(&self, then: impl FnOnce(&Ended<'_>) -> T) -> T {
         self.failed(|failed| {
             let Failed { class, code, message, ref details, .. } = *failed;
             then(&Ended { class, code, message, details: details.clone() })
@@ -153,24 +154,24 @@ impl From<GroupError> for Failure {
 
 /// The client said so.
 #[must_use]
-pub fn cancelled() -> Failure {
+pub(crate) fn cancelled() -> Failure {
     Failure::fix("cancelled", "the client cancelled it")
 }
 
 /// The time that the client gave was up.
 #[must_use]
-pub fn timed_out() -> Failure {
+pub(crate) fn timed_out() -> Failure {
     Failure::new("timeout", Action::Retry, "the request's time was up")
 }
 
 /// The server stops.
 #[must_use]
-pub fn stopping() -> Failure {
+pub(crate) fn stopping() -> Failure {
     Failure::new("stopping", Action::Retry, "the server stops: connect again and go on")
 }
 
 /// A subscription has had all that it wanted.
 #[must_use]
-pub fn limit_reached() -> Failure {
+pub(crate) fn limit_reached() -> Failure {
     Failure::fix("limit_reached", "the subscription has had as much as it asked for")
 }

@@ -31,7 +31,7 @@ fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
 }
 
 /// `fetch`
-pub fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
+pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, fetch.group)?;
     check_member(fetch.member).map_err(engine::WriteError::from)?;
     let (most_bytes, most_records) = fitting(turn.out.max_frame_bytes());
@@ -53,7 +53,7 @@ pub fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Fa
 }
 
 /// `push`
-pub fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push<'_>) -> Result<Handled, Failure> {
+pub(crate) fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, push.group)?;
     check_member(push.member).map_err(engine::WriteError::from)?;
     let default = Credit::default();
@@ -70,7 +70,7 @@ pub fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push<'_>) -
 }
 
 /// `find group`
-pub fn find_group(
+pub(crate) fn find_group(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &wire::FindGroup<'_>,
@@ -90,7 +90,7 @@ pub fn find_group(
 }
 
 /// `list groups`
-pub fn list(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListGroups) -> Result<Handled, Failure> {
+pub(crate) fn list(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListGroups) -> Result<Handled, Failure> {
     let limit = listed(wanted.limit);
     let (app, stream, after) = (Arc::clone(turn.app), wanted.stream, wanted.after);
     on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {

@@ -6,9 +6,9 @@
 //!
 //! # How a frame goes through
 //!
-//! One task a channel does all for it, over plain TCP on one of the [`threads`](thalweg_serving::threads). `listen` accepts, `session` does the handshake and starts a [`channel`] task;
+//! One task a channel does all for it, over plain TCP on one of the [`threads`](thalweg_serving::threads). `listen` accepts, `connection` does the handshake and starts a `channel` task;
 //! that reads into the decoder, and for each whole frame `dispatch` calls a handler. The reply goes into the channel's
-//! outbox ([`replies`]): at once, or when the request's future is done, which [`requests`] holds with all others of the
+//! outbox (`replies`): at once, or when the request's future is done, which `requests` holds with all others of the
 //! channel. At the end of the turn the outbox is written. So a get costs no hand-over between tasks, a durable put
 //! those of the committer alone, and what a client pipelines is read, committed and answered together.
 //!
@@ -17,7 +17,7 @@
 //! A handler is a function `(turn, request, frame) -> Result<Handled, Failure>` that never blocks, because other connections
 //! are on its thread:
 //!
-//! * It answers **at once** with `turn.out.reply(request.id, &frame)?` and gives [`Handled::Replied`](turn::Handled).
+//! * It answers **at once** with `turn.out.reply(request.id, &frame)?` and gives `Handled::Replied`.
 //! * It answers **later** with `Handled::later(async move { ... Ok(Reply::frame(..)) })`. The future owns what it needs.
 //!   A cancel, or the request's timeout, drops it and answers; so what it must not lose, it must not hold. What waits
 //!   for a disk is read there, by `blocking::off_thread`, or `reads::reply_off_thread` if that makes the reply.
@@ -27,10 +27,10 @@
 //! * It makes the **channel wait** by what it leaves in `turn.subjects`: while a publish waits for a subscriber's room, no
 //!   further frame is looked at.
 //! * It **begins a subscription**: puts the begin (`tailing`...) into the outbox and gives `Handled::Began(source)`. The channel
-//!   then asks the [`Source`](subscription::Source) for one frame after the other, as far as credit, limit and
-//!   outbox go. Subscriptions to subjects are fed by the broker instead: [`subjects::Subjects`] owns the channel's link, is
+//!   then asks the `Source` for one frame after the other, as far as credit, limit and
+//!   outbox go. Subscriptions to subjects are fed by the broker instead: `subjects::Subjects` owns the channel's link, is
 //!   asked for frames in each turn, and gets what the client permits and cancels.
-//! * It **fails** with a [`Failure`](failure::Failure), made `From` the error of the layer below: the channel tells the client.
+//! * It **fails** with a `Failure`, made `From` the error of the layer below: the channel tells the client.
 //!
 //! What is shared (`request.share(part)`) is memory of the receive buffer: for bytes that travel on at once.
 //!
@@ -52,36 +52,38 @@
 //! 500 × 128 B: a copy of 70 KB and a walk over its records to check them, 15 µs, so 30 M records/s before the disk is the
 //! bound. Reading records of 1 KB by the thousand: no copy but the log's read and the socket's write.
 
+#![warn(unreachable_pub)]
+
 mod blocking;
 mod caches;
 mod catalog;
-pub mod channel;
+mod channel;
 mod connection;
 mod deliveries;
 mod dispatch;
-pub mod failure;
-pub mod groups;
+mod failure;
+mod groups;
 pub mod listen;
 pub mod metrics;
 mod publishing;
-pub mod push;
+mod push;
 mod reads;
 mod records;
-pub mod replies;
-pub mod request;
-pub mod requests;
+mod replies;
+mod request;
+mod requests;
 mod scans;
 pub mod security;
 mod session;
 mod status;
-pub mod step;
-pub mod streams;
-pub mod subjects;
-pub mod subscription;
-pub mod tail;
-pub mod turn;
-pub mod watches;
-pub mod watching;
+mod step;
+mod streams;
+mod subjects;
+mod subscription;
+mod tail;
+mod turn;
+mod watches;
+mod watching;
 mod write;
 
 use std::sync::Arc;
@@ -92,11 +94,11 @@ use thalweg_serving::app::App;
 #[derive(Debug)]
 pub struct Native {
     /// Database, configuration, admission.
-    pub app: Arc<App>,
+    pub(crate) app: Arc<App>,
     /// Another number each time a server starts: ids of caches are of a run.
-    pub run: u64,
+    pub(crate) run: u64,
     /// Figures.
-    pub metrics: Arc<metrics::Metrics>,
+    pub(crate) metrics: Arc<metrics::Metrics>,
 }
 
 impl Native {

@@ -32,7 +32,7 @@ pub struct Metrics {
     places: Box<[u8]>,
     kinds: Vec<Kind>,
     /// Connections, which the status of the server shows as well.
-    pub connections: Arc<Connections>,
+    pub(crate) connections: Arc<Connections>,
     channels_opened: AtomicU64,
     channels_closed: AtomicU64,
     handshakes_failed: AtomicU64,
@@ -75,40 +75,33 @@ impl Metrics {
     }
 
     /// A request, or the begin of a subscription, was answered.
-    pub fn request(&self, kind: Kind, good: bool, took: Duration) {
+    pub(crate) fn request(&self, kind: Kind, good: bool, took: Duration) {
         let place = usize::from(self.places[kind as usize]);
         self.requests.record(place, place * 2 + usize::from(!good), took);
     }
 
-    /// Requests of a kind that were answered.
-    #[must_use]
-    pub fn count(&self, kind: Kind) -> u64 {
-        let place = usize::from(self.places[kind as usize]);
-        self.requests.count(place * 2) + self.requests.count(place * 2 + 1)
-    }
-
     /// A channel is open.
-    pub fn channel_opened(&self) {
+    pub(crate) fn channel_opened(&self) {
         self.channels_opened.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A channel is over.
-    pub fn channel_closed(&self) {
+    pub(crate) fn channel_closed(&self) {
         self.channels_closed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A connection that did not come about.
-    pub fn handshake_failed(&self) {
+    pub(crate) fn handshake_failed(&self) {
         self.handshakes_failed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Bytes came.
-    pub fn received(&self, bytes: usize) {
+    pub(crate) fn received(&self, bytes: usize) {
         self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Bytes went.
-    pub fn sent(&self, bytes: usize) {
+    pub(crate) fn sent(&self, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }

@@ -41,7 +41,7 @@ const SHARED_FROM_BYTES: usize = READ_BYTES / 2;
 
 /// Messages that came one by one, as one batch.
 #[derive(Debug)]
-pub struct Joined(BatchWriter);
+pub(crate) struct Joined(BatchWriter);
 
 impl BatchEncoder for Joined {
     fn byte_len(&self) -> usize {
@@ -54,7 +54,7 @@ impl BatchEncoder for Joined {
 }
 
 /// A publisher's batch, its head read and its messages checked.
-pub struct Checked<'f> {
+pub(crate) struct Checked<'f> {
     /// As it came.
     pub batch: wire::Batch<'f>,
     /// What it is about.
@@ -71,7 +71,7 @@ enum Waiting {
 }
 
 /// What a channel publishes.
-pub struct Publishing {
+pub(crate) struct Publishing {
     coalescer: Coalescer<Joined>,
     /// Scratch for what the coalescer completes.
     complete: Vec<Batch>,
@@ -87,7 +87,7 @@ pub struct Publishing {
 
 /// Whether the channel has more to read at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Input {
+pub(crate) enum Input {
     /// Frames have come in this turn.
     GoesOn,
     /// It has run dry.
@@ -97,7 +97,7 @@ pub enum Input {
 impl Publishing {
     /// With nothing to publish.
     #[must_use]
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
             coalescer: Coalescer::new(config.batching()),
             complete: Vec::new(),
@@ -110,13 +110,13 @@ impl Publishing {
 
     /// Whether something waits for room.
     #[must_use]
-    pub fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         !self.blocked.is_empty()
     }
 
     /// Whether all that came has been published.
     #[must_use]
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.blocked.is_empty() && self.coalescer.due().is_none()
     }
 
@@ -124,7 +124,7 @@ impl Publishing {
     ///
     /// # Errors
     /// It is no batch, or not what its publisher made, or for no subject.
-    pub fn check<'f>(&mut self, bytes: &'f [u8]) -> Result<Checked<'f>, Failure> {
+    pub(crate) fn check<'f>(&mut self, bytes: &'f [u8]) -> Result<Checked<'f>, Failure> {
         let batch = wire::Batch::decode(bytes).map_err(|error| Failure::of(&error))?;
         // So that subscribers need not, and cheap beside what the batch's bytes have cost so far.
         batch.check().and_then(|()| batch.check_crc()).map_err(|error| Failure::of(&error))?;
@@ -143,7 +143,7 @@ impl Publishing {
     }
 
     /// The batch as the broker takes it.
-    pub fn keep(request: &Request<'_>, checked: &Checked<'_>) -> Result<Batch, Failure> {
+    pub(crate) fn keep(request: &Request<'_>, checked: &Checked<'_>) -> Result<Batch, Failure> {
         let part = checked.batch.bytes();
         let bytes = if part.len() >= SHARED_FROM_BYTES { request.share(part) } else { Bytes::copy_from_slice(part) };
         Ok(Batch::new(checked.subject.clone(), bytes, checked.batch.count())?)
@@ -153,7 +153,7 @@ impl Publishing {
     ///
     /// # Errors
     /// It can't be in a batch.
-    pub fn join(&mut self, to: &To<'_>, now: Moment, checked: &Checked<'_>) -> Result<(), Failure> {
+    pub(crate) fn join(&mut self, to: &To<'_>, now: Moment, checked: &Checked<'_>) -> Result<(), Failure> {
         let Self { coalescer, complete, .. } = self;
         let begin = |guess| {
             let writer = BatchWriter::with_capacity(checked.subject.as_bytes(), b"", guess);
@@ -166,7 +166,7 @@ impl Publishing {
     }
 
     /// Publishes what was gathered.
-    pub fn flush(&mut self, to: &To<'_>) {
+    pub(crate) fn flush(&mut self, to: &To<'_>) {
         self.coalescer.flush(&mut self.complete);
         self.publish_complete(to);
     }
@@ -175,7 +175,7 @@ impl Publishing {
     ///
     /// # Errors
     /// Somebody has no room and asks publishers to wait: what it comes to is told once all are published.
-    pub fn publish(
+    pub(crate) fn publish(
         &mut self,
         to: &To<'_>,
         batches: impl IntoIterator<Item = Batch>,
@@ -213,7 +213,7 @@ impl Publishing {
     }
 
     /// Publishes what has waited for room, and what is complete or due. Whether anything moved.
-    pub fn go_on(&mut self, to: &To<'_>, views: &Views, input: Input, cx: &mut Context<'_>) -> bool {
+    pub(crate) fn go_on(&mut self, to: &To<'_>, views: &Views, input: Input, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(first) = self.blocked.front() {
             match first {
@@ -269,7 +269,7 @@ impl Publishing {
 }
 
 /// Where a channel publishes, and who is told when there is room again.
-pub struct To<'a> {
+pub(crate) struct To<'a> {
     /// The broker.
     pub broker: &'a Broker,
     /// The channel.

@@ -14,7 +14,7 @@ use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
 
 /// A push.
 #[derive(Debug)]
-pub struct Pushing {
+pub(crate) struct Pushing {
     app: Arc<App>,
     push: engine::Push,
     release: Release,
@@ -32,12 +32,12 @@ impl Drop for Pushing {
 impl Pushing {
     /// A push that has begun.
     #[must_use]
-    pub fn new(app: &Arc<App>, push: engine::Push, release: Release) -> Self {
+    pub(crate) fn new(app: &Arc<App>, push: engine::Push, release: Release) -> Self {
         Self { app: Arc::clone(app), push, release }
     }
 
     /// The next delivery.
-    pub async fn step(&mut self, wanted: Wanted) -> Found {
+    pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
         if wanted.patience == Patience::TakeWhatIsThere {
             // What waits to be delivered can wait for the next member: nothing of it is this one's yet.
             return Found::Nothing;

@@ -23,10 +23,10 @@ use thalweg_serving::{
 };
 
 /// `remaining` of what does not end.
-pub const NEVER: u64 = u64::MAX;
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// `get`
-pub fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<Handled, Failure> {
+pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, get.keyspace)?;
     let found = look(turn.app, &keyspace, get.revision, get.values, get.key.0)?;
     // Asked after the read, so that it covers what was read.
@@ -54,7 +54,7 @@ const ENTRIES_HEAD_BYTES: usize = HEADER_BYTES + 1 + 4;
 const ENTRY_HEAD_BYTES: usize = 8 + 8 + 8 + 8 + 4;
 
 /// `multi get`
-pub fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &MultiGet<'_>) -> Result<Handled, Failure> {
+pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &MultiGet<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, wanted.keyspace)?;
     if wanted.keys.len() > MAX_KEYS {
         let message = format!("{} keys are more than {MAX_KEYS}: ask for fewer at a time", wanted.keys.len());
@@ -117,7 +117,7 @@ fn put_entries(app: &App, out: &mut Replies, id: u32, found: FoundAll) -> Result
 }
 
 /// The keyspace that a request names.
-pub fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
+pub(crate) fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
     app.db.blocking().keyspace_by_id(id).ok_or_else(|| {
         let message = format!("there is no keyspace with id {id}: it was dropped, ask for its name's id anew");
         Failure::fix("no_such_keyspace", message)
@@ -173,17 +173,17 @@ fn remaining(app: &App, expiry: &Expiry) -> Result<u64, Failure> {
 }
 
 /// About what one of a list takes.
-pub const LISTED_BYTES: usize = 512;
+pub(crate) const LISTED_BYTES: usize = 512;
 
 /// How much a list shows that is asked for so much.
-pub fn listed(limit: u32) -> usize {
+pub(crate) fn listed(limit: u32) -> usize {
     let limit = if limit == 0 { DEFAULT_LISTED } else { limit.into() };
     limit.min(MAX_LISTED) as usize
 }
 
 /// A reply of about so many items and bytes: read on the spot if they are few, else on a blocking thread. `read` gives what puts
 /// the reply.
-pub fn on_the_spot_or_off_thread<P>(
+pub(crate) fn on_the_spot_or_off_thread<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     items: usize,
@@ -202,7 +202,7 @@ where
 
 /// A reply of about so many bytes that is read, and put together, on a blocking thread: so what waits for its turn is the frame,
 /// and counted.
-pub fn reply_off_thread(
+pub(crate) fn reply_off_thread(
     turn: &Turn<'_>,
     request: &Request<'_>,
     bytes: usize,

@@ -19,13 +19,13 @@ const RECORDS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 const RUN_HEAD_BYTES: usize = 8 + 8 + 4 + 4;
 
 /// Bytes of records, and of what stands before each run, that fit into one of the client's frames.
-pub fn room_for_records(max_frame_bytes: usize) -> u64 {
+pub(crate) fn room_for_records(max_frame_bytes: usize) -> u64 {
     max_frame_bytes.saturating_sub(RECORDS_HEAD_BYTES) as u64
 }
 
 /// What to read of a stream.
 #[derive(Clone, Copy, Debug)]
-pub struct Page {
+pub(crate) struct Page {
     /// Where it begins.
     pub from: Offset,
     /// Most records.
@@ -40,7 +40,7 @@ pub struct Page {
 
 impl Page {
     /// Reads it.
-    pub fn read(&self, app: &App, stream: &Stream) -> Result<Shown, Failure> {
+    pub(crate) fn read(&self, app: &App, stream: &Stream) -> Result<Shown, Failure> {
         let page = stream.read(self.from, self.max_records, self.max_bytes)?;
         // Asked after the read, so that it covers all that was read.
         let durability = app.db.blocking().visible_durability();
@@ -56,7 +56,7 @@ impl Page {
 
 /// Records as a frame shows them.
 #[derive(Debug)]
-pub struct Shown {
+pub(crate) struct Shown {
     durability: Durability,
     /// Where the next page begins.
     pub next: Offset,
@@ -68,7 +68,7 @@ pub struct Shown {
 
 impl Shown {
     /// Puts them into the outbox as a frame of that kind.
-    pub fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
+    pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
         }
@@ -83,18 +83,18 @@ impl Shown {
     }
 
     /// Bytes of its records.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.bytes.len() as u64).sum()
     }
 }
 
 /// Bytes of runs as a frame has them, without how many there are.
-pub fn runs_bytes(runs: &[StreamRun]) -> usize {
+pub(crate) fn runs_bytes(runs: &[StreamRun]) -> usize {
     runs.iter().map(|run| RUN_HEAD_BYTES + run.bytes.len()).sum()
 }
 
 /// Appends how many runs there are, and the runs: the layout of a list of record runs.
-pub fn put_runs(parts: &mut Parts<'_>, runs: Vec<StreamRun>) {
+pub(crate) fn put_runs(parts: &mut Parts<'_>, runs: Vec<StreamRun>) {
     let word = |len: usize| u32::try_from(len).expect("less than a frame").to_le_bytes();
     parts.bytes().extend_from_slice(&word(runs.len()));
     for StreamRun { first, time, count, bytes } in runs {

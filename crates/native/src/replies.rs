@@ -21,7 +21,7 @@ use thalweg_serving::{
 
 /// What waits to be written to a channel.
 #[derive(Debug)]
-pub struct Replies {
+pub(crate) struct Replies {
     outbox: Outbox,
     max_frame_bytes: usize,
     room: Arc<Bound>,
@@ -31,7 +31,7 @@ pub struct Replies {
 
 /// Where the room for a large frame comes from.
 #[derive(Debug)]
-pub enum Room {
+pub(crate) enum Room {
     /// It is asked for. Without room the frame is refused: of what has only been read.
     Ask,
     /// The frame is counted whatever waits: what it tells of has happened.
@@ -45,48 +45,48 @@ pub enum Room {
 impl Replies {
     /// To a client that takes frames of so many bytes. `room` is that of all large replies.
     #[must_use]
-    pub fn new(max_frame_bytes: u32, room: Arc<Bound>) -> Self {
+    pub(crate) fn new(max_frame_bytes: u32, room: Arc<Bound>) -> Self {
         let max_frame_bytes = max_frame_bytes as usize;
         Self { outbox: Outbox::new(), max_frame_bytes, room, counted_from: COUNTED_REPLY_BYTES }
     }
 
     /// What makes [`Replies`] elsewhere.
     #[must_use]
-    pub fn aside(&self) -> Aside {
+    pub(crate) fn aside(&self) -> Aside {
         Aside { max_frame_bytes: self.max_frame_bytes, room: Arc::clone(&self.room) }
     }
 
     /// Puts frames that were made [aside](Self::aside) behind all that is here.
-    pub fn append(&mut self, aside: Self) {
+    pub(crate) fn append(&mut self, aside: Self) {
         self.outbox.append(aside.outbox);
     }
 
     /// Where it waits.
-    pub fn outbox(&mut self) -> &mut Outbox {
+    pub(crate) fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
 
     /// Bytes that wait.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.outbox.len()
     }
 
     /// Whether none do.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.outbox.is_empty()
     }
 
     /// Whether more may be put in: less than [`OUTBOX_BYTES`] wait. One frame may pass that.
     #[must_use]
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.outbox.len() < OUTBOX_BYTES
     }
 
     /// What the client takes in a frame, header not counted.
     #[must_use]
-    pub fn max_frame_bytes(&self) -> usize {
+    pub(crate) fn max_frame_bytes(&self) -> usize {
         self.max_frame_bytes
     }
 
@@ -95,7 +95,7 @@ impl Replies {
     /// # Errors
     /// The client does not take so large a frame: `result_too_large`. There is no room for it: `overloaded`.
     #[inline]
-    pub fn reply<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
+    pub(crate) fn reply<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
         }
@@ -106,7 +106,7 @@ impl Replies {
     ///
     /// # Errors
     /// As of [`reply`](Self::reply).
-    pub fn reply_sized<'f>(
+    pub(crate) fn reply_sized<'f>(
         &mut self,
         id: u32,
         frame: &impl Frame<'f>,
@@ -127,7 +127,7 @@ impl Replies {
     ///
     /// # Errors
     /// The client does not take so large a frame: `result_too_large`.
-    pub fn told(
+    pub(crate) fn told(
         &mut self,
         id: u32,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<bool, EncodeError>,
@@ -142,7 +142,7 @@ impl Replies {
     ///
     /// # Errors
     /// As of [`told`](Self::told).
-    pub fn push<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
+    pub(crate) fn push<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
         self.put(Room::Owed, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
@@ -208,7 +208,7 @@ impl Replies {
     ///
     /// # Errors
     /// As of [`reply`](Self::reply); then `write` is not called.
-    pub fn shared(
+    pub(crate) fn shared(
         &mut self,
         kind: Kind,
         id: u32,
@@ -233,14 +233,14 @@ impl Replies {
     }
 
     /// Tells of a failure; also where nobody waits for a reply.
-    pub fn fail(&mut self, id: u32, failure: &Failure) {
+    pub(crate) fn fail(&mut self, id: u32, failure: &Failure) {
         // Its parts are bounded far below what any client takes.
         let encoded = failure.failed(|failed| self.push(id, failed));
         debug_assert!(encoded.is_ok(), "{encoded:?}");
     }
 
     /// Ends a subscription.
-    pub fn end(&mut self, id: u32, failure: &Failure) {
+    pub(crate) fn end(&mut self, id: u32, failure: &Failure) {
         let encoded = failure.ended(|ended| self.push(id, ended));
         debug_assert!(encoded.is_ok(), "{encoded:?}");
     }
@@ -248,7 +248,7 @@ impl Replies {
 
 /// Makes [`Replies`] for frames that are put together elsewhere than on the channel's task, and may wait long for their turn.
 #[derive(Debug)]
-pub struct Aside {
+pub(crate) struct Aside {
     max_frame_bytes: usize,
     room: Arc<Bound>,
 }
@@ -256,7 +256,7 @@ pub struct Aside {
 impl Aside {
     /// Empty. Beyond [`REQUEST_BYTES`] all that is put in is counted.
     #[must_use]
-    pub fn replies(self) -> Replies {
+    pub(crate) fn replies(self) -> Replies {
         let Self { max_frame_bytes, room } = self;
         Replies { outbox: Outbox::new(), max_frame_bytes, room, counted_from: REQUEST_BYTES as usize }
     }
@@ -264,7 +264,7 @@ impl Aside {
 
 /// The body of a frame as it is written.
 #[derive(Debug)]
-pub struct Parts<'o> {
+pub(crate) struct Parts<'o> {
     outbox: &'o mut Outbox,
     /// `None`: the frame is not counted, and gathered in the outbox's buffer.
     own: Option<Own>,
@@ -279,7 +279,7 @@ struct Own {
 
 impl Parts<'_> {
     /// Bytes of its own.
-    pub fn bytes(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         match &mut self.own {
             Some(own) => &mut own.bytes,
             None => self.outbox.buffer(),
@@ -287,7 +287,7 @@ impl Parts<'_> {
     }
 
     /// Bytes that are shared.
-    pub fn share(&mut self, bytes: Bytes) {
+    pub(crate) fn share(&mut self, bytes: Bytes) {
         match &mut self.own {
             Some(own) if bytes.len() < SHARED_FROM_BYTES => own.bytes.extend_from_slice(&bytes),
             Some(own) => {
@@ -319,7 +319,7 @@ fn sized(mut held: Held, bytes: usize) -> Held {
 }
 
 /// There is none for a large reply.
-pub fn no_room() -> Failure {
+pub(crate) fn no_room() -> Failure {
     Failure::overloaded("too many bytes of replies wait for clients: retry later")
 }
 

@@ -7,7 +7,7 @@ use thalweg_wire::{Fields, Kind, SharedFrame};
 
 /// A request, beside its frame.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'f> {
+pub(crate) struct Request<'f> {
     /// Its id; 0: nobody waits for a reply.
     pub id: u32,
     /// What kind it is.
@@ -23,13 +23,13 @@ pub struct Request<'f> {
 impl Request<'_> {
     /// Part of the frame, to be kept: shared with the receive buffer if the frame is, else copied.
     #[must_use]
-    pub fn share(&self, part: &[u8]) -> Bytes {
+    pub(crate) fn share(&self, part: &[u8]) -> Bytes {
         self.shared.map_or_else(|| Bytes::copy_from_slice(part), |frame| frame.share(part))
     }
 
     /// How long the client waits for the reply.
     #[must_use]
-    pub fn timeout(&self) -> Option<Duration> {
+    pub(crate) fn timeout(&self) -> Option<Duration> {
         self.fields.timeout_micros.map(Duration::from_micros)
     }
 }

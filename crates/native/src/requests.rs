@@ -35,7 +35,7 @@ use thalweg_serving::admission::{Bound, Held};
 
 /// What an id is in use for.
 #[derive(Debug)]
-pub enum Use {
+pub(crate) enum Use {
     /// A request whose reply is still to come. Some can be stopped.
     Request(Option<Arc<Notify>>),
     /// A subscription that the channel feeds.
@@ -46,7 +46,7 @@ pub enum Use {
 
 /// A request whose reply is still to come.
 #[derive(Clone, Copy, Debug)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// Its id.
     pub id: u32,
     /// What kind it is.
@@ -57,7 +57,7 @@ pub struct Waiting {
 
 /// What has ended.
 #[derive(Debug)]
-pub enum Finished {
+pub(crate) enum Finished {
     /// A request.
     Request(Waiting, Result<Reply, Failure>),
     /// A subscription's step.
@@ -99,7 +99,7 @@ impl Future for Task {
 
 /// Ids are dense in practice; a client that makes them collide slows down its own channel only.
 #[derive(Debug, Default)]
-pub struct IdHasher(u64);
+pub(crate) struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
@@ -116,7 +116,7 @@ impl Hasher for IdHasher {
 }
 
 /// What is under way. See the module's documentation.
-pub struct Requests {
+pub(crate) struct Requests {
     tasks: FuturesUnordered<Task>,
     ids: HashMap<u32, Use, BuildHasherDefault<IdHasher>>,
     requests: usize,
@@ -133,7 +133,7 @@ impl fmt::Debug for Requests {
 impl Requests {
     /// With room for so many requests.
     #[must_use]
-    pub fn new(max_requests: u32) -> Self {
+    pub(crate) fn new(max_requests: u32) -> Self {
         Self {
             tasks: FuturesUnordered::new(),
             ids: HashMap::default(),
@@ -146,35 +146,35 @@ impl Requests {
     /// Whether an id is in use.
     #[inline]
     #[must_use]
-    pub fn is_in_use(&self, id: u32) -> bool {
+    pub(crate) fn is_in_use(&self, id: u32) -> bool {
         !self.ids.is_empty() && self.ids.contains_key(&id)
     }
 
     /// What an id is in use for.
-    pub fn get_mut(&mut self, id: u32) -> Option<&mut Use> {
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Use> {
         self.ids.get_mut(&id)
     }
 
     /// Requests that wait.
     #[must_use]
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.requests
     }
 
     /// Whether there is room for another request.
     #[must_use]
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.requests < self.max_requests
     }
 
     /// Subscriptions.
     #[must_use]
-    pub fn subscriptions(&self) -> usize {
+    pub(crate) fn subscriptions(&self) -> usize {
         self.subscriptions
     }
 
     /// A command is under way. `Some`: it is done already, as one that waits for no fsync mostly is.
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         waiting: Waiting,
         mut write: CommandUnderWay,
@@ -189,7 +189,7 @@ impl Requests {
     }
 
     /// A request is under way that writes, and that nothing stops; its client may wait for the reply so long only.
-    pub fn unstoppable(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
+    pub(crate) fn unstoppable(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
         let reply = async move {
             match timeout {
                 None => later.await,
@@ -203,7 +203,7 @@ impl Requests {
     }
 
     /// A request is under way that a cancel or its time stops.
-    pub fn later(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
+    pub(crate) fn later(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
         let stop = Arc::new(Notify::new());
         let reply = stoppable(later, Arc::clone(&stop), timeout);
         self.begin(waiting, Work::Later(Box::pin(reply)), Some(stop), held);
@@ -218,25 +218,25 @@ impl Requests {
     }
 
     /// A subscription has begun.
-    pub fn subscribed(&mut self, id: u32, used: Use) {
+    pub(crate) fn subscribed(&mut self, id: u32, used: Use) {
         self.subscriptions += 1;
         self.ids.insert(id, used);
     }
 
     /// A subscription's step begins.
-    pub fn step(&mut self, id: u32, step: Step) {
+    pub(crate) fn step(&mut self, id: u32, step: Step) {
         self.tasks.push(Task::Step { id, step });
     }
 
     /// A subscription is over: its id is free again.
-    pub fn unsubscribed(&mut self, id: u32) {
+    pub(crate) fn unsubscribed(&mut self, id: u32) {
         if self.ids.remove(&id).is_some() {
             self.subscriptions -= 1;
         }
     }
 
     /// Stops all requests that can be stopped.
-    pub fn stop_waiting(&self) {
+    pub(crate) fn stop_waiting(&self) {
         for used in self.ids.values() {
             if let Use::Request(Some(stop)) = used {
                 stop.notify_one();
@@ -246,12 +246,12 @@ impl Requests {
 
     /// Ids of all subscriptions.
     #[must_use]
-    pub fn subscribed_ids(&self) -> Vec<u32> {
+    pub(crate) fn subscribed_ids(&self) -> Vec<u32> {
         self.ids.iter().filter(|(_, used)| !matches!(used, Use::Request(_))).map(|(id, _)| *id).collect()
     }
 
     /// The next that has ended.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Finished> {
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Finished> {
         match Pin::new(&mut self.tasks).poll_next(context) {
             Poll::Ready(Some(finished)) => {
                 if let Finished::Request(waiting, _) = &finished {

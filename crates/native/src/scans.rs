@@ -28,7 +28,7 @@ const VERSION_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
 const VERSIONS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 
 /// `scan`
-pub fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) -> Result<Handled, Failure> {
+pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, scan.keyspace)?;
     // As over HTTP: what a page holds is bounded, and so is how many are read at a time.
     let held = turn.app.admission.scans.take(1);
@@ -125,7 +125,11 @@ fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, 
 }
 
 /// `versions`
-pub fn versions(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::Versions<'_>) -> Result<Handled, Failure> {
+pub(crate) fn versions(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::Versions<'_>,
+) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, wanted.keyspace)?;
     let held = turn.app.admission.scans.take(1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;

@@ -9,7 +9,7 @@ use thalweg_serving::app::App;
 
 /// What holds on a connection, as each of its channels knows it.
 #[derive(Clone, Debug)]
-pub struct Session {
+pub(crate) struct Session {
     /// Database, configuration, admission.
     pub app: Arc<App>,
     /// What all native connections share.
@@ -34,7 +34,7 @@ pub struct Session {
 
 impl Session {
     /// Returns what holds after a handshake, for the first channel.
-    pub fn new(native: &Arc<Native>, agreed: &Agreed, terms: &ServerTerms<'_>) -> Self {
+    pub(crate) fn new(native: &Arc<Native>, agreed: &Agreed, terms: &ServerTerms<'_>) -> Self {
         let config = &native.app.config;
         Self {
             app: Arc::clone(&native.app),
@@ -52,7 +52,7 @@ impl Session {
 
     /// How often a channel looks at its clocks: a bound is passed by a quarter of the shortest at most.
     #[must_use]
-    pub fn tick(&self) -> Duration {
+    pub(crate) fn tick(&self) -> Duration {
         let shortest = self.keep_alive.min(self.frame_timeout).min(self.write_timeout);
         (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }

@@ -12,7 +12,7 @@ use super::{
 use thalweg_serving::status::server_status;
 
 /// `read status`
-pub fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled, Failure> {
+pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled, Failure> {
     let db = turn.app.db.blocking();
     let (health, reason) = match db.health() {
         _ if *turn.app.stopping.borrow() => (wire::Health::Stopping, String::new()),

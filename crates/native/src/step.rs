@@ -15,7 +15,7 @@ use thalweg_serving::{
 
 /// Whether a step that finds nothing waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub(crate) enum Patience {
     /// Until there is something, or it is told to stop.
     Wait,
     /// No: what is there is all that is wanted.
@@ -24,7 +24,7 @@ pub enum Patience {
 
 /// What a step may bring, and when it ends early.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// At most so many messages: what is left of the subscription's limit.
     pub max_messages: u64,
     /// What is left of the credit: a frame may pass it, a larger one than this is not begun on purpose.
@@ -40,7 +40,7 @@ pub struct Wanted {
 impl Wanted {
     /// Room for a frame of so many bytes, if it is a large one and there is some. Nothing of a subscription is shed: it waits,
     /// unless it takes what is there to end.
-    pub fn room_for(&self, app: &App, bytes: u64) -> Option<Room> {
+    pub(crate) fn room_for(&self, app: &App, bytes: u64) -> Option<Room> {
         if bytes <= NATIVE_PAGE_BYTES {
             return Some(Room::Elsewhere);
         }
@@ -51,7 +51,7 @@ impl Wanted {
     }
 
     /// Lets others go on before there is another look whether there is room. Whether the step is to end instead.
-    pub async fn pause(&self) -> bool {
+    pub(crate) async fn pause(&self) -> bool {
         tokio::select! {
             biased;
             () = self.stop.notified() => true,
@@ -61,7 +61,7 @@ impl Wanted {
 
     /// Waits until there is [room](Self::room_for), with what the frame is made of in hand. One that is told to end waits no
     /// longer.
-    pub async fn wait_for_room(&self, app: &App, bytes: u64) -> Room {
+    pub(crate) async fn wait_for_room(&self, app: &App, bytes: u64) -> Room {
         loop {
             if let Some(room) = self.room_for(app, bytes) {
                 return room;
@@ -76,7 +76,7 @@ impl Wanted {
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
 /// What a step found.
-pub enum Found {
+pub(crate) enum Found {
     /// A frame, or several that belong together, and what it counts against the credit.
     Frame {
         /// Messages, records or changes.
@@ -94,7 +94,7 @@ pub enum Found {
 
 impl Found {
     /// A frame of so much.
-    pub fn frame(
+    pub(crate) fn frame(
         messages: u64,
         bytes: u64,
         encode: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,

@@ -19,7 +19,7 @@ use super::{
 use thalweg_serving::limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES};
 
 /// `read`
-pub fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> Result<Handled, Failure> {
+pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().stream_by_id(read.stream);
     let from = begin(&stream, &read.from)?;
     let max_records = if read.max_records == 0 { u64::MAX } else { read.max_records.into() };
@@ -38,7 +38,7 @@ pub fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> Result<H
 }
 
 /// `tail`
-pub fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail) -> Result<Handled, Failure> {
+pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().stream_by_id(tail.stream);
     let next = begin(&stream, &tail.from)?;
     let info = stream.info()?;
@@ -54,7 +54,11 @@ pub fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail) -> Re
 }
 
 /// `find offset`
-pub fn find_offset(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::FindOffset) -> Result<Handled, Failure> {
+pub(crate) fn find_offset(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::FindOffset,
+) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().stream_by_id(wanted.stream);
     let offset = stream.offset_at(wanted.time)?;
     turn.out.reply(request.id, &wire::OffsetFound { offset })?;

@@ -24,7 +24,7 @@ use thalweg_serving::admission::Held;
 
 /// Where a subscription's frames come from.
 #[derive(Debug)]
-pub enum Source {
+pub(crate) enum Source {
     /// A stream.
     Tail(Box<Tail>),
     /// A consumer group.
@@ -34,7 +34,7 @@ pub enum Source {
 }
 
 /// A step under way.
-pub type Step = Pin<Box<dyn Future<Output = (Source, Found)> + Send>>;
+pub(crate) type Step = Pin<Box<dyn Future<Output = (Source, Found)> + Send>>;
 
 impl Source {
     fn step(self, wanted: Wanted) -> Step {
@@ -68,7 +68,7 @@ impl Source {
 
 /// A subscription that the channel feeds.
 #[derive(Debug)]
-pub struct Subscription {
+pub(crate) struct Subscription {
     /// `None` while a step runs.
     source: Option<Source>,
     /// Where a later one goes on, if it can: behind what is in the outbox, though a step may have found more.
@@ -83,7 +83,7 @@ pub struct Subscription {
 }
 
 /// What to do with a subscription next.
-pub enum Next {
+pub(crate) enum Next {
     /// This step.
     Step(Step),
     /// Nothing, until a step ends or more is permitted.
@@ -95,14 +95,14 @@ pub enum Next {
 impl Subscription {
     /// Over a source; `limit` is the request's.
     #[must_use]
-    pub fn new(source: Source, permit: &Permit, limit: Option<u64>, held: Held) -> Self {
+    pub(crate) fn new(source: Source, permit: &Permit, limit: Option<u64>, held: Held) -> Self {
         let (credit, left) = (SendCredit::new(permit), limit.unwrap_or(u64::MAX));
         let next = source.next();
         Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), _held: held }
     }
 
     /// What to do now.
-    pub fn next(&mut self, max_frame_bytes: usize) -> Next {
+    pub(crate) fn next(&mut self, max_frame_bytes: usize) -> Next {
         let Some(source) = self.source.take() else { return Next::Rest };
         if self.left == 0 {
             return Next::End(self.told(super::failure::limit_reached()));
@@ -124,7 +124,7 @@ impl Subscription {
     }
 
     /// A step has ended: puts what it found into the outbox. `Some`: the subscription is over.
-    pub fn stepped(&mut self, id: u32, source: Source, found: Found, out: &mut Replies) -> Option<Failure> {
+    pub(crate) fn stepped(&mut self, id: u32, source: Source, found: Found, out: &mut Replies) -> Option<Failure> {
         let over = match found {
             // What came too late for a client that wants nothing more.
             Found::Frame { .. } if matches!(self.ending, Some((_, CancelMode::Now))) => None,
@@ -151,12 +151,12 @@ impl Subscription {
     }
 
     /// The receiver permits more.
-    pub fn permit(&mut self, credit: &Credit) {
+    pub(crate) fn permit(&mut self, credit: &Credit) {
         self.credit.raise(credit);
     }
 
     /// Ends it, for a reason. What is drained already is not drained anew; a drain may be cut short.
-    pub fn end(&mut self, why: Failure, mode: CancelMode) {
+    pub(crate) fn end(&mut self, why: Failure, mode: CancelMode) {
         if !matches!(self.ending, Some((_, CancelMode::Now))) {
             self.ending = Some((why, mode));
             // A permit is kept if the step does not wait at this moment.

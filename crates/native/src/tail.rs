@@ -17,7 +17,7 @@ use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
 
 /// A tail.
 #[derive(Debug)]
-pub struct Tail {
+pub(crate) struct Tail {
     app: Arc<App>,
     stream: Stream,
     next: Offset,
@@ -28,18 +28,18 @@ pub struct Tail {
 impl Tail {
     /// A tail from `next` on; `behind` if records are there already.
     #[must_use]
-    pub fn new(app: &Arc<App>, stream: Stream, next: Offset, behind: bool) -> Self {
+    pub(crate) fn new(app: &Arc<App>, stream: Stream, next: Offset, behind: bool) -> Self {
         Self { app: Arc::clone(app), stream, next, behind }
     }
 
     /// Where it goes on.
     #[must_use]
-    pub fn next(&self) -> Offset {
+    pub(crate) fn next(&self) -> Offset {
         self.next
     }
 
     /// The next page of records.
-    pub async fn step(&mut self, wanted: Wanted) -> Found {
+    pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
         loop {
             let from = self.next;
             match self.look(&wanted).await {

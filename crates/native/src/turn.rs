@@ -9,7 +9,7 @@ use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription
 use thalweg_serving::app::App;
 
 /// What every handler may use while a frame is dealt with.
-pub struct Turn<'t> {
+pub(crate) struct Turn<'t> {
     /// Database, configuration, admission.
     pub app: &'t Arc<App>,
     /// Where replies go.
@@ -21,10 +21,10 @@ pub struct Turn<'t> {
 }
 
 /// A reply that is still to come.
-pub type Later = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
+pub(crate) type Later = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
 /// How a request goes on.
-pub enum Handled {
+pub(crate) enum Handled {
     /// Its reply is in the outbox, or none is wanted.
     Replied,
     /// A command is under way, and its outcome is the reply. Can't be stopped.
@@ -42,7 +42,7 @@ pub enum Handled {
 
 impl Handled {
     /// Answered by a future.
-    pub fn later(reply: impl Future<Output = Result<Reply, Failure>> + Send + 'static) -> Self {
+    pub(crate) fn later(reply: impl Future<Output = Result<Reply, Failure>> + Send + 'static) -> Self {
         Self::Later(Box::pin(reply))
     }
 }
@@ -63,7 +63,7 @@ impl fmt::Debug for Handled {
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
 /// A reply that came later.
-pub enum Reply {
+pub(crate) enum Reply {
     /// What a command came to.
     Outcome(Carried),
     /// A frame, or several, put into the outbox by this.
@@ -75,18 +75,18 @@ pub enum Reply {
 impl Reply {
     /// A frame that borrows nothing.
     #[must_use]
-    pub fn frame(frame: impl for<'f> Frame<'f> + Send + 'static) -> Self {
+    pub(crate) fn frame(frame: impl for<'f> Frame<'f> + Send + 'static) -> Self {
         Self::encode(move |out, id| out.reply(id, &frame))
     }
 
     /// A frame that is encoded when it is its turn.
     #[must_use]
-    pub fn encode(encode: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static) -> Self {
+    pub(crate) fn encode(encode: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static) -> Self {
         Self::Frame(Box::new(encode))
     }
 
     /// Puts it into the outbox.
-    pub fn put(self, out: &mut Replies, id: u32) -> Result<(), Failure> {
+    pub(crate) fn put(self, out: &mut Replies, id: u32) -> Result<(), Failure> {
         match self {
             Self::Frame(encode) => encode(out, id),
             Self::Aside(replies) => {

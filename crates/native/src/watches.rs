@@ -16,7 +16,7 @@ use super::{
 };
 
 /// `watch`
-pub fn watch(turn: &mut Turn<'_>, request: &Request<'_>, watch: &wire::Watch<'_>) -> Result<Handled, Failure> {
+pub(crate) fn watch(turn: &mut Turn<'_>, request: &Request<'_>, watch: &wire::Watch<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, watch.keyspace)?;
     let from = (watch.from != Revision::ZERO).then_some(watch.from);
     let watch = keyspace.watch(&keys(&watch.keys), from)?;

@@ -21,7 +21,7 @@ const CHANGES_HEAD_BYTES: usize = 1 + 8 + 4;
 
 /// A watch.
 #[derive(Debug)]
-pub struct Watching {
+pub(crate) struct Watching {
     app: Arc<App>,
     /// `None` only while it is looked at on another thread.
     watch: Option<thalweg_engine::Watch>,
@@ -34,18 +34,18 @@ pub struct Watching {
 impl Watching {
     /// A watch that has begun, at `next`.
     #[must_use]
-    pub fn new(app: &Arc<App>, watch: thalweg_engine::Watch, next: Revision) -> Self {
+    pub(crate) fn new(app: &Arc<App>, watch: thalweg_engine::Watch, next: Revision) -> Self {
         Self { app: Arc::clone(app), watch: Some(watch), said: next, position: next }
     }
 
     /// Where a later watch goes on: what the client has been told.
     #[must_use]
-    pub fn next(&self) -> Revision {
+    pub(crate) fn next(&self) -> Revision {
         self.said
     }
 
     /// The next changes, or how far none were missed.
-    pub async fn step(&mut self, wanted: Wanted) -> Found {
+    pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
         loop {
             match self.look().await {
                 Err(failure) => return Found::Over(failure),

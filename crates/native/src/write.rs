@@ -15,12 +15,12 @@ use super::{
 use thalweg_serving::app::App;
 
 /// `write`
-pub fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
+pub(crate) fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
     propose(turn.app, write.level, write.command.0).map(Handled::Write)
 }
 
 /// `write and publish`: the batches go out once the command was carried out at its level, and never more than once.
-pub fn write_and_publish(
+pub(crate) fn write_and_publish(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &WriteAndPublish<'_>,
@@ -50,7 +50,7 @@ pub fn write_and_publish(
 }
 
 /// Proposes a client's command. The channel has what it queued committed at the end of its turn.
-pub fn propose(app: &App, level: Level, command: &[u8]) -> Result<CommandUnderWay, Failure> {
+fn propose(app: &App, level: Level, command: &[u8]) -> Result<CommandUnderWay, Failure> {
     let checked = ClientCommand::check(command).map_err(|refused| Failure::of(&refused))?;
     let wanted = level.0.unwrap_or(app.config.durability);
     let level = checked.level(wanted).map_err(|refused| Failure::of(&refused))?;

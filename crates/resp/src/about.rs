@@ -16,7 +16,7 @@ use thalweg_transport::Outbox;
 use super::{out::To, pubsub::Kind, session::Session};
 
 /// What is claimed to be spoken: clients choose by it what they send.
-pub const REDIS_VERSION: &str = "7.0.15";
+pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
 /// What `COMMAND HELP` says.
 const HELP: &[&str] = &[
@@ -41,7 +41,7 @@ const HELP: &[&str] = &[
 type Named = (&'static Command, Option<&'static Subcommand>);
 
 /// `COMMAND`
-pub fn command(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
+pub(crate) fn command(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     let named = || arguments[2..].iter().map(|name| find_full(name));
     let every = || all().map(|command| (command, None));
     let asks = arguments.get(1).map(|name| name.to_ascii_lowercase()).unwrap_or_default();
@@ -195,7 +195,7 @@ fn get_keys(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
 type Section = fn(&Session, &mut String);
 
 /// `INFO`
-pub fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
+pub(crate) fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     let wants = |section: &str| {
         let named = &arguments[1..];
         let all = [&b"all"[..], b"everything", b"default"];

@@ -69,7 +69,7 @@ impl Session {
         let others = self.appended_by_others(&blocked);
         let depends = blocked.has_group() && matches!(self.store(), Database::Batched(_));
         let recheck = depends.then(|| Box::pin(tokio::time::sleep(RECHECK)));
-        let wait = Box::new(Wait { blocked, waiter, others, until, recheck, muted: self.muted, held });
+        let wait = Box::new(Wait { blocked, waiter, others, until, recheck, muted: self.muted, _held: held });
         // What changed before it was registered has rung for nobody.
         wait.waiter.ring();
         Some(self.try_to_read(command, arguments, wait, out))

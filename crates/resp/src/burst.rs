@@ -16,13 +16,13 @@ use thalweg_types::limits::MAX_REDIS_COMMANDS;
 use super::{commands::Commands, database::Watched};
 
 /// Bytes of commands from which on nothing joins a burst. One command may pass it.
-pub const MAX_BURST_BYTES: usize = 1024 * 1024;
+const MAX_BURST_BYTES: usize = 1024 * 1024;
 /// Replies from which on nothing joins a burst.
 const MAX_SLOTS: usize = MAX_REDIS_COMMANDS;
 
 /// Where a reply comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub(crate) enum Slot {
     /// The next of those that the database gives; of a scan, whose cursor is to be translated.
     Outcome {
         /// A scan's.
@@ -57,7 +57,7 @@ pub enum Slot {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub struct Burst {
+pub(crate) struct Burst {
     /// Which database's.
     pub database: usize,
     /// What it is to do.
@@ -75,13 +75,13 @@ pub struct Burst {
 impl Burst {
     /// Whether no reply waits for it.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
     /// Whether something may join it that has so many commands and bytes.
     #[must_use]
-    pub fn has_room(&self, commands: usize, bytes: usize) -> bool {
+    pub(crate) fn has_room(&self, commands: usize, bytes: usize) -> bool {
         self.is_empty()
             || (self.commands.len() + commands <= MAX_REDIS_COMMANDS
                 && self.commands.bytes() + bytes <= MAX_BURST_BYTES
@@ -89,7 +89,7 @@ impl Burst {
     }
 
     /// Keeps a reply that was appended to `held`.
-    pub fn hold(&mut self, bytes: usize) {
+    pub(crate) fn hold(&mut self, bytes: usize) {
         match self.slots.last_mut() {
             // Replies fit into 4 GiB: they are small, and their number is bounded.
             Some(Slot::Held(before)) => *before += bytes as u32,

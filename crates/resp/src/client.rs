@@ -23,11 +23,11 @@ const TIMED_OUT: u8 = 2;
 const GIVEN_UP: u8 = 3;
 
 /// Longest name that a client gives itself, or its library.
-pub const MAX_NAME_BYTES: usize = 1024;
+pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
 /// Why a client is to stop waiting before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unblock {
+pub(crate) enum Unblock {
     /// As if its time were up.
     Timeout,
     /// With an error.
@@ -36,7 +36,7 @@ pub enum Unblock {
 
 /// What a client has said of itself.
 #[derive(Clone, Debug, Default)]
-pub struct Said {
+pub(crate) struct Said {
     /// `CLIENT SETNAME`
     pub name: String,
     /// `CLIENT SETINFO LIB-NAME`
@@ -47,7 +47,7 @@ pub struct Said {
 
 /// A connection, as others see it.
 #[derive(Debug)]
-pub struct Client {
+pub(crate) struct Client {
     /// From 1, never used again.
     pub id: u64,
     /// Whose it is.
@@ -81,34 +81,34 @@ pub struct Client {
 
 impl Client {
     /// It is to end.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         self.killed.store(true, Relaxed);
         self.bell.ring();
     }
 
     /// It is its turn to be sent messages.
-    pub fn give_turn(&self) {
+    pub(crate) fn give_turn(&self) {
         self.has_turn.store(true, Relaxed);
         self.bell.ring();
     }
 
     /// Whether it was given its turn, which is over with that.
-    pub fn has_turn(&self) -> bool {
+    pub(crate) fn has_turn(&self) -> bool {
         self.has_turn.swap(false, Relaxed)
     }
 
     /// Whether it is to end.
-    pub fn is_killed(&self) -> bool {
+    pub(crate) fn is_killed(&self) -> bool {
         self.killed.load(Relaxed)
     }
 
     /// It begins to wait, or does so no longer.
-    pub fn set_blocked(&self, is_blocked: bool) {
+    pub(crate) fn set_blocked(&self, is_blocked: bool) {
         self.blocked.store(if is_blocked { BLOCKED } else { LISTENING }, Relaxed);
     }
 
     /// Has it stop waiting; false: it does not wait.
-    pub fn unblock(&self, how: Unblock) -> bool {
+    pub(crate) fn unblock(&self, how: Unblock) -> bool {
         let to = match how {
             Unblock::Timeout => TIMED_OUT,
             Unblock::Error => GIVEN_UP,
@@ -121,7 +121,7 @@ impl Client {
     }
 
     /// Whether it was told to stop waiting.
-    pub fn take_unblock(&self) -> Option<Unblock> {
+    pub(crate) fn take_unblock(&self) -> Option<Unblock> {
         match self.blocked.load(Relaxed) {
             TIMED_OUT => Some(Unblock::Timeout),
             GIVEN_UP => Some(Unblock::Error),
@@ -130,28 +130,28 @@ impl Client {
     }
 
     /// Whether it is subscribed to anything.
-    pub fn is_subscriber(&self) -> bool {
+    pub(crate) fn is_subscriber(&self) -> bool {
         self.subscribed.iter().any(|count| count.load(Relaxed) > 0)
     }
 
     /// Something was heard of it.
-    pub fn heard(&self, now: Instant, last: &'static str) {
+    pub(crate) fn heard(&self, now: Instant, last: &'static str) {
         self.heard.store((now - self.since).as_millis() as u64, Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
     }
 
     /// What it has said of itself.
-    pub fn said(&self) -> Said {
+    pub(crate) fn said(&self) -> Said {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes what it says of itself.
-    pub fn say(&self, change: impl FnOnce(&mut Said)) {
+    pub(crate) fn say(&self, change: impl FnOnce(&mut Said)) {
         change(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Its line of `CLIENT LIST`.
-    pub fn describe(&self, out: &mut String, now: Instant) {
+    pub(crate) fn describe(&self, out: &mut String, now: Instant) {
         let Said { name, library, library_version } = self.said();
         let age = now.saturating_duration_since(self.since);
         let idle = (age.as_millis() as u64).saturating_sub(self.heard.load(Relaxed)) / 1000;
@@ -186,14 +186,14 @@ impl Client {
 
 /// All clients.
 #[derive(Debug, Default)]
-pub struct Clients {
+pub(crate) struct Clients {
     by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
     last: AtomicU64,
 }
 
 impl Clients {
     /// A new one.
-    pub fn add(self: &Arc<Self>, peer: SocketAddr, local: SocketAddr, now: Instant) -> Registered {
+    pub(crate) fn add(self: &Arc<Self>, peer: SocketAddr, local: SocketAddr, now: Instant) -> Registered {
         let client = Arc::new(Client {
             id: self.last.fetch_add(1, Relaxed) + 1,
             peer,
@@ -217,24 +217,24 @@ impl Clients {
     }
 
     /// All of them, oldest first.
-    pub fn all(&self) -> Vec<Arc<Client>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// The one of that number.
-    pub fn of(&self, id: u64) -> Option<Arc<Client>> {
+    pub(crate) fn of(&self, id: u64) -> Option<Arc<Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     /// How many.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
 /// A client that is in the table until this is dropped.
 #[derive(Debug)]
-pub struct Registered {
+pub(crate) struct Registered {
     clients: Arc<Clients>,
     /// The client.
     pub client: Arc<Client>,

@@ -50,7 +50,7 @@ const HELP: &[&str] = &[
 ];
 
 /// `CLIENT`
-pub fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+pub(crate) fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
     match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
         "help" => session.answer(&help(HELP), out),
         "unblock" => unblock(session, arguments, out),
@@ -112,7 +112,7 @@ fn visible(text: &[u8]) -> Option<String> {
 }
 
 /// Gives the client a name; false: it is none, and it was told so.
-pub fn set_name(session: &mut Session, name: &[u8], out: &mut Outbox) -> bool {
+pub(crate) fn set_name(session: &mut Session, name: &[u8], out: &mut Outbox) -> bool {
     match visible(name) {
         Some(name) => session.client().say(|said| said.name = name),
         None => {

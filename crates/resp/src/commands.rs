@@ -7,7 +7,7 @@ const FEW: usize = 16;
 
 /// Commands in order. Keeps its memory when it is cleared, up to a bound.
 #[derive(Debug, Default)]
-pub struct Commands {
+pub(crate) struct Commands {
     bytes: Vec<u8>,
     /// Where each argument ends in `bytes`.
     ends: Vec<u32>,
@@ -25,7 +25,7 @@ const IDLE_BYTES: usize = 4 * 1024;
 
 impl Commands {
     /// Appends a command with its arguments, the name first.
-    pub fn push<'a>(&mut self, command: &'static Command, arguments: impl ExactSizeIterator<Item = &'a [u8]>) {
+    pub(crate) fn push<'a>(&mut self, command: &'static Command, arguments: impl ExactSizeIterator<Item = &'a [u8]>) {
         let kept = Kept { command, arguments: arguments.len() as u32 };
         for argument in arguments {
             self.bytes.extend_from_slice(argument);
@@ -37,24 +37,24 @@ impl Commands {
 
     /// How many commands.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
     /// Whether there are none.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
     /// Bytes that they take in an entry of the log, about.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes.len() + 4 * (self.ends.len() + self.list.len())
     }
 
     /// Forgets them, and gives back memory beyond what few commands take.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
         self.list.clear();
@@ -64,12 +64,12 @@ impl Commands {
     }
 
     /// The commands themselves.
-    pub fn list(&self) -> impl ExactSizeIterator<Item = &'static Command> + '_ {
+    pub(crate) fn list(&self) -> impl ExactSizeIterator<Item = &'static Command> + '_ {
         self.list.iter().map(|kept| kept.command)
     }
 
     /// Shows each with its arguments, as slices that live as long as these commands.
-    pub fn each<'a>(&'a self, mut show: impl FnMut(&'static Command, &[&'a [u8]])) {
+    pub(crate) fn each<'a>(&'a self, mut show: impl FnMut(&'static Command, &[&'a [u8]])) {
         let (mut many, mut begin, mut ends) = (Vec::new(), 0, self.ends.iter());
         for kept in &self.list {
             let mut next = || {

@@ -43,7 +43,7 @@ enum Phase {
 }
 
 /// A connection and all that is under way on it.
-pub struct Connection {
+pub(crate) struct Connection {
     session: Session,
     socket: Served,
     input: Input,
@@ -60,7 +60,7 @@ pub struct Connection {
 
 impl Connection {
     /// `place` is among those that are not known yet, if this client must authenticate.
-    pub fn new(session: Session, io: Channel, place: Option<Held>) -> Self {
+    pub(crate) fn new(session: Session, io: Channel, place: Option<Held>) -> Self {
         let app = &session.resp.app;
         // A bound is passed by a quarter of the shortest at most.
         let shortest = app.config.body_timeout.0.min(app.config.write_timeout.0).min(app.config.header_timeout.0);
@@ -81,7 +81,7 @@ impl Connection {
     }
 
     /// Does all that can be done now. Ready when the connection is over.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
         }

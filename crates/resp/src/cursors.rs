@@ -15,7 +15,7 @@ use thalweg_redis::Reply;
 use thalweg_serving::limits::{MAX_RESP_CURSOR_BYTES, MAX_RESP_CURSORS};
 
 /// What is said of a cursor that stands for nothing.
-pub const INVALID_CURSOR: &str = "ERR invalid cursor";
+pub(crate) const INVALID_CURSOR: &str = "ERR invalid cursor";
 
 #[derive(Debug, Default)]
 struct Table {
@@ -28,11 +28,11 @@ struct Table {
 
 /// The table.
 #[derive(Debug, Default)]
-pub struct Cursors(Mutex<Table>);
+pub(crate) struct Cursors(Mutex<Table>);
 
 impl Cursors {
     /// The position that a client's cursor stands for; 0 is the begin, and nothing otherwise known is an error.
-    pub fn position(&self, cursor: &[u8]) -> Option<Bytes> {
+    pub(crate) fn position(&self, cursor: &[u8]) -> Option<Bytes> {
         let number: u64 = std::str::from_utf8(cursor).ok()?.parse().ok()?;
         if number == 0 {
             return Some(Bytes::new());
@@ -41,7 +41,7 @@ impl Cursors {
     }
 
     /// The cursor for a position: 0 for the end, which is empty.
-    pub fn number(&self, position: &Bytes) -> u64 {
+    pub(crate) fn number(&self, position: &Bytes) -> u64 {
         if position.is_empty() {
             return 0;
         }
@@ -59,7 +59,7 @@ impl Cursors {
     }
 
     /// A scan's reply with the position that it begins with as a cursor.
-    pub fn translate(&self, reply: Reply) -> Reply {
+    pub(crate) fn translate(&self, reply: Reply) -> Reply {
         match reply {
             Reply::Array(mut items) => {
                 if let Some(Reply::Bulk(position)) = items.first() {
@@ -75,7 +75,7 @@ impl Cursors {
 }
 
 /// Which argument of a command is a cursor.
-pub fn cursor_argument(command: &str) -> Option<usize> {
+pub(crate) fn cursor_argument(command: &str) -> Option<usize> {
     match command {
         "scan" => Some(1),
         "hscan" => Some(2),

@@ -10,18 +10,18 @@ use super::{cache::Cached, commands::Commands, failure::Failure};
 
 /// What commands of a [`Batched`] database came to: their replies in order; `None`: a watched key had changed, and
 /// nothing happened.
-pub type Outcome = Result<Option<Vec<Reply>>, Failure>;
+pub(crate) type Outcome = Result<Option<Vec<Reply>>, Failure>;
 /// Commands on their way. Dropping it does not take them back.
-pub type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+pub(crate) type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 /// A key, and the version that it must have; 0: it must not be there.
-pub type Watched = (Box<[u8]>, u64);
+pub(crate) type Watched = (Box<[u8]>, u64);
 
 /// See [`Batched::appended`].
-pub struct Appended(pub Pin<Box<dyn Future<Output = ()> + Send>>);
+pub(crate) struct Appended(pub Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Appended {
     /// Whether it is ready; once it is, it is not asked again.
-    pub fn is_ready(&mut self, cx: &mut Context<'_>) -> bool {
+    pub(crate) fn is_ready(&mut self, cx: &mut Context<'_>) -> bool {
         self.0.as_mut().poll(cx).is_ready()
     }
 }
@@ -33,7 +33,7 @@ impl fmt::Debug for Appended {
 }
 
 /// A database whose commands happen at once: a cache.
-pub trait Immediate: fmt::Debug + Send + Sync {
+pub(crate) trait Immediate: fmt::Debug + Send + Sync {
     /// Shows it for reading. `act` is called once.
     fn read(&self, act: &mut dyn FnMut(&dyn Read));
     /// Shows it for writing, to nobody else meanwhile who writes. `act` is called once. `'a` is for how long the
@@ -52,7 +52,7 @@ impl Immediate for Cached {
 }
 
 /// A database whose writes are answered later, many together: a keyspace, whose commands go through the log.
-pub trait Batched: fmt::Debug + Send + Sync {
+pub(crate) trait Batched: fmt::Debug + Send + Sync {
     /// Shows one view of what is applied. `act` may be called again with a newer view: then what it came to before does not
     /// count.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
@@ -66,7 +66,7 @@ pub trait Batched: fmt::Debug + Send + Sync {
 
 /// A database of either kind.
 #[derive(Clone, Debug)]
-pub enum Database {
+pub(crate) enum Database {
     /// See [`Immediate`].
     Immediate(Arc<dyn Immediate>),
     /// See [`Batched`].
@@ -75,7 +75,7 @@ pub enum Database {
 
 impl Database {
     /// Shows one view of it. `act` may be called again with a newer one.
-    pub fn read<R>(&self, mut act: impl FnMut(&dyn Read) -> Result<R, StoreError>) -> Result<R, Failure> {
+    pub(crate) fn read<R>(&self, mut act: impl FnMut(&dyn Read) -> Result<R, StoreError>) -> Result<R, Failure> {
         let mut result = None;
         match self {
             Self::Immediate(database) => database.read(&mut |read| result = Some(act(read).map_err(Failure::from))),

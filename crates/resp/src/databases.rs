@@ -11,18 +11,18 @@ use thalweg_serving::{app::App, config::RespDatabase};
 
 /// A database under its number.
 #[derive(Clone, Debug)]
-pub struct Numbered {
+pub(crate) struct Numbered {
     /// As `SELECT` takes it.
-    pub number: u32,
+    pub(crate) number: u32,
     /// Where its keys are.
-    pub database: Database,
+    pub(crate) database: Database,
 }
 
 /// All databases. Never empty; the first has number 0, and is the one that clients begin in.
 #[derive(Clone, Debug)]
 pub struct Databases {
     /// Them.
-    pub list: Vec<Numbered>,
+    pub(crate) list: Vec<Numbered>,
 }
 
 /// A database that can't be served.

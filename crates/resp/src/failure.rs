@@ -10,12 +10,12 @@ use thalweg_types::{Action, Classified};
 
 /// An error reply's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure(pub Cow<'static, str>);
+pub(crate) struct Failure(pub Cow<'static, str>);
 
 impl Failure {
     /// A typed error.
     #[must_use]
-    pub fn of(error: &impl Classified) -> Self {
+    pub(crate) fn of(error: &impl Classified) -> Self {
         let first = match error.action() {
             Action::Retry => "BUSY",
             Action::Fix => "ERR",

@@ -1,6 +1,6 @@
 //! When what a thread's Redis clients write is committed, and by whom: together, by the thread.
 //!
-//! Owns: [`commit_soon`], and the task that commits. Does not own the threads ([`threads`](thalweg_serving::threads)).
+//! Owns: `commit_soon`, and the task that commits. Does not own the threads ([`threads`](thalweg_serving::threads)).
 //!
 //! ```text
 //! poll sockets ─► every connection that has something: parse, do, propose ─► poll sockets ─► nothing new: commit all, one fsync
@@ -51,7 +51,7 @@ impl Gathered {
 }
 
 /// Something was proposed on this thread, to be committed with all that the thread proposes in this round.
-pub fn commit_soon(db: &AsyncDatabase) {
+pub(crate) fn commit_soon(db: &AsyncDatabase) {
     GATHERED.with(|gathered| match &*gathered.committer.borrow() {
         None => db.commit_queued(),
         Some(committer) => {

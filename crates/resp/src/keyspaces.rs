@@ -16,7 +16,7 @@ use super::{
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Durable {
+pub(crate) struct Durable {
     db: AsyncDatabase,
     keyspace: KeyspaceId,
     level: Durability,
@@ -24,13 +24,13 @@ pub struct Durable {
 
 impl Durable {
     /// Writes reach `level` before they are answered, and `os` at least: below that nobody knows what they came to.
-    pub fn new(db: &AsyncDatabase, keyspace: &Keyspace, level: Durability) -> Self {
+    pub(crate) fn new(db: &AsyncDatabase, keyspace: &Keyspace, level: Durability) -> Self {
         Self { db: db.clone(), keyspace: keyspace.id(), level: level.max(Durability::Os) }
     }
 
     /// How a keyspace is created that may hold hashes and streams.
     #[must_use]
-    pub fn config() -> KeyspaceConfig {
+    pub(crate) fn config() -> KeyspaceConfig {
         KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() }
     }
 

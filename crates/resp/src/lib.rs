@@ -3,14 +3,14 @@
 //!
 //! Owns: connections from accept to end, sessions (transactions, watched keys, databases by number, blocking reads, cursors),
 //! and which commands are committed together. Does not own commands on keys, nor where keys are: a database is one of two
-//! kinds ([`database`]), by when a command's reply is known.
+//! kinds (`database`), by when a command's reply is known.
 //!
 //! # How a command goes through
 //!
-//! One task a connection does all for it ([`connection`]), on one thread
+//! One task a connection does all for it (`connection`), on one thread
 //! ([`threads`](thalweg_serving::threads), [`gathering`]). What came with one read is parsed where it lies and given to the
-//! [`session`], command by command. In a cache, and while a burst has not written yet, a command is done there and then,
-//! and its reply is put into the outbox. The first command that writes to a keyspace begins a [`burst`]: from then on all
+//! `session`, command by command. In a cache, and while a burst has not written yet, a command is done there and then,
+//! and its reply is put into the outbox. The first command that writes to a keyspace begins a `burst`: from then on all
 //! that came along is proposed as one command of the log, at the end of what was read; its replies are written when it is
 //! durable. What all connections of a thread have proposed becomes one entry when the thread has nothing else to do. The outbox
 //! is written once a turn. While a burst is on its way its client is not listened to, but read: so what
@@ -33,32 +33,34 @@
 //! M/s for a core. A durable `SET`: its arguments are copied three times (burst, command, frame), 0.1 µs; its share of the
 //! entry 0.5 µs, and of the fsync.
 
-pub mod about;
-pub mod blocking;
-pub mod burst;
+#![warn(unreachable_pub)]
+
+mod about;
+mod blocking;
+mod burst;
 pub mod cache;
-pub mod client;
+mod client;
 mod client_commands;
-pub mod commands;
+mod commands;
 mod config_commands;
-pub mod connection;
+mod connection;
 mod connection_commands;
-pub mod cursors;
-pub mod database;
+mod cursors;
+mod database;
 pub mod databases;
-pub mod failure;
+mod failure;
 pub mod gathering;
-pub mod keyspaces;
+mod keyspaces;
 pub mod listen;
 pub mod metrics;
-pub mod native_streams;
-pub mod out;
-pub mod pubsub;
-pub mod queued;
-pub mod session;
-pub mod transaction;
-pub mod wait;
-pub mod waiting;
+mod native_streams;
+mod out;
+mod pubsub;
+mod queued;
+mod session;
+mod transaction;
+mod wait;
+mod waiting;
 
 use std::sync::Arc;
 
@@ -70,21 +72,21 @@ use thalweg_serving::app::App;
 #[derive(Debug)]
 pub struct Resp {
     /// Database, configuration, admission.
-    pub app: Arc<App>,
+    pub(crate) app: Arc<App>,
     /// Databases by number.
-    pub databases: databases::Databases,
+    pub(crate) databases: databases::Databases,
     /// Who is connected.
-    pub clients: Arc<client::Clients>,
+    pub(crate) clients: Arc<client::Clients>,
     /// Scans under way.
-    pub cursors: cursors::Cursors,
+    pub(crate) cursors: cursors::Cursors,
     /// Who waits for keys.
-    pub waiting: Arc<waiting::Waiting>,
+    pub(crate) waiting: Arc<waiting::Waiting>,
     /// What clients are subscribed to.
-    pub subscriptions: pubsub::Registry,
+    pub(crate) subscriptions: pubsub::Registry,
     /// Another number each time a server starts.
-    pub run: u64,
+    pub(crate) run: u64,
     /// Figures.
-    pub metrics: Arc<metrics::Metrics>,
+    pub(crate) metrics: Arc<metrics::Metrics>,
 }
 
 impl Resp {
@@ -105,7 +107,7 @@ impl Resp {
 
     /// How far a client is trusted that has just come.
     #[must_use]
-    pub fn first_trust(&self) -> Trust {
+    pub(crate) fn first_trust(&self) -> Trust {
         if self.app.config.resp_password.is_set() { Trust::Unknown } else { Trust::Known }
     }
 }

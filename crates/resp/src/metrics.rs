@@ -30,7 +30,7 @@ pub struct Metrics {
     commands: Box<[AtomicU64]>,
     errors: AtomicU64,
     /// Connections.
-    pub connections: Connections,
+    pub(crate) connections: Connections,
     not_authenticated: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
@@ -73,44 +73,44 @@ impl Metrics {
     }
 
     /// What was read at once was answered.
-    pub fn turn(&self, took: Duration) {
+    pub(crate) fn turn(&self, took: Duration) {
         self.turns.record(0, 0, took);
     }
 
     /// A client did not say in time who it is.
-    pub fn not_authenticated(&self) {
+    pub(crate) fn not_authenticated(&self) {
         self.not_authenticated.fetch_add(1, Relaxed);
     }
 
     /// Commands done.
-    pub fn all_commands(&self) -> u64 {
+    pub(crate) fn all_commands(&self) -> u64 {
         self.commands.iter().map(|count| count.load(Relaxed)).sum()
     }
 
     /// Errors answered.
-    pub fn errors(&self) -> u64 {
+    pub(crate) fn errors(&self) -> u64 {
         self.errors.load(Relaxed)
     }
 
     /// Bytes came.
-    pub fn received(&self, bytes: usize) {
+    pub(crate) fn received(&self, bytes: usize) {
         self.received_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Bytes went.
-    pub fn sent(&self, bytes: usize) {
+    pub(crate) fn sent(&self, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Bytes that came, and that went.
-    pub fn bytes(&self) -> (u64, u64) {
+    pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.received_bytes.load(Relaxed), self.sent_bytes.load(Relaxed))
     }
 }
 
 /// What a session has counted and not told yet.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// The last one, and the place of its counter.
     last: Option<(&'static Command, usize)>,
     /// How often it came and was not told.
@@ -122,7 +122,7 @@ pub struct Tally {
 impl Tally {
     /// A command was done, or proposed.
     #[inline]
-    pub fn command(&mut self, command: &'static Command) {
+    pub(crate) fn command(&mut self, command: &'static Command) {
         match self.last {
             Some((last, _)) if std::ptr::eq(last, command) => self.count += 1,
             _ => self.another(command),
@@ -139,12 +139,12 @@ impl Tally {
     }
 
     /// An error was answered.
-    pub fn error(&mut self) {
+    pub(crate) fn error(&mut self) {
         self.errors += 1;
     }
 
     /// Tells what was counted. Gives the last command, if there was one since it last told.
-    pub fn tell(&mut self, metrics: &Metrics) -> Option<&'static str> {
+    pub(crate) fn tell(&mut self, metrics: &Metrics) -> Option<&'static str> {
         for (place, count) in self.told.drain(..) {
             metrics.commands(place, count);
         }

@@ -30,14 +30,14 @@ const NO_WATCH: &str = "ERR a transaction on native streams can't depend on WATC
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct NativeStreams {
+pub(crate) struct NativeStreams {
     db: AsyncDatabase,
     level: Durability,
 }
 
 impl NativeStreams {
     /// Writes reach `level` before they are answered, and `os` at least: below that nobody knows what they came to.
-    pub fn new(db: &AsyncDatabase, level: Durability) -> Self {
+    pub(crate) fn new(db: &AsyncDatabase, level: Durability) -> Self {
         Self { db: db.clone(), level: level.max(Durability::Os) }
     }
 }

@@ -5,7 +5,7 @@ use thalweg_redis::wire::Out;
 use thalweg_transport::Outbox;
 
 /// Where replies go.
-pub enum To<'a> {
+pub(crate) enum To<'a> {
     /// To the client.
     Outbox(&'a mut Outbox),
     /// To be kept, or thrown away.

@@ -7,7 +7,7 @@ use thalweg_serving::admission::{Bound, Held};
 
 /// What was queued since `MULTI`.
 #[derive(Debug, Default)]
-pub struct Transaction {
+pub(crate) struct Transaction {
     /// Its commands.
     pub commands: Commands,
     /// One of its commands was no command: `EXEC` does nothing.
@@ -22,7 +22,7 @@ const ROOM_STEP_BYTES: usize = 64 * 1024;
 
 impl Transaction {
     /// Whether there is room for so many bytes of commands.
-    pub fn has_room(&mut self, bytes: usize, room: &Arc<Bound>) -> bool {
+    pub(crate) fn has_room(&mut self, bytes: usize, room: &Arc<Bound>) -> bool {
         if bytes <= ROOM_STEP_BYTES.max(self.held_bytes) {
             return true;
         }
@@ -44,7 +44,7 @@ impl Transaction {
 
 /// A watched key.
 #[derive(Clone, Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     /// Index of its database.
     pub database: usize,
     /// The key.

@@ -39,7 +39,7 @@ use thalweg_serving::{
 
 /// What became of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
+pub(crate) enum Flow {
     /// It is done, or its place among the replies is kept.
     Done,
     /// It can't be done before the burst is: nothing has happened.
@@ -52,7 +52,7 @@ pub enum Flow {
 
 /// Whether the client wants replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quiet {
+pub(crate) enum Quiet {
     /// It does.
     No,
     /// Not until it says so.
@@ -63,7 +63,7 @@ pub enum Quiet {
 
 /// A session.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     /// What all sessions share.
     pub resp: Arc<Resp>,
     pub(super) registered: Registered,
@@ -111,7 +111,7 @@ impl std::fmt::Debug for OnItsWay {
 
 impl Session {
     /// Of a client that has just come.
-    pub fn new(resp: &Arc<Resp>, registered: Registered) -> Self {
+    pub(crate) fn new(resp: &Arc<Resp>, registered: Registered) -> Self {
         Self {
             trust: resp.first_trust(),
             resp: Arc::clone(resp),
@@ -137,52 +137,47 @@ impl Session {
     }
 
     /// The client as others see it.
-    pub fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         &self.registered.client
     }
 
     /// Whether commands are looked at.
-    pub fn listens(&self) -> bool {
+    pub(crate) fn listens(&self) -> bool {
         self.under_way.is_none() && self.blocked.is_none() && !self.publishing.is_blocked() && !self.is_ending
     }
 
     /// Whether something is under way whose reply is still to come.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.under_way.is_some() || self.blocked.is_some() || self.publishing.is_blocked()
     }
 
     /// Whether a burst is on its way to the log.
-    pub fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
     /// Whether there may be something to do once all is sent: messages may come, or wait to be published, or the room of
     /// large replies is to be given back.
-    pub fn wants_a_turn(&self) -> bool {
+    pub(crate) fn wants_a_turn(&self) -> bool {
         self.subscriber.is_subscribed() || self.publishing.is_blocked() || self.replies.is_some()
-    }
-
-    /// Whether it waits in a blocking read: for that, nobody waits for it.
-    pub fn is_blocked(&self) -> bool {
-        self.blocked.is_some() && self.under_way.is_none()
     }
 
     /// It stops waiting, without a reply: there is nobody to take it. Nor does it begin to: a read that is under way answers
     /// what it finds.
-    pub fn stop_waiting(&mut self) {
+    pub(crate) fn stop_waiting(&mut self) {
         self.waits_no_more = true;
         self.set_blocked(None);
     }
 
     /// The database it is in.
-    pub fn store(&self) -> &Database {
+    pub(crate) fn store(&self) -> &Database {
         &self.resp.databases.list[self.database].database
     }
 
     // ----- commands
 
     /// Does what has come, as far as it can be done now. Whether something was.
-    pub fn pump(&mut self, input: &mut Input, out: &mut Outbox) -> bool {
+    pub(crate) fn pump(&mut self, input: &mut Input, out: &mut Outbox) -> bool {
         let mut moved = false;
         while self.listens() && out.len() < OUTBOX_BYTES {
             let flow = match input.next(self.trust) {
@@ -272,7 +267,7 @@ impl Session {
     }
 
     /// No command, or none with these arguments; within a transaction none of it will be done.
-    pub(super) fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> Flow {
+    fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> Flow {
         // A browser that was sent here by a page of somebody else: nothing of what follows is to be looked at.
         if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
             tracing::warn!(peer = %self.client().peer, "an HTTP request came to the port for Redis clients");
@@ -421,7 +416,7 @@ impl Session {
     }
 
     /// Goes on with what is under way. Whether something came of it.
-    pub fn settle(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
+    pub(crate) fn settle(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         if let Some(held) = &mut self.replies {
             held.shrink_to(out.len() as u64);
             if out.is_empty() {
@@ -553,7 +548,7 @@ impl Session {
     }
 
     /// The last that is said.
-    pub fn farewell(&mut self, why: &str, out: &mut Outbox) {
+    pub(crate) fn farewell(&mut self, why: &str, out: &mut Outbox) {
         self.stop_waiting();
         self.muted = false;
         self.is_ending = true;

@@ -29,10 +29,10 @@ use super::{
 };
 
 /// Bytes of the commands of a transaction.
-pub const MAX_TRANSACTION_BYTES: usize = MAX_COMMAND_BYTES - 1024 * 1024;
+const MAX_TRANSACTION_BYTES: usize = MAX_COMMAND_BYTES - 1024 * 1024;
 
 /// Bytes of the keys that a client watches.
-pub const MAX_WATCHED_BYTES: usize = 1024 * 1024;
+const MAX_WATCHED_BYTES: usize = 1024 * 1024;
 
 /// How the commands of a transaction are done, and where the replies of each come from.
 struct Plan {

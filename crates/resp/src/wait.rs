@@ -10,7 +10,7 @@ use thalweg_serving::admission::Held;
 
 /// A read that waits.
 #[derive(Debug)]
-pub struct Wait {
+pub(crate) struct Wait {
     /// What it waits for.
     pub blocked: Blocked,
     /// Rung by Redis clients that change one of its keys.
@@ -24,5 +24,5 @@ pub struct Wait {
     /// The client wants no reply.
     pub muted: bool,
     /// Its place among the tails.
-    pub held: Held,
+    pub _held: Held,
 }

@@ -20,20 +20,20 @@ use thalweg_redis::{Command, command::Keys};
 
 /// Wakes one task. A ring that comes before somebody listens is kept.
 #[derive(Debug, Default)]
-pub struct Bell {
+pub(crate) struct Bell {
     rung: AtomicBool,
     waker: AtomicWaker,
 }
 
 impl Bell {
     /// Wakes it.
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         self.rung.store(true, Ordering::Release);
         self.waker.wake();
     }
 
     /// Ready when it was rung since it was last ready.
-    pub fn poll(&self, cx: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         self.waker.register(cx.waker());
         if self.rung.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -41,7 +41,7 @@ impl Bell {
 
 /// Which keys a burst may have changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Touched {
+pub(crate) enum Touched {
     /// None, or nobody waited yet when it was put together: all.
     #[default]
     Any,
@@ -53,7 +53,7 @@ type Place = (usize, u64);
 
 /// All who wait.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     bells: Mutex<HashMap<Place, Vec<Arc<Bell>>>>,
     /// How many wait: most of the time nobody does, and nobody need look.
     count: AtomicUsize,
@@ -62,12 +62,12 @@ pub struct Waiting {
 
 impl Waiting {
     /// How many wait.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
     /// Waits for changes of keys of a database, from now on.
-    pub fn register<'k>(self: &Arc<Self>, database: usize, keys: impl Iterator<Item = &'k [u8]>) -> Waiter {
+    pub(crate) fn register<'k>(self: &Arc<Self>, database: usize, keys: impl Iterator<Item = &'k [u8]>) -> Waiter {
         let places: Vec<Place> = keys.map(|key| (database, self.random.hash_one(key))).collect();
         let bell = Arc::new(Bell::default());
         self.count.fetch_add(1, Ordering::AcqRel);
@@ -80,7 +80,7 @@ impl Waiting {
     }
 
     /// Remembers which keys a command touches, if somebody waits.
-    pub fn touch(&self, touched: &mut Touched, is_first: bool, command: &Command, arguments: &[&[u8]]) {
+    pub(crate) fn touch(&self, touched: &mut Touched, is_first: bool, command: &Command, arguments: &[&[u8]]) {
         if self.count() == 0 {
             *touched = Touched::Any;
             return;
@@ -98,7 +98,7 @@ impl Waiting {
     }
 
     /// Keys of a database have changed, and whoever looks sees it.
-    pub fn changed(&self, database: usize, touched: &Touched) {
+    pub(crate) fn changed(&self, database: usize, touched: &Touched) {
         if self.count() == 0 {
             return;
         }
@@ -123,7 +123,7 @@ fn gives(command: &Command, arguments: &[&[u8]]) -> bool {
 
 /// Somebody who waits. Dropping it ends that.
 #[derive(Debug)]
-pub struct Waiter {
+pub(crate) struct Waiter {
     waiting: Arc<Waiting>,
     places: Vec<Place>,
     bell: Arc<Bell>,
@@ -131,12 +131,12 @@ pub struct Waiter {
 
 impl Waiter {
     /// As if a key had changed.
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         self.bell.ring();
     }
 
     /// Ready when one of the keys may have changed since it was last ready.
-    pub fn poll(&self, cx: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         self.bell.poll(cx)
     }
 }

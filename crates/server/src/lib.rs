@@ -4,6 +4,8 @@
 //! Does not own: the protocols ([`http`], [`native`], [`resp`]), what they share ([`config`], [`error`] and the other modules of
 //! `thalweg-serving`), the tokio runtime, signals, and where log lines go: the command sets those up.
 
+#![warn(unreachable_pub)]
+
 mod server;
 
 pub use server::{Server, ServerError};

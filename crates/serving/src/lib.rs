@@ -6,6 +6,8 @@
 //! Does not own: any protocol. Those are crates above this one (`thalweg-http`, `thalweg-native`, `thalweg-resp`), which do not
 //! know each other; `thalweg-server` puts them together.
 
+#![warn(unreachable_pub)]
+
 pub mod accepting;
 pub mod admission;
 pub mod app;

@@ -20,7 +20,7 @@ pub const TAIL_PAGE_ITEMS: u64 = 1024;
 /// Bytes of one pushed delivery, as much as a tail reads; a single larger record makes a larger one.
 pub const PUSH_PAGE_BYTES: u64 = TAIL_PAGE_BYTES as u64;
 /// What a push remembers of what its receiver holds, at most.
-pub const PUSH_LEDGER_BYTES: u64 = 16 * thalweg_types::limits::MAX_CREDIT_RECORDS as u64;
+pub(crate) const PUSH_LEDGER_BYTES: u64 = 16 * thalweg_types::limits::MAX_CREDIT_RECORDS as u64;
 /// Records that a read without `limit` answers.
 pub const DEFAULT_RECORDS: u64 = 1000;
 /// Bytes that a record read without `max_bytes` answers, about.
@@ -40,7 +40,7 @@ pub const DEFAULT_RANGE_ITEMS: u64 = 1000;
 /// Size of a connection's read buffer; a request head above it is answered 431 (HTTP/1).
 pub const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Consumer groups of which metrics show figures, the oldest; others are counted only.
-pub const MAX_METRIC_GROUPS: usize = 200;
+pub(crate) const MAX_METRIC_GROUPS: usize = 200;
 /// Header fields of a request; more is answered 431.
 pub const MAX_HEADER_FIELDS: usize = 64;
 /// Bytes of an HTTP/2 request's header list.
@@ -50,7 +50,7 @@ pub const MAX_H2_STREAMS: u32 = 128;
 /// Longest `x-request-id` taken over from a client; a longer one is replaced.
 pub const MAX_REQUEST_ID_BYTES: usize = 64;
 /// What an open connection can hold: read buffer, write buffer and bookkeeping.
-pub const CONNECTION_BYTES: u64 = 160 * 1024;
+pub(crate) const CONNECTION_BYTES: u64 = 160 * 1024;
 /// Bytes waiting for a native client from which on nothing more is done for its channel. One frame may pass it, and is
 /// counted if it is a large one.
 pub const OUTBOX_BYTES: usize = 128 * 1024;
@@ -71,7 +71,7 @@ pub const ALONE_READ_BYTES: u64 = 4 * 1024 * 1024;
 pub const ROOM_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes that reads on blocking threads may have asked for at a time: more wait, because what is read is counted only
 /// once it is a reply. What one asks for is about what it holds, and as much again while its frame is put together.
-pub const MAX_READING_BYTES: u32 = 64 * 1024 * 1024;
+pub(crate) const MAX_READING_BYTES: u32 = 64 * 1024 * 1024;
 /// About so many bytes does a native tail send in a frame; one larger append makes a larger one.
 pub const NATIVE_PAGE_BYTES: u64 = 256 * 1024;
 /// What a request in flight holds beside its body.
@@ -79,7 +79,7 @@ pub const REQUEST_BYTES: u64 = 4 * 1024;
 /// What a subscription takes while nothing waits for it.
 pub const SUBSCRIPTION_BYTES: u64 = 400;
 /// What a subject takes whose matches are remembered.
-pub const CACHED_SUBJECT_BYTES: u64 = 250;
+pub(crate) const CACHED_SUBJECT_BYTES: u64 = 250;
 /// How long a publish, or a request for an answer, waits if it does not say: for subscribers that ask publishers to wait,
 /// and for the answer.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(5);
@@ -89,7 +89,7 @@ pub const MAX_CHANNEL_ASKS: usize = 4096;
 /// Keys that a page of a cache's scan shows without `limit`.
 pub const DEFAULT_CACHE_KEYS: u64 = 1000;
 /// Caches of which metrics show figures, the first by name; others are counted only.
-pub const MAX_METRIC_CACHES: usize = 200;
+pub(crate) const MAX_METRIC_CACHES: usize = 200;
 /// How long a snapshot is kept for a client whose connection broke. Meanwhile the log frees no segment, unless the
 /// disk is full.
 pub const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);
@@ -97,9 +97,9 @@ pub const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);
 /// way: less, because nearly always nobody comes.
 pub const SENT_SNAPSHOT_KEEP: Duration = Duration::from_secs(10);
 /// What a native connection holds before it has said who it is: its hello, TLS records or what QUIC has in flight, keys.
-pub const HANDSHAKE_BYTES: u64 = 128 * 1024;
+pub(crate) const HANDSHAKE_BYTES: u64 = 128 * 1024;
 /// What a UDP socket holds to receive at once.
-pub const QUIC_SOCKET_BYTES: u64 = thalweg_transport::QUIC_RECEIVE_BYTES;
+pub(crate) const QUIC_SOCKET_BYTES: u64 = thalweg_transport::QUIC_RECEIVE_BYTES;
 /// What a QUIC connection holds to send from, beside its windows.
 pub const QUIC_SEND_BYTES: u64 = thalweg_transport::QUIC_SEND_BYTES;
 /// Channels of a QUIC connection at a time, the first among them; more wait for one to end. Each further one counts as a
@@ -108,12 +108,12 @@ pub const MAX_CONNECTION_CHANNELS: u32 = 64;
 /// Longest wait at a stop until QUIC has told its peers.
 pub const QUIC_FAREWELL: Duration = Duration::from_millis(500);
 /// Threads that serve connections of a kind.
-pub const MAX_CONNECTION_THREADS: u32 = 256;
+pub(crate) const MAX_CONNECTION_THREADS: u32 = 256;
 /// Threads on which connections of a kind have read what may come from the disk.
-pub const MAX_BLOCKING_THREADS: usize = 512;
+pub(crate) const MAX_BLOCKING_THREADS: usize = 512;
 /// Scans of Redis clients that may be under way.
 pub const MAX_RESP_CURSORS: usize = 16_384;
 /// Bytes of their positions.
 pub const MAX_RESP_CURSOR_BYTES: usize = 4 * 1024 * 1024;
 /// What all of them take: positions, and a table entry and a place in the queue for each.
-pub const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 72) as u64;
+pub(crate) const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 72) as u64;

@@ -4,7 +4,7 @@
 //! is alone commits on its own thread, which blocks it for an fsync but saves waking the committer and being woken by it,
 //! and reads pages of records there. With others at work that would hold them up, and their commands are better committed together.
 //!
-//! It is a guess about the next moment from the last ones: who comes more often than every [`QUIET`] is never held up by
+//! It is a guess about the next moment from the last ones: who comes more often than every `QUIET` is never held up by
 //! somebody who takes himself for alone; who comes less often waits for one fsync or one page at most.
 
 use std::{

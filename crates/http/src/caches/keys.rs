@@ -127,12 +127,12 @@ pub(super) fn seconds_left(entry: &CacheEntry, now: Moment) -> Option<f64> {
 }
 
 /// `GET /v1/caches/{cache}/keys/{key}`
-pub fn get(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     read(app, call, |value| reply::counted_body(app, Bytes::copy_from_slice(value)))
 }
 
 /// `HEAD /v1/caches/{cache}/keys/{key}`
-pub fn head(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     read(app, call, |_| Ok(Body::empty()))
 }
 
@@ -163,7 +163,7 @@ fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Result<Body, Ap
 }
 
 /// `PUT /v1/caches/{cache}/keys/{key}`: makes the cache if there is none.
-pub async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (terms, condition) = (Terms::without_add(call)?, condition(call)?);
     let value = body::read(app, call.body.get_mut()).await?;
     let (name, key) = path(call)?;
@@ -180,7 +180,7 @@ pub async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `DELETE /v1/caches/{cache}/keys/{key}`: 204 also if there was nothing.
-pub fn delete(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn delete(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let condition = condition(call)?;
     let (name, key) = path(call)?;
@@ -193,7 +193,7 @@ pub fn delete(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// `PATCH /v1/caches/{cache}/keys/{key}?ttl=30`: another deadline; value and version stay.
-pub fn touch(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn touch(app: &Arc<App>, call: &Call) -> Answer {
     let terms = Terms::without_add(call)?;
     let (name, key) = path(call)?;
     let now = app.views.now();
@@ -207,7 +207,7 @@ pub fn touch(app: &Arc<App>, call: &Call) -> Answer {
 
 /// `POST /v1/caches/{cache}/keys/{key}?add=5`: makes the cache if there is none. What is there keeps its deadline unless
 /// the request gives another.
-pub fn add(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn add(app: &Arc<App>, call: &Call) -> Answer {
     let terms = Terms::of(call)?;
     let delta = terms.add.ok_or(ParseError::Missing { name: "add" })?;
     let (name, key) = path(call)?;

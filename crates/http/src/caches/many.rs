@@ -65,7 +65,7 @@ fn too_many(entries: usize) -> Result<(), ApiError> {
 }
 
 /// `POST /v1/caches/{cache}/get`
-pub async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let body = body::read(app, call.body.get_mut()).await?;
@@ -126,7 +126,7 @@ struct JsonItem {
 }
 
 /// `POST /v1/caches/{cache}/put`: makes the cache if there is none. If one item is too large for it, none is put.
-pub async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
     let body = body::read(app, call.body.get_mut()).await?;
@@ -146,7 +146,7 @@ pub async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `GET /v1/caches/{cache}/keys`
-pub fn scan(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn scan(app: &Arc<App>, call: &Call) -> Answer {
     let query = ListQuery::<u64>::parse(call.head.uri.query())?;
     let count = query.limit.unwrap_or(DEFAULT_CACHE_KEYS).min(MAX_CACHE_SCAN_KEYS as u64) as usize;
     let cache = find(app, &name(call, "/keys")?)?.cache;
@@ -166,7 +166,7 @@ pub fn scan(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// `POST /v1/caches/{cache}/clear`: figures stay.
-pub fn clear(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn clear(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     find(app, &name(call, "/clear")?)?.cache.clear();
     Ok(reply::empty(StatusCode::NO_CONTENT))

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_broker::{CacheStats, NamedCache};
 
-pub use self::{
+pub(crate) use self::{
     keys::{add, delete, get, head, put, touch},
     many::{clear, multi_get, multi_put, scan},
 };
@@ -54,14 +54,14 @@ fn shown(named: &NamedCache) -> Value {
 }
 
 /// `GET /v1/caches`
-pub fn list(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let all: Vec<_> = app.views.caches.list().iter().map(shown).collect();
     Ok(reply::json(StatusCode::OK, &json!({ "caches": all })))
 }
 
 /// `GET /v1/caches/{cache}`
-pub fn stat(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn stat(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     Ok(reply::json(StatusCode::OK, &shown(&find(app, &name(call, "")?)?)))
 }
@@ -74,7 +74,7 @@ struct JsonConfig {
 }
 
 /// `PUT /v1/caches/{cache}`
-pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;
     let config = if body.is_empty() {
@@ -88,7 +88,7 @@ pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `DELETE /v1/caches/{cache}`
-pub fn drop_cache(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn drop_cache(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let name = name(call, "")?;
     app.views.caches.remove(&name).map(|_| reply::empty(StatusCode::NO_CONTENT)).ok_or_else(|| no_such_cache(&name))

@@ -15,7 +15,7 @@ use crate::{
 use thalweg_serving::{app::App, fetching::wait_and_fetch};
 
 /// `POST /v1/streams/{stream}/groups/{group}/fetch`
-pub async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonFetch = sent(app, call).await?;
     let group = find(app, call)?;
     let level = call.level(app)?;

@@ -21,7 +21,7 @@ use thalweg_serving::error::ApiError;
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// A group's figures and configuration.
-pub fn describe(info: &GroupInfo) -> Value {
+pub(super) fn describe(info: &GroupInfo) -> Value {
     let members = info.members.iter().map(|member| {
         json!({
             "name": member.name,
@@ -52,7 +52,7 @@ pub fn describe(info: &GroupInfo) -> Value {
 }
 
 /// How a group delivers.
-pub fn describe_config(config: &GroupConfig) -> Value {
+pub(super) fn describe_config(config: &GroupConfig) -> Value {
     json!({
         "order": match config.order { GroupOrder::Competing => "competing", GroupOrder::PerKey => "per_key" },
         "ack_deadline_seconds": config.ack_deadline.as_secs_f64(),
@@ -65,7 +65,7 @@ pub fn describe_config(config: &GroupConfig) -> Value {
 /// How a group delivers, as sent; what is left out stays, or is the default of a new group.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonConfig {
+pub(super) struct JsonConfig {
     order: Option<JsonOrder>,
     ack_deadline_seconds: Option<f64>,
     #[serde(default, deserialize_with = "given")]
@@ -87,7 +87,7 @@ enum JsonOrder {
 /// Where a group begins or goes on: an offset, `start` or `end`, or a time in microseconds.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum JsonStart {
+pub(super) enum JsonStart {
     Start,
     End,
     Offset(u64),
@@ -96,7 +96,7 @@ pub enum JsonStart {
 
 impl JsonStart {
     /// As the engine takes it.
-    pub fn place(&self) -> GroupStart {
+    pub(super) fn place(&self) -> GroupStart {
         match *self {
             Self::Start => GroupStart::Beginning,
             Self::End => GroupStart::End,
@@ -108,7 +108,7 @@ impl JsonStart {
 
 impl JsonConfig {
     /// What is sent over what there is.
-    pub fn over(self, mut config: GroupConfig) -> Result<GroupConfig, ApiError> {
+    pub(super) fn over(self, mut config: GroupConfig) -> Result<GroupConfig, ApiError> {
         match self.order {
             Some(JsonOrder::Competing) => config.order = GroupOrder::Competing,
             Some(JsonOrder::PerKey) => config.order = GroupOrder::PerKey,
@@ -133,7 +133,7 @@ impl JsonConfig {
 /// A fetch as sent.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonFetch {
+pub(super) struct JsonFetch {
     member: Option<String>,
     max_records: Option<u32>,
     max_bytes: Option<u64>,
@@ -142,7 +142,7 @@ pub struct JsonFetch {
 
 impl JsonFetch {
     /// As the engine takes it. What is read is held in memory until it is sent: never more than `most_bytes`.
-    pub fn request(self, most_bytes: u64) -> Result<FetchRequest, ApiError> {
+    pub(super) fn request(self, most_bytes: u64) -> Result<FetchRequest, ApiError> {
         let mut request = FetchRequest::default();
         if let Some(member) = self.member {
             request.member = member;
@@ -158,7 +158,7 @@ impl JsonFetch {
 }
 
 /// What a fetch brought, as a JSON object with a newline behind it.
-pub fn delivered(delivery: &Delivery) -> Result<Vec<u8>, ApiError> {
+pub(super) fn delivered(delivery: &Delivery) -> Result<Vec<u8>, ApiError> {
     let mut out = b"{".to_vec();
     if !delivery.is_empty() {
         push_number(&mut out, "attempt", delivery.attempt.0);
@@ -188,7 +188,7 @@ pub fn delivered(delivery: &Delivery) -> Result<Vec<u8>, ApiError> {
 /// Records of an attempt: ranges of first and last offset, or all that it still holds.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonSettlement {
+pub(crate) struct JsonSettlement {
     attempt: u64,
     #[serde(default)]
     ranges: Vec<(u64, u64)>,
@@ -196,7 +196,7 @@ pub struct JsonSettlement {
 
 impl JsonSettlement {
     /// As the engine takes it.
-    pub fn settlement(&self) -> Result<Settlement, ApiError> {
+    fn settlement(&self) -> Result<Settlement, ApiError> {
         let run = |&(first, last): &(u64, u64)| {
             let count =
                 last.checked_sub(first).and_then(|more| u32::try_from(more).ok()).and_then(|more| more.checked_add(1));
@@ -210,7 +210,7 @@ impl JsonSettlement {
 }
 
 /// All settlements of a request, which are at least one.
-pub fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, ApiError> {
+pub(crate) fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, ApiError> {
     if sent.is_empty() {
         return Err(ApiError::bad_request("bad_json", "name at least one attempt"));
     }
@@ -220,7 +220,7 @@ pub fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, ApiError>
 /// Acks as sent.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonAck {
+pub(super) struct JsonAck {
     /// Of these.
     pub attempts: Vec<JsonSettlement>,
 }
@@ -228,7 +228,7 @@ pub struct JsonAck {
 /// How records are given back, as sent.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonNack {
+pub(super) struct JsonNack {
     /// Which.
     pub attempts: Vec<JsonSettlement>,
     delay_seconds: Option<f64>,
@@ -243,13 +243,13 @@ pub struct JsonNack {
 
 impl JsonNack {
     /// When they are delivered again.
-    pub fn again(&self) -> Result<Again, ApiError> {
+    pub(super) fn again(&self) -> Result<Again, ApiError> {
         again(self.delay_seconds, self.reject, self.uncounted)
     }
 }
 
 /// When what is nacked is delivered again.
-pub fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -> Result<Again, ApiError> {
+pub(crate) fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -> Result<Again, ApiError> {
     match (delay_seconds, reject, uncounted) {
         (None, true, false) => Ok(Again::Never),
         (None, false, true) => Ok(Again::Uncounted),
@@ -259,7 +259,7 @@ pub fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -> Resul
 }
 
 /// What came of an ack or nack.
-pub fn settled_json(settled: &Settled) -> Value {
+pub(super) fn settled_json(settled: &Settled) -> Value {
     let lapsed = |lapsed: &Lapsed| match lapsed.run {
         None => json!({ "attempt": lapsed.attempt.0 }),
         Some(run) => json!({ "attempt": lapsed.attempt.0, "range": [run.first.0, run.end().0.saturating_sub(1)] }),
@@ -274,20 +274,20 @@ pub fn settled_json(settled: &Settled) -> Value {
 /// An extension as sent.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonExtend {
+pub(super) struct JsonExtend {
     attempts: Vec<u64>,
     by_seconds: f64,
 }
 
 impl JsonExtend {
     /// As the engine takes it.
-    pub fn parts(&self) -> Result<(Vec<Attempt>, Duration), ApiError> {
+    pub(super) fn parts(&self) -> Result<(Vec<Attempt>, Duration), ApiError> {
         Ok((self.attempts.iter().copied().map(Attempt).collect(), span_of_seconds("by_seconds", self.by_seconds)?))
     }
 }
 
 /// What came of an extension.
-pub fn extended_json(extended: &Extended) -> Value {
+pub(super) fn extended_json(extended: &Extended) -> Value {
     json!({
         "deadline_micros": extended.deadline.0,
         "lapsed": extended.lapsed.iter().map(|attempt| attempt.0).collect::<Vec<_>>(),
@@ -298,7 +298,7 @@ pub fn extended_json(extended: &Extended) -> Value {
 /// A seek as sent.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonSeek {
+pub(super) struct JsonSeek {
     /// Where to.
     pub to: JsonStart,
 }

@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 use thalweg_engine::{Database, Group, GroupStart, Stream};
 use thalweg_types::{Action, Durability, GroupId, StreamId, command::groups::GroupConfig};
 
-pub use fetch::fetch;
-pub use json::{JsonSettlement, again, settlements};
+pub(crate) use fetch::fetch;
+pub(crate) use json::{JsonSettlement, again, settlements};
 pub use local::{GroupCall, group_json};
-pub use push::push;
+pub(crate) use push::push;
 
 use self::json::{JsonAck, JsonConfig, JsonExtend, JsonNack, JsonSeek, JsonStart, describe, describe_config};
 use crate::{
@@ -53,14 +53,14 @@ fn find(app: &App, call: &Call) -> Result<Group, ApiError> {
 }
 
 /// A group by the names of its stream and of itself.
-pub fn find_named(db: &Database, stream: &str, group: &str) -> Result<Group, ApiError> {
+pub(crate) fn find_named(db: &Database, stream: &str, group: &str) -> Result<Group, ApiError> {
     let found =
         db.find_stream(stream).ok_or_else(|| thalweg_serving::error::no_such_stream(stream))?.find_group(group)?;
     found.ok_or_else(|| no_such_group(stream, group))
 }
 
 /// 404 for a group that is not there.
-pub fn no_such_group(stream: &str, group: &str) -> ApiError {
+pub(crate) fn no_such_group(stream: &str, group: &str) -> ApiError {
     let message = format!("stream {stream:?} has no consumer group {group:?}: PUT creates one");
     ApiError::not_found("no_such_group", message)
 }
@@ -82,13 +82,13 @@ fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body>
 }
 
 /// `GET /v1/streams/{stream}/groups`
-pub async fn list(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
     let stream = app.find_stream(&names(call)?.0)?.id();
     listed(app, call, Some(stream)).await
 }
 
 /// `GET /v1/groups`
-pub async fn list_all(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) async fn list_all(app: &Arc<App>, call: &Call) -> Answer {
     listed(app, call, None).await
 }
 
@@ -112,13 +112,13 @@ async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer
 }
 
 /// `GET /v1/streams/{stream}/groups/{group}`
-pub fn get(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let info = find(app, call)?.info()?;
     Ok(shown(StatusCode::OK, &describe(&info), app.db.blocking().visible_durability()))
 }
 
 /// `PUT /v1/streams/{stream}/groups/{group}`: creates it, and the stream; one that exists is left as it is.
-pub async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let sent: JsonConfig = sent(app, call).await?;
     let start = sent.start.as_ref().map_or(GroupStart::Beginning, JsonStart::place);
@@ -139,7 +139,7 @@ fn created_json(group: &Group, created: bool) -> Result<Value, ApiError> {
 }
 
 /// `PATCH /v1/streams/{stream}/groups/{group}`
-pub async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonConfig = sent(app, call).await?;
     let group = find(app, call)?;
     let config = changed(&group, sent)?;
@@ -156,14 +156,14 @@ fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
 }
 
 /// `DELETE /v1/streams/{stream}/groups/{group}`
-pub async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let group = find(app, call)?;
     let ack = app.db.delete_group(&group, call.level(app)?).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
 /// `POST /v1/streams/{stream}/groups/{group}/ack`
-pub async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
     let settlements = settlements(&required::<JsonAck>(app, call).await?.attempts)?;
     let group = find(app, call)?;
     let settled = app.db.ack_group(&group, &settlements, call.level(app)?).await?;
@@ -171,7 +171,7 @@ pub async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `POST /v1/streams/{stream}/groups/{group}/nack`
-pub async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonNack = required(app, call).await?;
     let (settlements, again) = (settlements(&sent.attempts)?, sent.again()?);
     let group = find(app, call)?;
@@ -180,7 +180,7 @@ pub async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `POST /v1/streams/{stream}/groups/{group}/extend`
-pub async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
     let (attempts, by) = required::<JsonExtend>(app, call).await?.parts()?;
     let group = find(app, call)?;
     let extended = app.db.extend_group(&group, &attempts, by, call.level(app)?).await?;
@@ -188,7 +188,7 @@ pub async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// `POST /v1/streams/{stream}/groups/{group}/seek`
-pub async fn seek(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn seek(app: &Arc<App>, call: &mut Call) -> Answer {
     let to = required::<JsonSeek>(app, call).await?.to.place();
     let group = find(app, call)?;
     let level = call.level(app)?;

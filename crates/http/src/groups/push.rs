@@ -29,7 +29,7 @@ use crate::{
 use thalweg_serving::{app::App, limits::PUSH_PAGE_BYTES};
 
 /// `GET /v1/streams/{stream}/groups/{group}/push`
-pub fn push(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn push(app: &Arc<App>, call: &Call) -> Answer {
     let query = PushQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "deliveries")?;
     let (stream, group) = names(call)?;

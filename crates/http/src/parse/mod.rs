@@ -20,16 +20,13 @@ pub use headers::{Freshness, Media, negotiate, read_freshness, request_media, wr
 pub use path::{KvPath, kv_path, name_segment};
 pub(crate) use percent::text;
 pub use percent::{decode, decode_query, encode};
-pub use push::PushQuery;
-pub use query::{
-    AppendQuery, Key, ListQuery, PairRange, Params, RecordsQuery, RevisionQuery, ScanQuery, Since, VersionsQuery,
-    pair_range,
-};
-pub use snapshot::SnapshotQuery;
-pub use subjects::{PublishQuery, SubscribeQuery};
-pub use watch::WatchQuery;
-
+pub(crate) use push::PushQuery;
+pub use query::{AppendQuery, Key, PairRange, Params, RecordsQuery, ScanQuery, Since, pair_range};
+pub(crate) use query::{ListQuery, RevisionQuery, VersionsQuery};
+pub(crate) use snapshot::SnapshotQuery;
+pub(crate) use subjects::{PublishQuery, SubscribeQuery};
 pub use thalweg_serving::time::{parse_time, rfc3339};
+pub(crate) use watch::WatchQuery;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use super::{
 
 /// `GET /v1/streams/{stream}/groups/{group}/push`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PushQuery {
+pub(crate) struct PushQuery {
     /// Who receives.
     pub member: Option<String>,
     /// How many records he may hold unsettled.
@@ -22,7 +22,7 @@ pub struct PushQuery {
 
 impl PushQuery {
     /// Reads the parameters.
-    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut member, mut records, mut bytes, mut limit, mut release) = (None, None, None, None, None);
         for pair in Params::new(query) {
             let (name, value) = pair?;

@@ -141,11 +141,11 @@ impl ScanQuery {
 
 /// `GET /v1/kv/{keyspace}/{key}`: the revision at which a key is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RevisionQuery(pub Option<u64>);
+pub(crate) struct RevisionQuery(pub Option<u64>);
 
 impl RevisionQuery {
     /// Reads the parameters.
-    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut revision = None;
         for pair in Params::new(query) {
             let (name, value) = pair?;
@@ -160,7 +160,7 @@ impl RevisionQuery {
 
 /// `GET /v1/versions/{keyspace}/{key}`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VersionsQuery {
+pub(crate) struct VersionsQuery {
     /// Only versions with a lower revision.
     pub before: Option<u64>,
     /// At most so many.
@@ -169,7 +169,7 @@ pub struct VersionsQuery {
 
 impl VersionsQuery {
     /// Reads the parameters.
-    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut parsed = Self::default();
         for pair in Params::new(query) {
             let (name, value) = pair?;
@@ -327,13 +327,13 @@ fn expected_offset(value: &[u8]) -> Result<ExpectedOffset, ParseError> {
 }
 
 /// Epochs are numbers of 32 bits.
-pub fn producer_epoch(epoch: u64) -> Result<u32, ParseError> {
+fn producer_epoch(epoch: u64) -> Result<u32, ParseError> {
     u32::try_from(epoch).map_err(|_| ParseError::BadParameter { name: "epoch", expected: "a number below 2^32" })
 }
 
 /// `GET /v1/streams`, `GET /v1/caches/{cache}/keys`: a page of a list, whose cursors are numbers of type `C`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListQuery<C = u32> {
+pub(crate) struct ListQuery<C = u32> {
     /// At most so many.
     pub limit: Option<u64>,
     /// After this one, as an earlier page said.
@@ -342,7 +342,7 @@ pub struct ListQuery<C = u32> {
 
 impl<C: Default + TryFrom<u64>> ListQuery<C> {
     /// Reads the parameters.
-    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut parsed = Self::default();
         for pair in Params::new(query) {
             let (name, value) = pair?;

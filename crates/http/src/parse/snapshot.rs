@@ -10,7 +10,7 @@ use super::{
 
 /// `GET /v1/snapshot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SnapshotQuery {
+pub(crate) enum SnapshotQuery {
     /// Begin one.
     Take {
         /// Only what was written since.
@@ -29,7 +29,7 @@ pub enum SnapshotQuery {
 
 impl SnapshotQuery {
     /// Reads the parameters.
-    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut since, mut compression, mut resume, mut chunk) = (None, None, None, None);
         for pair in Params::new(query) {
             let (name, value) = pair?;

@@ -11,7 +11,7 @@ use super::{
 
 /// `POST /v1/subjects/{subject}` and `POST /v1/ask/{subject}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PublishQuery {
+pub(crate) struct PublishQuery {
     /// Key of the one raw message.
     pub key: Option<Vec<u8>>,
     /// Subject for answers.
@@ -22,7 +22,7 @@ pub struct PublishQuery {
 
 impl PublishQuery {
     /// Reads the parameters.
-    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut parsed = Self::default();
         for pair in Params::new(query) {
             let (name, value) = pair?;
@@ -39,7 +39,7 @@ impl PublishQuery {
 
 /// `GET /v1/subjects/{pattern}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubscribeQuery {
+pub(crate) struct SubscribeQuery {
     /// Queue group.
     pub group: Option<Vec<u8>>,
     /// What happens when the queue is full.
@@ -54,7 +54,7 @@ pub struct SubscribeQuery {
 
 impl SubscribeQuery {
     /// Reads the parameters.
-    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut group, mut policy, mut max_messages, mut max_bytes, mut limit) = (None, None, None, None, None);
         for pair in Params::new(query) {
             let (name, value) = pair?;

@@ -12,7 +12,7 @@ use super::{
 
 /// `GET /v1/watch/{keyspace}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WatchQuery {
+pub(crate) struct WatchQuery {
     /// Which keys; all unless something is said.
     pub keys: WatchKeys,
     /// The first revision that is wanted; what comes from now on if it is not said.
@@ -23,7 +23,7 @@ pub struct WatchQuery {
 
 impl WatchQuery {
     /// Reads the parameters.
-    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
+    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut key, mut prefix, mut start, mut end, mut from, mut limit) = (None, None, None, None, None, None);
         for pair in Params::new(query) {
             let (name, value) = pair?;

@@ -24,7 +24,7 @@ use crate::{
 use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_WAIT, views::Bell};
 
 /// `POST /v1/ask/{subject}`
-pub async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = PublishQuery::parse(call.head.uri.query())?;
     if query.reply.is_some() {
         return Err(ApiError::bad_request("bad_parameter", "?reply= goes with a publish; here the server chooses it"));

@@ -14,7 +14,7 @@ use crate::{
 use thalweg_serving::error::ApiError;
 
 /// The batch that a body is.
-pub fn encode(
+pub(super) fn encode(
     subject: &Subject,
     reply_to: Option<&Subject>,
     media: Media,
@@ -52,7 +52,7 @@ fn finish(subject: &Subject, writer: BatchWriter) -> Result<Batch, ApiError> {
 /// Messages to one subject that ride on a commit.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JsonPublish {
+pub(crate) struct JsonPublish {
     subject: Option<String>,
     subject_base64: Option<String>,
     messages: Vec<JsonRecord>,
@@ -60,7 +60,7 @@ pub struct JsonPublish {
 
 impl JsonPublish {
     /// As the broker takes it.
-    pub fn batch(&self) -> Result<Batch, ApiError> {
+    pub(crate) fn batch(&self) -> Result<Batch, ApiError> {
         let subject = required_bytes("subject", self.subject.as_ref(), self.subject_base64.as_ref())?;
         let mut records = RecordBatch::new();
         push_records(&mut records, &self.messages)?;
@@ -69,7 +69,7 @@ impl JsonPublish {
 }
 
 /// Appends a message as a JSON object.
-pub fn push_message(out: &mut Vec<u8>, batch: &wire::Batch<'_>, message: &Message<'_>) {
+pub(super) fn push_message(out: &mut Vec<u8>, batch: &wire::Batch<'_>, message: &Message<'_>) {
     out.push(b'{');
     push_bytes(out, "subject", batch.subject());
     if !batch.reply().is_empty() {

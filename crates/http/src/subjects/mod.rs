@@ -16,7 +16,7 @@ use axum::http::StatusCode;
 use serde_json::json;
 use thalweg_broker::{Batch, Notify, Published, Subject, WouldBlock};
 
-pub use self::{ask::ask, messages::JsonPublish, subscribe::subscribe};
+pub(crate) use self::{ask::ask, messages::JsonPublish, subscribe::subscribe};
 use crate::{
     batch, body,
     call::{Answer, Call},
@@ -38,7 +38,7 @@ fn subject_after(call: &Call, prefix: &str) -> Result<Subject, ApiError> {
 }
 
 /// `POST /v1/subjects/{subject}`
-pub async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
+pub(crate) async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = PublishQuery::parse(call.head.uri.query())?;
     let media = batch::media(call)?;
     let subject = subject_after(call, PREFIX)?;

@@ -31,7 +31,7 @@ use thalweg_serving::{app::App, error::ApiError, limits::TAIL_PAGE_BYTES, views:
 const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
 
 /// `GET /v1/subjects/{pattern}`
-pub fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
+pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     let query = SubscribeQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "messages")?;
     if call.header(&LAST_EVENT_ID).is_some() {

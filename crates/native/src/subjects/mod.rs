@@ -30,7 +30,7 @@ use thalweg_types::{Action, limits::MAX_DELIVER_SUBSCRIPTIONS, record::Record};
 use thalweg_wire::{self as wire, BatchWriter, CancelMode, Checksum, Credit, Dropped, Kind, SendCredit};
 use tokio::sync::oneshot;
 
-pub use requests::{ask, kept, publish, subscribe};
+pub(crate) use requests::{ask, kept, publish, subscribe};
 
 use super::{
     failure::{self, Failure},
@@ -50,7 +50,7 @@ const BATCHES_AT_ONCE: usize = 256;
 
 /// What a channel's subscriptions to subjects have come to in a turn.
 #[derive(Debug, Default)]
-pub struct Delivered {
+pub(crate) struct Delivered {
     /// Whether something was put into the outbox, or published.
     pub moved: bool,
     /// Subscriptions whose last frame was.
@@ -83,7 +83,7 @@ struct Subscription {
 }
 
 /// A channel's part in subjects.
-pub struct Subjects {
+pub(crate) struct Subjects {
     app: Arc<App>,
     bell: Arc<Bell>,
     waiter: Arc<dyn Notify>,
@@ -122,7 +122,7 @@ impl From<TooManyLinks> for Failure {
 impl Subjects {
     /// Without subscriptions.
     #[must_use]
-    pub fn new(app: &Arc<App>) -> Self {
+    pub(crate) fn new(app: &Arc<App>) -> Self {
         let bell = Arc::new(Bell::default());
         Self {
             app: Arc::clone(app),
@@ -156,36 +156,36 @@ impl Subjects {
     }
 
     /// The channel's task is polled: this is how to wake it when there is something to deliver.
-    pub fn woken_by(&mut self, cx: &Context<'_>) {
+    pub(crate) fn woken_by(&mut self, cx: &Context<'_>) {
         self.bell.waker.register(cx.waker());
     }
 
     /// Whether what the channel has published waits for somebody's room: no further frame is looked at meanwhile.
     #[must_use]
-    pub fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.publishing.is_blocked()
     }
 
     /// The client says goodbye: what it has published before goes out.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.publishing.flush(&To { broker: &self.app.views.broker, waiter: &self.waiter });
     }
 
     /// Whether all that the channel has published is out.
     #[must_use]
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.publishing.is_done()
     }
 
     /// Ends all subscriptions; what waits for them is gone.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         (self.link, self.asks) = (None, None);
         self.subscriptions = HashMap::new();
         self.counted = BTreeSet::new();
     }
 
     /// The receiver of a subscription permits more.
-    pub fn credit(&mut self, id: u32, credit: &Credit) {
+    pub(crate) fn credit(&mut self, id: u32, credit: &Credit) {
         let (Some(subscription), Some(link)) = (self.subscriptions.get_mut(&id), &self.link) else { return };
         let more = subscription.credit.raise(credit);
         // One that has been given up is not there any more.
@@ -193,7 +193,7 @@ impl Subjects {
     }
 
     /// Ends a subscription. True if its `ended` is in the outbox; else [`deliver`](Self::deliver) tells when it is.
-    pub fn cancel(&mut self, id: u32, mode: CancelMode, out: &mut Replies) -> bool {
+    pub(crate) fn cancel(&mut self, id: u32, mode: CancelMode, out: &mut Replies) -> bool {
         let (Some(subscription), Some(link)) = (self.subscriptions.get_mut(&id), &self.link) else { return true };
         let waits = link.queue_stats(SubscriptionId(id.into())).map_or(0, |stats| stats.messages);
         if mode == CancelMode::Now || waits == 0 {
@@ -222,7 +222,7 @@ impl Subjects {
     }
 
     /// Publishes what is due, and puts what waits into the outbox, as far as it has room.
-    pub fn deliver(&mut self, cx: &mut Context<'_>, input: Input, out: &mut Replies) -> Delivered {
+    pub(crate) fn deliver(&mut self, cx: &mut Context<'_>, input: Input, out: &mut Replies) -> Delivered {
         let to = To { broker: &self.app.views.broker, waiter: &self.waiter };
         let moved = self.publishing.go_on(&to, &self.app.views, input, cx);
         let mut delivered = Delivered { moved, ..Delivered::default() };

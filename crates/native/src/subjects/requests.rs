@@ -20,7 +20,7 @@ use crate::{
 use thalweg_serving::limits::DEFAULT_WAIT;
 
 /// `publish`
-pub fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publish<'_>) -> Result<Handled, Failure> {
+pub(crate) fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publish<'_>) -> Result<Handled, Failure> {
     let subjects = &mut *turn.subjects;
     let (count, mut batches) = (publish.batches.len(), publish.batches.iter());
     if let (1, Some(bytes)) = (count, batches.next()) {
@@ -40,7 +40,7 @@ pub fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publish<'_>
 }
 
 /// Batches as the broker takes them, all checked.
-pub fn kept<'f>(
+pub(crate) fn kept<'f>(
     subjects: &mut Subjects,
     request: &Request<'_>,
     batches: impl Iterator<Item = &'f [u8]>,
@@ -74,7 +74,7 @@ fn publish_all(
 }
 
 /// `ask`
-pub fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> Result<Handled, Failure> {
+pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> Result<Handled, Failure> {
     let subjects = &mut *turn.subjects;
     let checked = subjects.publishing.check(ask.batch.0)?;
     if checked.batch.count() != 1 || !checked.batch.reply().is_empty() {
@@ -141,7 +141,7 @@ fn put_answer(out: &mut Replies, id: u32, answer: &Batch) -> Result<(), Failure>
 }
 
 /// `subscribe`
-pub fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subscribe<'_>) -> Result<Handled, Failure> {
+pub(crate) fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subscribe<'_>) -> Result<Handled, Failure> {
     let pattern = Pattern::parse(frame.pattern.0)?;
     let policy = match frame.policy {
         wire::Policy::Block => Policy::Block,

@@ -24,10 +24,10 @@
 //! and by `max_link_bytes` for all of them. At the bound the client is cut off, as by Redis's `client-output-buffer-limit pubsub`:
 //! there is no other way to tell it that messages are missing.
 
-pub mod commands;
+pub(crate) mod commands;
 mod publish;
 mod publishing;
-pub mod registry;
+pub(crate) mod registry;
 mod turns;
 
 use std::{
@@ -52,28 +52,28 @@ use thalweg_transport::Outbox;
 use thalweg_wire as wire;
 
 use super::{Resp, client::Client, out::To};
-pub use publishing::Publishing;
-pub use registry::{Kind, Registry};
+pub(crate) use publishing::Publishing;
+pub(crate) use registry::{Kind, Registry};
 use thalweg_serving::limits::OUTBOX_BYTES;
 
 /// Bytes that wait for one subscription: the hard limit of Redis's `client-output-buffer-limit pubsub`.
-pub const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
+const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
 /// Messages that wait for one subscription. What they take beside their bytes is bounded by it.
-pub const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
+const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
 
 /// Batches that are taken from the link at a time.
 const BATCHES_AT_ONCE: usize = 256;
 
 /// Wakes the client's task, and says that there is something to look at.
 #[derive(Debug)]
-pub struct News {
+pub(crate) struct News {
     client: Arc<Client>,
     is_there: AtomicBool,
 }
 
 impl News {
     /// For a client.
-    pub fn of(client: &Arc<Client>) -> Arc<Self> {
+    pub(crate) fn of(client: &Arc<Client>) -> Arc<Self> {
         Arc::new(Self { client: Arc::clone(client), is_there: AtomicBool::new(false) })
     }
 }
@@ -96,7 +96,7 @@ struct Wanted {
 
 /// A client's subscriptions.
 #[derive(Default)]
-pub struct Subscriber {
+pub(crate) struct Subscriber {
     /// Opened with the first subscription.
     link: Option<(Link, Arc<News>)>,
     /// By name, with their ids on the link.
@@ -118,7 +118,7 @@ impl fmt::Debug for Subscriber {
 
 /// What came of looking for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
+pub(crate) enum Delivery {
     /// There was nothing.
     Nothing,
     /// Something was put into the outbox.
@@ -130,19 +130,19 @@ pub enum Delivery {
 impl Subscriber {
     /// How many subscriptions there are of a kind.
     #[must_use]
-    pub fn count(&self, kind: Kind) -> usize {
+    pub(crate) fn count(&self, kind: Kind) -> usize {
         self.names[kind as usize].len()
     }
 
     /// Whether there is any.
     #[must_use]
-    pub fn is_subscribed(&self) -> bool {
+    pub(crate) fn is_subscribed(&self) -> bool {
         self.names.iter().any(|names| !names.is_empty())
     }
 
     /// What `SUBSCRIBE` and its like count: sharded channels by themselves, all others together.
     #[must_use]
-    pub fn counted_with(&self, kind: Kind) -> usize {
+    pub(crate) fn counted_with(&self, kind: Kind) -> usize {
         match kind {
             Kind::Shard => self.count(Kind::Shard),
             Kind::Channel | Kind::Pattern => self.count(Kind::Channel) + self.count(Kind::Pattern),
@@ -151,7 +151,7 @@ impl Subscriber {
 
     /// All names of a kind, in order.
     #[must_use]
-    pub fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
+    pub(crate) fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
         self.names[kind as usize].keys().cloned().collect()
     }
 
@@ -159,7 +159,13 @@ impl Subscriber {
     ///
     /// # Errors
     /// Why not, as the client is told.
-    pub fn subscribe(&mut self, resp: &Resp, client: &Arc<Client>, kind: Kind, name: &[u8]) -> Result<(), String> {
+    pub(crate) fn subscribe(
+        &mut self,
+        resp: &Resp,
+        client: &Arc<Client>,
+        kind: Kind,
+        name: &[u8],
+    ) -> Result<(), String> {
         if self.names[kind as usize].contains_key(name) {
             return Ok(());
         }
@@ -207,7 +213,7 @@ impl Subscriber {
     }
 
     /// Unsubscribes, if it is subscribed.
-    pub fn unsubscribe(&mut self, resp: &Resp, kind: Kind, name: &[u8]) {
+    pub(crate) fn unsubscribe(&mut self, resp: &Resp, kind: Kind, name: &[u8]) {
         let Some(ids) = self.names[kind as usize].remove(name) else { return };
         self.tell_count(kind);
         for id in ids {
@@ -228,7 +234,7 @@ impl Subscriber {
     }
 
     /// Ends all subscriptions. What waits for them is gone.
-    pub fn clear(&mut self, resp: &Resp) {
+    pub(crate) fn clear(&mut self, resp: &Resp) {
         for kind in Kind::ALL {
             for name in self.names(kind) {
                 resp.subscriptions.remove(kind, &name);
@@ -241,12 +247,12 @@ impl Subscriber {
 
     /// Whether something may be there that was not looked at.
     #[inline]
-    pub fn has_news(&self) -> bool {
+    pub(crate) fn has_news(&self) -> bool {
         self.link.as_ref().is_some_and(|(_, news)| news.is_there.load(Ordering::Acquire))
     }
 
     /// Whether what may be there is not to be delivered before others have had their turn: then the client is woken.
-    pub fn must_wait(&mut self, client: &Arc<Client>) -> bool {
+    pub(crate) fn must_wait(&mut self, client: &Arc<Client>) -> bool {
         if !self.has_news() || self.has_more {
             return false;
         }
@@ -259,7 +265,7 @@ impl Subscriber {
     }
 
     /// Puts what waits into the outbox, as far as it has room.
-    pub fn deliver(&mut self, protocol: Protocol, out: &mut Outbox) -> Delivery {
+    pub(crate) fn deliver(&mut self, protocol: Protocol, out: &mut Outbox) -> Delivery {
         let Some((link, news)) = &self.link else { return Delivery::Nothing };
         if !news.is_there.swap(false, Ordering::Acquire) && !self.has_more {
             return Delivery::Nothing;

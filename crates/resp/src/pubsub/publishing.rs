@@ -22,7 +22,7 @@ const MAX_RUN_MESSAGES: u32 = 1024;
 
 /// What a client publishes.
 #[derive(Default)]
-pub struct Publishing {
+pub(crate) struct Publishing {
     pub(super) run: Option<Run>,
     pub(super) blocked: Option<Batch>,
     /// Rung when there may be room. The broker knows those who wait by it.
@@ -63,13 +63,13 @@ impl Run {
 impl Publishing {
     /// Whether a batch waits for room.
     #[must_use]
-    pub fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
     }
 
     /// Whether messages are gathered whose replies are not written.
     #[must_use]
-    pub fn is_gathering(&self) -> bool {
+    pub(crate) fn is_gathering(&self) -> bool {
         self.run.is_some()
     }
 

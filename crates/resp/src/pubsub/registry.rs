@@ -17,7 +17,7 @@ use thalweg_redis::{channels::channel_of, glob};
 
 /// What a subscription is by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A channel's name.
     Channel,
     /// A glob.
@@ -28,9 +28,9 @@ pub enum Kind {
 
 impl Kind {
     /// How many there are.
-    pub const COUNT: usize = 3;
+    pub(crate) const COUNT: usize = 3;
     /// All of them.
-    pub const ALL: [Self; Self::COUNT] = [Self::Channel, Self::Pattern, Self::Shard];
+    pub(crate) const ALL: [Self; Self::COUNT] = [Self::Channel, Self::Pattern, Self::Shard];
 }
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ struct Entry {
 
 /// The table. Bounded by the broker's bound on subscriptions.
 #[derive(Debug, Default)]
-pub struct Registry {
+pub(crate) struct Registry {
     tables: Mutex<[BTreeMap<Arc<[u8]>, Entry>; Kind::COUNT]>,
     /// How many globs there are: most of the time none, and nobody need look.
     globs: AtomicUsize,
@@ -53,7 +53,7 @@ impl Registry {
     }
 
     /// A client has subscribed.
-    pub fn add(&self, kind: Kind, name: &Arc<[u8]>, patterns: Vec<Pattern>) {
+    pub(crate) fn add(&self, kind: Kind, name: &Arc<[u8]>, patterns: Vec<Pattern>) {
         let mut tables = self.tables();
         let entry = tables[kind as usize].entry(Arc::clone(name)).or_default();
         entry.clients += 1;
@@ -62,7 +62,7 @@ impl Registry {
     }
 
     /// A client has unsubscribed.
-    pub fn remove(&self, kind: Kind, name: &[u8]) {
+    pub(crate) fn remove(&self, kind: Kind, name: &[u8]) {
         let mut tables = self.tables();
         let table = &mut tables[kind as usize];
         if let Some(entry) = table.get_mut(name) {
@@ -76,25 +76,25 @@ impl Registry {
 
     /// How many clients are subscribed to a name.
     #[must_use]
-    pub fn clients(&self, kind: Kind, name: &[u8]) -> usize {
+    pub(crate) fn clients(&self, kind: Kind, name: &[u8]) -> usize {
         self.tables()[kind as usize].get(name).map_or(0, |entry| entry.clients)
     }
 
     /// How many different names of a kind there are.
     #[must_use]
-    pub fn count(&self, kind: Kind) -> usize {
+    pub(crate) fn count(&self, kind: Kind) -> usize {
         self.tables()[kind as usize].len()
     }
 
     /// How many different globs there are.
     #[must_use]
-    pub fn globs(&self) -> usize {
+    pub(crate) fn globs(&self) -> usize {
         self.globs.load(Ordering::Acquire)
     }
 
     /// Names of a kind that a glob matches; all without one.
     #[must_use]
-    pub fn names(&self, kind: Kind, wanted: Option<&[u8]>) -> Vec<Arc<[u8]>> {
+    pub(crate) fn names(&self, kind: Kind, wanted: Option<&[u8]>) -> Vec<Arc<[u8]>> {
         let tables = self.tables();
         let is_wanted = |name: &&Arc<[u8]>| wanted.is_none_or(|wanted| glob::matches(wanted, name));
         tables[kind as usize].keys().filter(is_wanted).cloned().collect()
@@ -102,7 +102,7 @@ impl Registry {
 
     /// How many subscriptions by glob get what is published to a subject from the broker, and don't send it.
     #[must_use]
-    pub fn deaf_to(&self, subject: &Subject) -> u64 {
+    pub(crate) fn deaf_to(&self, subject: &Subject) -> u64 {
         if self.globs() == 0 {
             return 0;
         }

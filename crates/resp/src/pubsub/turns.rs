@@ -46,7 +46,7 @@ enum Usher {
 }
 
 /// Has the client's bell rung when it is its turn ([`Client::has_turn`]).
-pub fn join(client: &Arc<Client>) {
+pub(super) fn join(client: &Arc<Client>) {
     TURNS.with_borrow_mut(|turns| {
         turns.waiting.push_back(Arc::clone(client));
         match std::mem::replace(&mut turns.usher, Usher::Busy) {

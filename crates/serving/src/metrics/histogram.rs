@@ -12,12 +12,12 @@ use std::{
 const FIRST_OCTAVE: u32 = 4;
 const OCTAVES: u32 = 20;
 /// Two buckets an octave, and one for all that is slower.
-pub const BUCKETS: usize = OCTAVES as usize * 2 + 1;
+const BUCKETS: usize = OCTAVES as usize * 2 + 1;
 const SHARDS: usize = 8;
 
 /// The inclusive upper bound of a bucket, in seconds; infinite for the last.
 #[must_use]
-pub fn upper_bound_seconds(bucket: usize) -> f64 {
+fn upper_bound_seconds(bucket: usize) -> f64 {
     if bucket + 1 == BUCKETS {
         return f64::MAX;
     }
@@ -29,7 +29,7 @@ pub fn upper_bound_seconds(bucket: usize) -> f64 {
 
 /// The bucket of a duration: the first whose bound is not below it.
 #[must_use]
-pub fn bucket_of(took: Duration) -> usize {
+fn bucket_of(took: Duration) -> usize {
     let micros = u64::try_from(took.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
     if micros <= 1 << FIRST_OCTAVE {
         return 0;
