@@ -1,4 +1,4 @@
-//! Modules of `server`, `engine` and `state` depend on each other in few and small circles.
+//! Modules of the server's crates, `engine` and `state` depend on each other in few and small circles.
 //!
 //! The test reads sources as text and builds a graph of each crate: one node per file, and an edge where production code
 //! imports or names an item of another file. Re-exports are followed to the file that defines the item, and are no use by
@@ -29,7 +29,11 @@ struct Bounds {
 }
 
 const BOUNDS: &[Bounds] = &[
-    Bounds { name: "server", max_files: 39, max_circles: 7, max_rooms: 35 },
+    Bounds { name: "serving", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "http", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "native", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "resp", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "server", max_files: 0, max_circles: 0, max_rooms: 0 },
     Bounds { name: "engine", max_files: 23, max_circles: 3, max_rooms: 15 },
     Bounds { name: "state", max_files: 0, max_circles: 0, max_rooms: 11 },
 ];
