@@ -21,7 +21,8 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Ack, Database, ack, check_outcome_known},
+    ack::{Ack, ack, check_outcome_known},
+    database::Database,
     error::WriteError,
     keyspace::Keyspace,
     stream::{Stream, check_batch},
@@ -33,6 +34,14 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct AsyncDatabase {
     db: Database,
+}
+
+impl Database {
+    /// The async interface of the same database.
+    #[must_use]
+    pub fn to_async(&self) -> AsyncDatabase {
+        AsyncDatabase::new(self.clone())
+    }
 }
 
 impl AsyncDatabase {

@@ -12,8 +12,8 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::{Ack, ack},
     async_database::AsyncDatabase,
-    database::{Ack, ack},
     error::WriteError,
     expiry::{PutOptions, absent_is_none, touch_if},
     keyspace::Keyspace,

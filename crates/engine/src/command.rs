@@ -24,9 +24,10 @@ use thalweg_types::{
 
 use crate::{
     async_database::AsyncDatabase,
-    database::{Database, Inner},
+    database::Database,
     error::{ReadError, WriteError, refusal},
     group::Group,
+    inner::Inner,
     keyspace::Keyspace,
     stream::Stream,
 };

@@ -37,10 +37,10 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::Inner,
     error::{ReadError, WriteError},
+    inner::Inner,
     maintenance::Maintenance,
-    stream::{parts, read_batch},
+    stream_page::{parts, read_batch},
 };
 
 /// Memory that a key in the map costs besides its bytes.

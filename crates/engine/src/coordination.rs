@@ -14,7 +14,8 @@ use crate::{
     database::Database,
     error::{ReadError, WriteError},
     expiry::PutOptions,
-    keyspace::{Keyspace, ScanRange, Values},
+    keyspace::Keyspace,
+    scan_range::{ScanRange, Values},
     watch::{Watch, WatchChange, WatchError, WatchKeys},
 };
 

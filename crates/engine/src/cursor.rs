@@ -22,7 +22,7 @@ use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_CURSOR_BYTES, r
 
 use crate::{
     error::ReadError,
-    keyspace::{Order, ScanRange},
+    scan_range::{Order, ScanRange},
 };
 
 const VERSION: u8 = 1;

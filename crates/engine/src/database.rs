@@ -5,63 +5,30 @@
 //! into an ack or an error.
 
 use std::{
-    cell::RefCell,
     fmt,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    thread,
 };
 
-use bytes::Bytes;
 use thalweg_disk::Disk;
 use thalweg_log::Purpose;
-use thalweg_replica::{Committed, ProposeError};
-use thalweg_state::keyspaces::StoredValue;
 use thalweg_types::{
-    BlobRef, Clock, Durability, KeyspaceId, Revision, StreamId,
-    command::{
-        AppendedAt, CommandError, CommitBuilder, Framed, KeyspaceConfig, Outcome, StreamConfig, encode_create_keyspace,
-        encode_create_stream,
-    },
+    Clock, Durability,
+    command::{CommandError, CommitBuilder},
 };
 
 use crate::{
-    async_database::AsyncDatabase,
-    error::{OpenError, ReadError, WriteError, refusal},
-    keyspace::{Keyspace, KeyspaceInfo, holds},
-    maintenance::{Background, Maintenance, Rounds},
+    ack::{Ack, check_outcome_known},
+    digests::Digests,
+    error::{OpenError, WriteError},
+    inner::Inner,
+    maintenance::{Background, Maintenance},
     open::{self, OpenReport, Opened},
     options::Options,
-    snapshot::{Counters, Pins},
-    state_digest::Digests,
-    stats::Stats,
-    stream::{Stream, StreamInfo},
 };
-
-/// Largest command buffer in bytes that a thread keeps between calls.
-const MAX_KEPT_COMMAND_BYTES: usize = 256 * 1024;
-
-thread_local! {
-    static COMMAND: RefCell<Framed> = RefCell::default();
-}
-
-/// Acknowledgement of a write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ack {
-    /// Durability level that the write reached.
-    pub durability: Durability,
-    /// Revision of the command. `None` for commands without one (creating, trimming, configuring or deleting a stream)
-    /// and at level `none`, which answers before the outcome is known.
-    pub revision: Option<Revision>,
-    /// Positions of the commit's appends; empty at level `none`.
-    pub appends: Vec<AppendedAt>,
-    /// True if a producer sent the write again: it happened before, and this is its first answer. `appends` then
-    /// contains only the appends of producers.
-    pub duplicate: bool,
-}
 
 /// Ability of the database to accept writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,25 +59,7 @@ pub struct Database {
     /// therefore releases the directory, and not that thread some time later.
     background: Arc<Background>,
     pub(crate) inner: Arc<Inner>,
-    level: Durability,
-}
-
-/// Data that all handles share.
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) open: Opened,
-    pub(crate) options: Options,
-    pub(crate) rounds: Mutex<Rounds>,
-    pub(crate) totals: Mutex<Maintenance>,
-    /// Pins that keep segments of the log from being freed.
-    pub(crate) snapshots: Arc<Pins>,
-    pub(crate) snapshot_counters: Arc<Counters>,
-    /// Number of views that Redis commands have read.
-    pub(crate) redis_views: AtomicU64,
-    /// Error of the last round of maintenance, if it failed.
-    complaint: Mutex<Option<String>>,
-    pub(crate) digests: Digests,
-    closed: AtomicBool,
+    pub(crate) level: Durability,
 }
 
 impl Database {
@@ -136,7 +85,6 @@ impl Database {
         let inner = Arc::new(Inner {
             open,
             options,
-            rounds: Mutex::default(),
             totals: Mutex::default(),
             snapshots: Arc::default(),
             snapshot_counters: Arc::default(),
@@ -189,91 +137,6 @@ impl Database {
         self.level
     }
 
-    /// The async interface of the same database.
-    #[must_use]
-    pub fn to_async(&self) -> AsyncDatabase {
-        AsyncDatabase::new(self.clone())
-    }
-
-    /// Returns the keyspace with this name, and creates it if it is missing.
-    pub fn keyspace(&self, name: &str) -> Result<Keyspace, WriteError> {
-        if let Some(found) = self.find_keyspace(name) {
-            return Ok(found);
-        }
-        let outcome = self.inner.propose(self.level.max(Durability::Os), Purpose::Data, |out| {
-            encode_create_keyspace(out, name, &KeyspaceConfig::default())
-        })?;
-        self.created_keyspace(outcome)
-    }
-
-    pub(crate) fn created_keyspace(&self, committed: Committed) -> Result<Keyspace, WriteError> {
-        match committed.outcome.map(refusal).transpose()? {
-            Some(Outcome::Keyspace { id, .. }) => Ok(Keyspace::new(self.clone(), id)),
-            other => Err(unexpected(other.as_ref())),
-        }
-    }
-
-    /// Returns the keyspace with this name, if it exists.
-    #[must_use]
-    pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
-        self.inner.open.machine.keyspace_id(name).map(|id| Keyspace::new(self.clone(), id))
-    }
-
-    /// Returns all keyspaces.
-    #[must_use]
-    pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        let all = self.inner.open.machine.keyspaces();
-        all.into_iter().map(|(id, row)| KeyspaceInfo::of(id, &row)).collect()
-    }
-
-    /// Returns the stream with this name, and creates it without limits if it is missing.
-    pub fn stream(&self, name: &str) -> Result<Stream, WriteError> {
-        match self.find_stream(name) {
-            Some(found) => Ok(found),
-            None => self.create_stream(name, &StreamConfig::default()).map(|(stream, _)| stream),
-        }
-    }
-
-    /// Like [`stream`](Self::stream), with a configuration for a new stream. The flag is true if the stream was
-    /// created. An existing stream keeps its configuration.
-    pub fn create_stream(&self, name: &str, config: &StreamConfig) -> Result<(Stream, bool), WriteError> {
-        let outcome = self
-            .inner
-            .propose(self.level.max(Durability::Os), Purpose::Data, |out| encode_create_stream(out, name, config))?;
-        self.created_stream(outcome)
-    }
-
-    pub(crate) fn created_stream(&self, committed: Committed) -> Result<(Stream, bool), WriteError> {
-        match committed.outcome.map(refusal).transpose()? {
-            Some(Outcome::Stream { id, created }) => Ok((Stream::new(self.clone(), id), created)),
-            other => Err(unexpected(other.as_ref())),
-        }
-    }
-
-    /// Returns the stream with this name, if it exists.
-    #[must_use]
-    pub fn find_stream(&self, name: &str) -> Option<Stream> {
-        self.inner.open.machine.stream_id(name).map(|id| Stream::new(self.clone(), id))
-    }
-
-    /// Returns a handle of the stream with this id, which need not exist.
-    #[must_use]
-    pub(crate) fn stream_with_id(&self, id: StreamId) -> Stream {
-        Stream::new(self.clone(), id)
-    }
-
-    /// Returns at most `limit` streams with ids above `after`, in the order of their creation.
-    #[must_use]
-    pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamInfo> {
-        self.inner.open.machine.streams_after(after, limit).into_iter().map(StreamInfo::from).collect()
-    }
-
-    /// Returns all streams. There may be millions: [`streams_after`](Self::streams_after) returns them in pages.
-    #[must_use]
-    pub fn streams(&self) -> Vec<StreamInfo> {
-        self.inner.open.machine.streams().into_iter().map(StreamInfo::from).collect()
-    }
-
     /// Commits at the handle's level. The commit refers to objects by id: [`Keyspace::id`], [`Stream::id`].
     pub fn commit(&self, commit: &CommitBuilder) -> Result<Ack, WriteError> {
         check_outcome_known(commit.is_conditional(), self.level)?;
@@ -313,14 +176,7 @@ impl Database {
 
     /// Runs one round of maintenance: retention, reclaiming, flushing, moving and freeing.
     pub fn maintain(&self) -> Result<Maintenance, WriteError> {
-        let mut rounds = self.inner.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        self.inner.maintain(&mut rounds)
-    }
-
-    /// Returns the statistics of the database.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.inner.stats()
+        self.background.run_round(&self.inner)
     }
 
     /// Returns the database's ability to accept writes, and the reason if it does not.
@@ -344,164 +200,4 @@ impl fmt::Debug for Database {
         debug.field("node", &report.node).field("backend", &report.backend).field("level", &self.level);
         debug.finish_non_exhaustive()
     }
-}
-
-impl Inner {
-    fn free_bytes(&self) -> u64 {
-        self.open.disk.free_bytes().unwrap_or(u64::MAX)
-    }
-
-    /// Returns true if the database rejects new data for lack of space, or will when the segment in use is full.
-    pub(crate) fn is_disk_full(&self) -> bool {
-        self.open.log.short_bytes() > 0
-    }
-
-    /// Stores the result of a round of maintenance for [`Stats`].
-    pub(crate) fn note_round(&self, error: Option<&WriteError>) {
-        *self.complaint.lock().unwrap_or_else(PoisonError::into_inner) = error.map(ToString::to_string);
-    }
-
-    pub(crate) fn complaint(&self) -> Option<String> {
-        self.complaint.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Encodes a command into this thread's buffer and proposes it.
-    #[inline]
-    pub(crate) fn propose<E>(
-        &self,
-        level: Durability,
-        purpose: Purpose,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
-    ) -> Result<Committed, WriteError>
-    where
-        WriteError: From<E>,
-    {
-        COMMAND.with_borrow_mut(|command| {
-            command.encode(encode)?;
-            let committed = self.open.solo.propose(command, level, purpose);
-            command.shrink(MAX_KEPT_COMMAND_BYTES);
-            Ok(committed?)
-        })
-    }
-
-    /// Like [`propose`](Self::propose), for a command whose outcome is an [`Ack`] on success.
-    #[inline]
-    pub(crate) fn propose_for_ack<E>(
-        &self,
-        level: Durability,
-        purpose: Purpose,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
-    ) -> Result<Ack, WriteError>
-    where
-        WriteError: From<E>,
-    {
-        let mut ack = Ack { durability: level, revision: None, appends: Vec::new(), duplicate: false };
-        COMMAND.with_borrow_mut(|command| {
-            command.encode(encode)?;
-            let proposed = self.open.solo.propose_then(command, level, purpose, |durability, outcome| {
-                ack.durability = durability;
-                ack.take(outcome)
-            });
-            command.shrink(MAX_KEPT_COMMAND_BYTES);
-            match proposed {
-                Ok(None) => Ok(()),
-                Ok(Some(outcome)) => refusal(outcome).map(drop),
-                Err(error) => Err(<WriteError as From<ProposeError>>::from(error)),
-            }
-        })?;
-        Ok(ack)
-    }
-
-    /// Reads the bytes of a value that stays in the log. The node moves bytes that are still needed before it frees
-    /// their segment. In that case the pointer is looked up again; if the key's revision has changed, so has the
-    /// value.
-    pub(crate) fn resolve(
-        &self,
-        keyspace: KeyspaceId,
-        key: &[u8],
-        revision: Revision,
-        blob: BlobRef,
-    ) -> Result<Bytes, ReadError> {
-        let mut blob = blob;
-        loop {
-            match self.open.log.read_blob(&blob) {
-                Err(thalweg_log::ReadError::Gone { .. }) => {}
-                read => return Ok(read?),
-            }
-            // The value may have expired. It is not hidden here, because the view shows all keys that had not expired
-            // when it was taken.
-            let now = self.open.machine.stored(keyspace, key)?;
-            match now {
-                Some(stored) if stored.revision == revision => match stored.value {
-                    StoredValue::Blob(moved) if moved != blob => blob = moved,
-                    StoredValue::Blob(_) => {
-                        return Err(ReadError::Corrupt(format!("the log has lost segment {}", blob.generation)));
-                    }
-                    StoredValue::Inline(bytes) => return Ok(bytes),
-                    StoredValue::Collection(collection) => return Err(holds(&collection)),
-                },
-                // The value has been replaced. It is still readable if the keyspace keeps history.
-                _ => match self.open.machine.read_view().version(keyspace, key, revision)? {
-                    Some(StoredValue::Blob(moved)) if moved != blob => blob = moved,
-                    Some(StoredValue::Blob(_)) => {
-                        return Err(ReadError::Corrupt(format!("the log has lost segment {}", blob.generation)));
-                    }
-                    Some(StoredValue::Inline(bytes)) => return Ok(bytes),
-                    Some(StoredValue::Collection(collection)) => return Err(holds(&collection)),
-                    None => return Err(ReadError::ViewExpired),
-                },
-            }
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.open.solo.close();
-        self.open.tails.close();
-        self.open.watches.close();
-    }
-}
-
-/// Fails for a conditional request at level `none`, since its outcome would be unknown when it is acknowledged.
-pub(crate) fn check_outcome_known(conditional: bool, level: Durability) -> Result<(), WriteError> {
-    if conditional && level == Durability::None { Err(WriteError::OutcomeUnknown) } else { Ok(()) }
-}
-
-/// Returns the ack of a command that was carried out, or the error of a rejected one.
-pub(crate) fn ack(mut committed: Committed) -> Result<Ack, WriteError> {
-    let mut ack = Ack { durability: committed.durability, revision: None, appends: Vec::new(), duplicate: false };
-    match ack.take(committed.outcome.as_mut()) {
-        Some(outcome) => refusal(outcome).map(|_| ack),
-        None => Ok(ack),
-    }
-}
-
-impl Ack {
-    /// Takes the contents of a successful outcome; returns any other outcome.
-    #[inline]
-    fn take(&mut self, outcome: Option<&mut Outcome>) -> Option<Outcome> {
-        let outcome = outcome?;
-        match outcome {
-            Outcome::Committed { revision, appends } => {
-                self.revision = Some(*revision);
-                self.appends = std::mem::take(appends);
-                None
-            }
-            Outcome::Duplicate { revision, appends } => {
-                *self = Self { revision: Some(*revision), appends: std::mem::take(appends), duplicate: true, ..*self };
-                None
-            }
-            Outcome::Dropped { revision } => {
-                self.revision = Some(*revision);
-                None
-            }
-            _ => Some(std::mem::replace(outcome, Outcome::Done)),
-        }
-    }
-}
-
-pub(crate) fn unexpected(outcome: Option<&Outcome>) -> WriteError {
-    debug_assert!(thread::panicking(), "an outcome of another command: {outcome:?}");
-    WriteError::StateFailed { reason: format!("the state answered another command: {outcome:?}") }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use thalweg_log::AppendError;
+use thalweg_redis::Collection;
 use thalweg_replica::ProposeError;
 use thalweg_state::{
     history::PastError,
@@ -608,4 +609,9 @@ impl From<thalweg_log::ReadError> for ReadError {
             other => Self::Corrupt(other.to_string()),
         }
     }
+}
+
+/// Error for a key that holds a collection instead of bytes.
+pub(crate) fn holds(collection: &Collection) -> ReadError {
+    ReadError::HoldsCollection { kind: collection.kind.name() }
 }

@@ -13,7 +13,8 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Ack, Database, check_outcome_known},
+    ack::{Ack, check_outcome_known},
+    database::Database,
     error::{ReadError, WriteError},
     keyspace::Keyspace,
 };

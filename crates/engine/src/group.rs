@@ -7,13 +7,16 @@
 mod asynchronous;
 mod dead;
 mod delivery;
+mod due;
 mod error;
 mod fetch;
 mod figures;
 mod push;
+mod waits;
 
 use std::time::Duration;
 
+use due::Due;
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::groups::{GroupReady, MemberInfo};
@@ -28,20 +31,20 @@ use thalweg_types::{
     },
 };
 
-pub use delivery::{Delivery, Message};
-pub use error::GroupError;
-pub use fetch::FetchRequest;
-pub(crate) use fetch::Waits;
-pub use figures::GroupFigures;
-use push::Due;
-pub use push::{Credit, Push, PushRequest, Waits as PushWaits};
-pub use thalweg_state::groups::HeldAttempt;
-
 use crate::{
-    database::{Ack, Database, ack, check_outcome_known, unexpected},
+    ack::{Ack, ack, check_outcome_known, unexpected},
+    database::Database,
     error::{ReadError, WriteError, refusal},
     stream::Stream,
 };
+
+pub use delivery::{Delivery, Message};
+pub use error::GroupError;
+pub use fetch::FetchRequest;
+pub use figures::GroupFigures;
+pub use push::{Credit, Push, PushRequest, Waits as PushWaits};
+pub use thalweg_state::groups::HeldAttempt;
+pub(crate) use waits::Waits;
 
 /// Number of members after which a page of groups ends.
 pub const MAX_LISTED_MEMBERS: usize = 10_000;

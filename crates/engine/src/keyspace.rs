@@ -1,25 +1,26 @@
 //! Keyspaces: puts, gets, deletes, scans.
 
-use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 use thalweg_log::Purpose;
-use thalweg_redis::Collection;
+use thalweg_replica::Committed;
 use thalweg_state::{
     expiry::Expiry,
     history::PastError,
-    keyspaces::{Collections, Fetch, KeyspaceRow, ReadView, ScanRange as StoredRange, StoredValue},
+    keyspaces::{KeyspaceRow, ReadView, ScanRange as StoredRange, StoredValue},
 };
-use thalweg_store::Direction;
 use thalweg_types::{
     Durability, KeyspaceId, Revision, SpaceTime,
-    command::{CommitBuilder, Expect, KeyspaceConfig, encode_delete, encode_put},
+    command::{CommitBuilder, Expect, KeyspaceConfig, Outcome, encode_create_keyspace, encode_delete, encode_put},
 };
 
 use crate::{
+    ack::{Ack, unexpected},
     cursor::{At, ScanCursor},
-    database::{Ack, Database},
-    error::{ReadError, WriteError},
+    database::Database,
+    error::{ReadError, WriteError, holds, refusal},
+    scan_range::{Order, ScanRange},
     watch::{Watch, WatchError, WatchKeys},
 };
 
@@ -69,92 +70,6 @@ impl KeyspaceInfo {
     }
 }
 
-/// Direction of a scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Order {
-    /// Lowest key first.
-    #[default]
-    Ascending,
-    /// Highest key first.
-    Descending,
-}
-
-/// Selection of values in a scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Values {
-    /// The scan reads values.
-    #[default]
-    Include,
-    /// The scan returns empty values. This is cheaper where values stay in the log.
-    Omit,
-}
-
-/// Range and options of a scan. The default is everything, ascending, with values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScanRange {
-    /// Prefix of all keys to return (empty for all); it applies in addition to the bounds.
-    pub prefix: Vec<u8>,
-    /// Lower bound of keys, in either direction.
-    pub start: Bound<Vec<u8>>,
-    /// Upper bound of keys, in either direction.
-    pub end: Bound<Vec<u8>>,
-    /// Direction of the scan.
-    pub order: Order,
-    /// Maximum number of pairs.
-    pub limit: Option<u64>,
-    /// Selection of values.
-    pub values: Values,
-}
-
-impl Default for ScanRange {
-    fn default() -> Self {
-        Self {
-            prefix: Vec::new(),
-            start: Bound::Unbounded,
-            end: Bound::Unbounded,
-            order: Order::default(),
-            limit: None,
-            values: Values::default(),
-        }
-    }
-}
-
-impl ScanRange {
-    /// Creates a range of all keys that start with `prefix`.
-    #[must_use]
-    pub fn with_prefix(prefix: impl Into<Vec<u8>>) -> Self {
-        Self { prefix: prefix.into(), ..Self::default() }
-    }
-
-    /// Returns true if the range contains `key`.
-    pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
-        let bounds = (as_slice(&self.start), as_slice(&self.end));
-        key.starts_with(&self.prefix) && RangeBounds::<[u8]>::contains(&bounds, key)
-    }
-
-    pub(crate) fn stored(&self) -> StoredRange<'_> {
-        StoredRange {
-            prefix: &self.prefix,
-            start: as_slice(&self.start),
-            end: as_slice(&self.end),
-            direction: match self.order {
-                Order::Ascending => Direction::Forward,
-                Order::Descending => Direction::Reverse,
-            },
-            limit: self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
-            fetch: match self.values {
-                Values::Include => Fetch::Values,
-                Values::Omit => Fetch::KeysOnly,
-            },
-            collections: Collections::Skip,
-        }
-    }
-}
-
-fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
-    bound.as_ref().map(Vec::as_slice)
-}
-
 /// A pair of a scan, borrowed during the call.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanItem<'a> {
@@ -173,6 +88,39 @@ pub struct ScanItem<'a> {
 pub struct Keyspace {
     db: Database,
     id: KeyspaceId,
+}
+
+impl Database {
+    /// Returns the keyspace with this name, and creates it if it is missing.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace, WriteError> {
+        if let Some(found) = self.find_keyspace(name) {
+            return Ok(found);
+        }
+        let outcome = self.inner.propose(self.level.max(Durability::Os), Purpose::Data, |out| {
+            encode_create_keyspace(out, name, &KeyspaceConfig::default())
+        })?;
+        self.created_keyspace(outcome)
+    }
+
+    pub(crate) fn created_keyspace(&self, committed: Committed) -> Result<Keyspace, WriteError> {
+        match committed.outcome.map(refusal).transpose()? {
+            Some(Outcome::Keyspace { id, .. }) => Ok(Keyspace::new(self.clone(), id)),
+            other => Err(unexpected(other.as_ref())),
+        }
+    }
+
+    /// Returns the keyspace with this name, if it exists.
+    #[must_use]
+    pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
+        self.inner.open.machine.keyspace_id(name).map(|id| Keyspace::new(self.clone(), id))
+    }
+
+    /// Returns all keyspaces.
+    #[must_use]
+    pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        let all = self.inner.open.machine.keyspaces();
+        all.into_iter().map(|(id, row)| KeyspaceInfo::of(id, &row)).collect()
+    }
 }
 
 impl Keyspace {
@@ -312,11 +260,6 @@ impl Keyspace {
         }
         Ok(KeyspaceIter::new(self, snapshot, range, rest, cursor.at))
     }
-}
-
-/// Error for a key that holds a collection instead of bytes.
-pub(crate) fn holds(collection: &Collection) -> ReadError {
-    ReadError::HoldsCollection { kind: collection.kind.name() }
 }
 
 /// Iterator over the pairs of a keyspace; see [`Keyspace::iter`].

@@ -13,8 +13,9 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::{Ack, ack, unexpected},
     async_database::AsyncDatabase,
-    database::{Ack, Database, ack, unexpected},
+    database::Database,
     error::{ReadError, WriteError, refusal},
     keyspace::{Keyspace, KeyspaceInfo},
 };

@@ -15,7 +15,8 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Ack, Database, unexpected},
+    ack::{Ack, unexpected},
+    database::Database,
     error::{ReadError, WriteError, refusal},
     expiry::between,
 };

@@ -9,6 +9,8 @@
 //! A segment is freed when nothing needs it: the state has persisted past it, it is below the history floor, and a
 //! walk found no pointer into it in the state (see [`crate::mover`]).
 
+mod done;
+
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
     thread::{self, JoinHandle},
@@ -32,10 +34,12 @@ use thalweg_types::{
 
 use crate::{
     compactor::Compactor,
-    database::Inner,
     error::{WriteError, refusal},
+    inner::Inner,
     mover::Mover,
 };
+
+pub use done::Maintenance;
 
 /// Maximum number of streams whose retention one round checks.
 const RETENTION_PER_ROUND: usize = 50_000;
@@ -68,58 +72,9 @@ const PRUNES_PER_ROUND: u32 = 100;
 /// Number of rounds after which an unused view for a digest is dropped.
 const DIGEST_VIEW_ROUNDS: u32 = 10;
 
-/// Work done by maintenance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Maintenance {
-    /// Number of expired keys removed.
-    pub expired_keys: u64,
-    /// Number of rows forgotten because their key has another expiry by now.
-    pub stale_rows: u64,
-    /// Number of streams trimmed.
-    pub trimmed_streams: u64,
-    /// Number of index entries forgotten, of trimmed or deleted batches.
-    pub reclaimed_entries: u64,
-    /// Number of rows read of deleted prefixes and dropped keyspaces.
-    pub swept_rows: u64,
-    /// Number of rows of versions read to forget those past their keyspace's bounds.
-    pub pruned_versions: u64,
-    /// Number of records moved to streams for dead letters.
-    pub dead_letters: u64,
-    /// Number of records that compaction dropped: superseded by a newer record of the same key, or tombstones past
-    /// their grace.
-    pub compacted_records: u64,
-    /// Bytes copied forward.
-    pub moved_bytes: u64,
-    /// Number of segments freed.
-    pub freed_segments: u64,
-    /// Number of segments with live data although the state counted none. This is an error in the count; its only cost
-    /// is the walk that found the data.
-    pub undercounted_segments: u64,
-    /// Number of segments with an unreadable record, each counted once: the disk has damaged it. Such a segment is
-    /// kept, and the others are freed; `thalweg log verify` shows the position.
-    pub unreadable_segments: u64,
-}
-
-impl Maintenance {
-    fn add(&mut self, other: &Self) {
-        self.expired_keys += other.expired_keys;
-        self.stale_rows += other.stale_rows;
-        self.trimmed_streams += other.trimmed_streams;
-        self.reclaimed_entries += other.reclaimed_entries;
-        self.swept_rows += other.swept_rows;
-        self.pruned_versions += other.pruned_versions;
-        self.dead_letters += other.dead_letters;
-        self.compacted_records += other.compacted_records;
-        self.moved_bytes += other.moved_bytes;
-        self.freed_segments += other.freed_segments;
-        self.undercounted_segments += other.undercounted_segments;
-        self.unreadable_segments += other.unreadable_segments;
-    }
-}
-
 /// State of maintenance between rounds.
 #[derive(Debug, Default)]
-pub(crate) struct Rounds {
+struct Rounds {
     mover: Mover,
     compactor: Compactor,
     /// Last stream whose retention was checked.
@@ -151,7 +106,7 @@ impl FirstError {
 impl Inner {
     /// Runs one round. A failed step does not end the round: a step that fails in every round must not keep log space
     /// from being freed. Returns the first error.
-    pub(crate) fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
+    fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
         let mut first = FirstError::default();
         let mut done = Maintenance { expired_keys: first.unless(self.expire()), ..Maintenance::default() };
         done.stale_rows = first.unless(self.forget_stale(&mut rounds.stale));
@@ -390,6 +345,7 @@ fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Background {
     signal: Arc<(Mutex<bool>, Condvar)>,
+    rounds: Arc<Mutex<Rounds>>,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -397,14 +353,13 @@ impl Background {
     /// Starts the thread. With an interval of zero there is no thread, and rounds run only on request.
     pub(crate) fn start(inner: Weak<Inner>, interval: Duration) -> Self {
         let signal = Arc::new((Mutex::new(false), Condvar::new()));
+        let rounds = Arc::<Mutex<Rounds>>::default();
         let handle = (!interval.is_zero()).then(|| {
-            let signal = signal.clone();
+            let (signal, rounds) = (signal.clone(), rounds.clone());
             let run = move || {
                 while !wait(&signal, interval) {
                     let Some(inner) = inner.upgrade() else { return };
-                    let mut rounds = inner.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-                    let round = inner.maintain(&mut rounds);
-                    drop(rounds);
+                    let round = run_round(&inner, &rounds);
                     inner.note_round(round.as_ref().err());
                 }
             };
@@ -413,7 +368,12 @@ impl Background {
                 .spawn(run)
                 .expect("the system can start a thread")
         });
-        Self { signal, handle: Mutex::new(handle) }
+        Self { signal, rounds, handle: Mutex::new(handle) }
+    }
+
+    /// Runs a round on the caller's thread, after a round that is in progress.
+    pub(crate) fn run_round(&self, inner: &Inner) -> Result<Maintenance, WriteError> {
+        run_round(inner, &self.rounds)
     }
 
     /// Ends the thread after its present round, and waits for it.
@@ -426,6 +386,10 @@ impl Background {
             let _ = handle.join();
         }
     }
+}
+
+fn run_round(inner: &Inner, rounds: &Mutex<Rounds>) -> Result<Maintenance, WriteError> {
+    inner.maintain(&mut rounds.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Drop for Background {

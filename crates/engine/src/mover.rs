@@ -33,23 +33,21 @@ mod window;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use thalweg_log::{AppendError, RECORD_HEADER_BYTES, SegmentInfo, format::BATCH_HEADER_BYTES};
+use self::{
+    seen::{LogNow, Seen},
+    walk::{COPY_BYTES, Live, WalkError, Walked, last_entry, walk},
+};
+use thalweg_log::{AppendError, SegmentInfo};
 use thalweg_replica::ProposeError;
 use thalweg_state::{machine::Moved, segments::Liveness};
 use thalweg_types::{Generation, Lsn};
 
-use self::{
-    seen::{LogNow, Seen},
-    walk::{Live, WalkError, Walked, last_entry, walk},
-};
-use crate::{database::Inner, error::WriteError, maintenance::Maintenance};
+use crate::{error::WriteError, inner::Inner, maintenance::Maintenance};
 
 /// Maximum share of a segment that may be live for it to be copied forward, in percent. Copying more would cost more
 /// writing than the space is worth.
 const MAX_LIVE_PERCENT: u64 = 50;
-/// Bytes that a copy takes in the log besides the move's own size. Small records have as much overhead again, and a
-/// segment full of them must not be copied forever because the payload is less than half of it.
-const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
+
 /// Bytes that a copy of a batch takes in the log besides the batch, including the head of the move.
 const BATCH_COPY_BYTES: u64 = COPY_BYTES + 40;
 /// Maximum number of segments with counted live bytes that one round walks, since these walks write copies.

@@ -32,7 +32,7 @@ use crate::{
     group::Waits,
     identity::Identity,
     options::{BackendKind, Create, Options, Repair},
-    snapshot::is_unfinished,
+    snapshot::unfinished::is_unfinished,
     tails::Tails,
     watch::{Hub, Observers, Source},
 };

@@ -23,11 +23,13 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::Ack,
     async_database::AsyncDatabase,
-    database::{Ack, Database},
-    error::{ReadError, WriteError},
-    keyspace::{Entry, Keyspace, ScanRange, holds},
-    optimistic::scan::ReadRange,
+    database::Database,
+    error::{ReadError, WriteError, holds},
+    keyspace::{Entry, Keyspace},
+    optimistic::scan::{Key, ReadRange},
+    scan_range::ScanRange,
     stream::Stream,
 };
 
@@ -80,8 +82,6 @@ impl From<CommandError> for TransactionError {
         Self::Write(error.into())
     }
 }
-
-type Key = (KeyspaceId, Vec<u8>);
 
 /// A transaction in progress; see [`Database::begin`]. Dropping it changes no data.
 #[derive(Debug)]

@@ -14,13 +14,14 @@ use thalweg_types::{
     limits::{MAX_VERSIONS_PAGE, MAX_VERSIONS_PAGE_BYTES},
 };
 
-pub use thalweg_state::history::Lasting;
-
 use crate::{
     cursor::At,
-    error::ReadError,
-    keyspace::{Entry, Keyspace, ScanItem, ScanRange, holds},
+    error::{ReadError, holds},
+    keyspace::{Entry, Keyspace, ScanItem},
+    scan_range::ScanRange,
 };
+
+pub use thalweg_state::history::Lasting;
 
 /// A version of a key: the value that the key had for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,8 +20,8 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::{Ack, unexpected},
     async_database::AsyncDatabase,
-    database::{Ack, unexpected},
     error::{ReadError, WriteError, refusal},
     stream::Stream,
 };

@@ -10,7 +10,7 @@ use thalweg_types::{Offset, SpaceTime, record::Records};
 
 use crate::{
     error::ReadError,
-    stream::{StreamBatch, StreamPage},
+    stream_page::{StreamBatch, StreamPage},
 };
 
 /// Encoded consecutive records of one append.

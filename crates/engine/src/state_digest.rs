@@ -11,65 +11,27 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, PoisonError, atomic::Ordering},
     thread,
 };
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::{
-    digest::{StateDigest, state_digest},
-    machine::Machine,
-};
+use thalweg_state::{digest::state_digest, machine::Machine};
 use thalweg_store::View;
 use thalweg_types::{
-    Action, Classified, Durability, Lsn,
+    Action, Classified, Durability,
     command::{CommandError, encode_digest},
 };
 
 use crate::{
     async_database::AsyncDatabase,
-    database::{Database, Inner},
+    database::Database,
+    digests::DigestReport,
     error::{ReadError, WriteError, refusal},
+    inner::Inner,
     priority::Priority,
 };
-
-/// Digest data of a database.
-#[derive(Debug)]
-pub(crate) struct Digests {
-    /// Id of the next command. It distinguishes concurrent commands on this node; a view that an earlier run of the
-    /// node has requested is dropped at open.
-    next_id: AtomicU64,
-    last: Mutex<Option<Arc<DigestReport>>>,
-}
-
-impl Digests {
-    pub(crate) fn new(applied: Lsn) -> Self {
-        Self { next_id: AtomicU64::new(applied.0), last: Mutex::default() }
-    }
-
-    fn keep(&self, report: DigestReport) -> Arc<DigestReport> {
-        let report = Arc::new(report);
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // Two digests may be computed concurrently; the result of the later entry stays.
-        if last.as_ref().is_none_or(|last| last.state.applied.index <= report.state.applied.index) {
-            *last = Some(Arc::clone(&report));
-        }
-        report
-    }
-}
-
-/// A digest of the state, and its position.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DigestReport {
-    /// Id of the command that requested it; `None` if there was no command.
-    pub id: Option<u64>,
-    /// Digest and position of the state. The running hash is `state.applied.running_hash`.
-    pub state: StateDigest,
-}
 
 /// Error returned when a digest cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

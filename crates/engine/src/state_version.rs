@@ -11,8 +11,9 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::unexpected,
     async_database::AsyncDatabase,
-    database::{Database, unexpected},
+    database::Database,
     error::{WriteError, refusal},
 };
 

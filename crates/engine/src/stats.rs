@@ -6,7 +6,7 @@ use thalweg_log::LogStats;
 use thalweg_store::BackendStats;
 use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
 
-use crate::{database::Inner, maintenance::Maintenance, snapshot::SnapshotStats};
+use crate::{database::Database, inner::Inner, maintenance::Maintenance, snapshot::SnapshotStats};
 
 /// Statistics of a database. Counters start at 0 when it is opened.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +49,14 @@ pub struct Stats {
     pub snapshots: SnapshotStats,
     /// Present time of the space.
     pub space_time: SpaceTime,
+}
+
+impl Database {
+    /// Returns the statistics of the database.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
 }
 
 impl Inner {

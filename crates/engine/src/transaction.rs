@@ -9,8 +9,9 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::{check_outcome_known, unexpected},
     async_database::AsyncDatabase,
-    database::{Database, check_outcome_known, unexpected},
+    database::Database,
     error::{WriteError, refusal},
     keyspace::Keyspace,
 };

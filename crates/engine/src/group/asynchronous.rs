@@ -26,8 +26,8 @@ use super::{
     Delivery, Extended, FetchRequest, Group, GroupError, GroupStart, Ready, Settled, extended, fetch, settled, sought,
 };
 use crate::{
+    ack::{Ack, ack, check_outcome_known},
     async_database::{AsyncDatabase, Registration},
-    database::{Ack, ack, check_outcome_known},
     error::WriteError,
     stream::Stream,
     tails::Waiter,

@@ -23,9 +23,10 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Inner, unexpected},
+    ack::unexpected,
     error::{ReadError, WriteError, refusal},
     group::GroupError,
+    inner::Inner,
 };
 
 /// Maximum number of bytes of dead letters in one commit, but at least one record, and at most a quarter of a segment.

@@ -11,7 +11,8 @@ use thalweg_types::{
 use crate::{
     error::ReadError,
     runs::{RunLimits, StreamRun},
-    stream::{Stream, StreamPage},
+    stream::Stream,
+    stream_page::StreamPage,
 };
 
 /// Records delivered by one fetch. Settle them by their [`attempt`](Self::attempt).

@@ -7,10 +7,6 @@
 
 use std::{
     ops::ControlFlow,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
     thread,
     time::{Duration, Instant},
 };
@@ -25,12 +21,12 @@ use thalweg_types::{
             Again, Fetched, GroupOrder, GroupOutcome, Settlement, encode_ack, encode_fetch, encode_nack, key_hash,
         },
     },
-    limits::{MAX_FETCH_KEYS, MAX_FETCH_RECORDS, MAX_WAITING_FETCHES},
+    limits::{MAX_FETCH_KEYS, MAX_FETCH_RECORDS},
 };
 
 use super::{Delivery, Group, GroupError, Ready, delivery::Reading, group_outcome};
 use crate::{
-    database::{check_outcome_known, unexpected},
+    ack::{check_outcome_known, unexpected},
     error::{ReadError, WriteError},
     tails::Waiter,
 };
@@ -54,29 +50,6 @@ pub struct FetchRequest {
 impl Default for FetchRequest {
     fn default() -> Self {
         Self { member: "default".to_owned(), max_records: 100, max_bytes: 4 << 20, wait: Duration::ZERO }
-    }
-}
-
-/// Number of fetches that wait.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Waits(Arc<AtomicUsize>);
-
-impl Waits {
-    /// Counts a waiting fetch; `None` at the bound.
-    pub(crate) fn enter(&self) -> Option<Waiting> {
-        let before = self.0.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting(self.clone());
-        (before < MAX_WAITING_FETCHES).then_some(waiting)
-    }
-}
-
-/// A fetch that waits. Dropping it decreases the count.
-#[derive(Debug)]
-pub(crate) struct Waiting(Waits);
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

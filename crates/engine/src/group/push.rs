@@ -25,10 +25,10 @@ use thalweg_types::{
     limits::{MAX_CREDIT_BYTES, MAX_CREDIT_RECORDS, MAX_FETCH_RECORDS},
 };
 
-use super::{Delivery, FetchRequest, Group, GroupError, delivery::record_bytes};
+use super::{Delivery, FetchRequest, Group, GroupError, delivery::record_bytes, due::Due};
 use crate::{
+    ack::check_outcome_known,
     async_database::{AsyncDatabase, Registration},
-    database::check_outcome_known,
     error::ReadError,
     tails::Waiter,
 };
@@ -307,14 +307,6 @@ impl Ledger {
         self.held.clear();
         (self.records, self.bytes) = (0, 0);
     }
-}
-
-/// Time at which a fetch would deliver records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
-    Now,
-    /// `None` means that no deadline will make records available.
-    At(Option<SpaceTime>),
 }
 
 #[cfg(test)]

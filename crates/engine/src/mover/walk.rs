@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
-use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
+use thalweg_log::{LogRecord, RECORD_HEADER_BYTES, RecordKind, SegmentInfo, format::BATCH_HEADER_BYTES};
 use thalweg_replica::Valid;
 use thalweg_state::{keyspaces::ReadView, streams::BatchRef};
 use thalweg_types::{
@@ -17,14 +17,15 @@ use thalweg_types::{
     command::{Command, Commands, Compacted, Move, MoveTarget, Write},
 };
 
-use super::{
-    COPY_BYTES,
-    window::{self, Window},
-};
-use crate::{database::Inner, error::WriteError};
+use super::window::{self, Window, failed, lies_at};
+use crate::{error::WriteError, inner::Inner};
 
 /// Maximum number of keys whose versions' positions a walk remembers.
 const MAX_KNOWN_KEYS: usize = 4096;
+
+/// Bytes that a copy takes in the log besides the move's own size. Small records have as much overhead again, and a
+/// segment full of them must not be copied forever because the payload is less than half of it.
+pub(super) const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
 
 /// Result of a walk.
 pub(super) struct Walked {
@@ -292,12 +293,4 @@ impl Walk<'_> {
         self.total += payload.len() as u64 + COPY_BYTES;
         self.live.push(Live { bytes: u64::from(from.len), payload });
     }
-}
-
-pub(super) fn lies_at(blob: &BlobRef, at: LogPosition) -> bool {
-    blob.generation == at.generation && blob.offset == at.offset
-}
-
-pub(super) fn failed(error: &dyn std::error::Error) -> WriteError {
-    WriteError::StateFailed { reason: format!("maintenance: {error}") }
 }

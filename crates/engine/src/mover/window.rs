@@ -12,9 +12,8 @@ use thalweg_state::{
     machine::{Machine, StreamReadError},
     streams::BatchRef,
 };
-use thalweg_types::{Generation, LogPosition, Offset, SpaceTime, StreamId};
+use thalweg_types::{BlobRef, Generation, LogPosition, Offset, SpaceTime, StreamId};
 
-use super::walk::{failed, lies_at};
 use crate::error::WriteError;
 
 /// Maximum number of batches of a stream that are read in one step instead of searched by time. A segment of many
@@ -144,4 +143,12 @@ pub(super) fn batch_with(machine: &Machine, stream: StreamId, offset: Offset) ->
         }
         Err(_) => Ok(None),
     }
+}
+
+pub(super) fn lies_at(blob: &BlobRef, at: LogPosition) -> bool {
+    blob.generation == at.generation && blob.offset == at.offset
+}
+
+pub(super) fn failed(error: &dyn std::error::Error) -> WriteError {
+    WriteError::StateFailed { reason: format!("maintenance: {error}") }
 }

@@ -13,11 +13,14 @@ use std::{
 use bytes::Bytes;
 use thalweg_types::{KeyspaceId, Revision, command::UnchangedRange, limits::MAX_KEY_BYTES};
 
-use super::Key;
 use crate::{
     error::ReadError,
-    keyspace::{Keyspace, Order, ScanItem, ScanRange},
+    keyspace::{Keyspace, ScanItem},
+    scan_range::{Order, ScanRange},
 };
+
+/// A key and its keyspace.
+pub(super) type Key = (KeyspaceId, Vec<u8>);
 
 /// Keys and values.
 pub(super) type Pairs = Vec<(Bytes, Bytes)>;
@@ -45,7 +48,7 @@ impl ReadRange {
         ScanRange {
             start: Bound::Included(self.start.clone()),
             end: self.end.clone().map_or(Bound::Unbounded, Bound::Excluded),
-            values: crate::keyspace::Values::Omit,
+            values: crate::scan_range::Values::Omit,
             ..ScanRange::default()
         }
     }

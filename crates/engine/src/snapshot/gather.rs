@@ -4,6 +4,7 @@
 //! which it runs, or the processing of the contents (see `pipeline`).
 
 use std::{
+    io,
     ops::{Bound, ControlFlow},
     sync::Arc,
 };
@@ -17,9 +18,8 @@ use thalweg_types::{Lsn, SpaceId};
 use super::{
     EntryId, PartKind, SnapshotError, SnapshotInfo, Totals,
     format::{ChunkKind, EntryItem, EntryKind, Item},
-    pipeline::stopped,
 };
-use crate::database::Inner;
+use crate::inner::Inner;
 
 /// Number of records searched for the last entry before an increment.
 const LOOK_BACK: u64 = 64;
@@ -261,4 +261,9 @@ fn entries(
         item.encode(plain);
     }
     Ok(if next < end && plain.len() >= chunk_bytes { Cursor::Entries(next, totals) } else { Cursor::End(totals) })
+}
+
+/// Error for a thread that has ended without a result.
+pub(super) fn stopped() -> io::Error {
+    io::Error::other("a thread of the snapshot has stopped")
 }

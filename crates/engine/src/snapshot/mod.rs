@@ -30,6 +30,7 @@ mod plan;
 mod read;
 mod restore;
 mod stats;
+pub(crate) mod unfinished;
 
 use std::{
     collections::VecDeque,
@@ -37,12 +38,6 @@ use std::{
     num::NonZeroU64,
     sync::Arc,
     time::Duration,
-};
-
-use bytes::Bytes;
-use thalweg_types::{
-    Lsn,
-    limits::{SNAPSHOT_CHUNK_BYTES, SNAPSHOT_REWIND_CHUNKS},
 };
 
 use self::{
@@ -53,10 +48,13 @@ use self::{
     pipeline::{PATIENCE, Pipeline, Ready},
     stats::Counted,
 };
-use crate::{
-    database::{Database, Inner},
-    priority::Priority,
+use bytes::Bytes;
+use thalweg_types::{
+    Lsn,
+    limits::{SNAPSHOT_CHUNK_BYTES, SNAPSHOT_REWIND_CHUNKS},
 };
+
+use crate::{database::Database, inner::Inner, priority::Priority};
 
 pub use error::{RestoreError, SnapshotError, SnapshotReadError};
 pub use file::SnapshotFile;
@@ -64,7 +62,7 @@ pub use format::{Compression, EntryId, PartKind, SnapshotInfo, Totals};
 pub(crate) use pins::Pins;
 pub use plan::{Part, RestoreTo, chain};
 pub use read::{PartialSnapshot, Verified, survey, verify};
-pub(crate) use restore::is_unfinished;
+
 pub use restore::{RestoreProgress, Restored, restore, restore_on};
 pub(crate) use stats::Counters;
 pub use stats::SnapshotStats;

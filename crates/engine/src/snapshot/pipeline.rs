@@ -27,7 +27,7 @@ use super::{
     SnapshotError,
     chunk::{Packed, Packer},
     format::{ChunkKind, Compression},
-    gather::{Cursor, Gathered, Gatherer, Source},
+    gather::{Cursor, Gathered, Gatherer, Source, stopped},
     pace::{MAX_REST, Pacer},
 };
 use crate::priority::Priority;
@@ -144,9 +144,4 @@ fn pack(
             return;
         }
     }
-}
-
-/// Error for a thread that has ended without a result.
-pub(super) fn stopped() -> io::Error {
-    io::Error::other("a thread of the snapshot has stopped")
 }

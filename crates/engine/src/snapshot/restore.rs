@@ -13,7 +13,12 @@
 //! old one. The directory cannot be opened before `IDENTITY` exists, which is written last. If a restore ends before
 //! that, the next restore into the same directory removes its remains.
 
-use std::{fs, io, io::IoSlice, path::Path, sync::Arc};
+use std::{
+    fs,
+    io::{self, IoSlice},
+    path::Path,
+    sync::Arc,
+};
 
 use thalweg_disk::{Disk, RealDisk};
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RECORD_HEADER_BYTES, RecordKind};
@@ -40,9 +45,9 @@ use crate::{
     identity::Identity,
     open::{Barrier, LOG_DIR, LogBlobs, io_error, lock, random_seed, read_identity},
     options::{BackendKind, Options},
+    snapshot::unfinished::{MARKER, is_unfinished},
 };
 
-const MARKER: &str = "RESTORING";
 const MARKER_TEXT: &[u8] =
     b"A restore into this directory has not finished. Start it again, or remove the directory.\n";
 /// Maximum number of rows in a batch.
@@ -83,11 +88,6 @@ pub struct Restored {
     pub totals: Totals,
     /// True if the remains of an earlier, unfinished restore into this directory were removed.
     pub removed_unfinished: bool,
-}
-
-/// Returns true if a restore into the directory has not finished.
-pub(crate) fn is_unfinished(disk: &Arc<dyn Disk>) -> bool {
-    disk.open(MARKER).is_ok()
 }
 
 /// Restores into the directory at `path` and creates it. It must not exist, be empty, or contain the remains of an

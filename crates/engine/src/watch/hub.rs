@@ -22,8 +22,8 @@ use thalweg_state::changes::{EntryCommit, KeyChange};
 use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_WATCHES};
 
 use crate::watch::{
-    WatchEvent,
     error::WatchError,
+    event::WatchEvent,
     interval::{IntervalIndex, KeyInterval},
     queue::{Ended, Pushed, Queue},
     reader::{Reached, Reader, Source},

@@ -16,8 +16,10 @@
 //! [`Watch::position`] is above everything delivered and not above anything to come.
 
 mod error;
+mod event;
 mod hub;
 mod interval;
+mod observers;
 mod queue;
 mod reader;
 
@@ -30,23 +32,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use thalweg_replica::Observer;
 use thalweg_state::changes::KeyChange;
 use thalweg_types::{
     KeyspaceId, Revision, SpaceTime,
-    command::Outcome,
     limits::{MAX_WATCH_QUEUE_BYTES, MAX_WATCH_QUEUE_EVENTS},
 };
-
-pub use error::WatchError;
-pub(crate) use hub::Hub;
-pub(crate) use reader::Source;
 
 use crate::{
     database::Database,
     error::ReadError,
-    tails::{Tails, Waiter},
+    tails::Waiter,
     watch::{
         hub::Live,
         interval::KeyInterval,
@@ -54,6 +49,12 @@ use crate::{
         reader::{Reached, Reader},
     },
 };
+
+pub use error::WatchError;
+pub use event::{WatchChange, WatchEvent};
+pub(crate) use hub::Hub;
+pub(crate) use observers::Observers;
+pub(crate) use reader::Source;
 
 /// Number of commits, and bytes of commits, that a watch reads at a time while it is behind, wanted or not. They bound
 /// the time of one look.
@@ -80,60 +81,6 @@ impl WatchKeys {
                 KeyInterval::of_bounds(start.as_ref().map(Vec::as_slice), end.as_ref().map(Vec::as_slice))
             }
         }
-    }
-}
-
-/// Kind of a change to a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WatchChange {
-    /// The key was set to this value.
-    Put(Bytes),
-    /// The key was deleted. A delete of a key without a value is reported too, since deletes do not read.
-    Delete,
-    /// The key expired.
-    Expire,
-    /// All keys with a prefix were deleted; the event's key is the prefix. It is reported if the watch observes a key
-    /// that may have the prefix.
-    DeletePrefix,
-}
-
-/// A change of one key, or of all keys with a prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WatchEvent {
-    /// Revision of the commit that made the change.
-    pub revision: Revision,
-    /// Space time of the entry that contained the commit.
-    pub time: SpaceTime,
-    /// Key that changed, or the deleted prefix.
-    pub key: Bytes,
-    /// Kind of the change.
-    pub change: WatchChange,
-}
-
-impl WatchEvent {
-    fn of(change: &KeyChange<'_>, revision: Revision, time: SpaceTime) -> Self {
-        let (_, key) = change.target();
-        let (key, change) = match change {
-            KeyChange::Put { value, .. } => {
-                // One allocation serves both.
-                let mut both = Bytes::from([key, value].concat());
-                let key = both.split_to(key.len());
-                (key, WatchChange::Put(both))
-            }
-            KeyChange::Delete { .. } => (Bytes::copy_from_slice(key), WatchChange::Delete),
-            KeyChange::Expire { .. } => (Bytes::copy_from_slice(key), WatchChange::Expire),
-            KeyChange::DeletePrefix { .. } => (Bytes::copy_from_slice(key), WatchChange::DeletePrefix),
-        };
-        Self { revision, time, key, change }
-    }
-
-    /// Approximate memory of the event in bytes.
-    fn memory(&self) -> usize {
-        let value = match &self.change {
-            WatchChange::Put(value) => value.len(),
-            _ => 0,
-        };
-        size_of::<Self>() + self.key.len() + value
     }
 }
 
@@ -360,19 +307,5 @@ impl Page<'_> {
 
     fn is_full(&self) -> bool {
         self.events.len() >= MAX_WATCH_QUEUE_EVENTS || self.bytes >= MAX_WATCH_QUEUE_BYTES
-    }
-}
-
-/// Receivers of the notification that entries were applied.
-#[derive(Debug)]
-pub(crate) struct Observers {
-    pub(crate) tails: Arc<Tails>,
-    pub(crate) watches: Arc<Hub>,
-}
-
-impl Observer for Observers {
-    fn applied(&self, outcomes: &[Outcome]) {
-        self.tails.applied(outcomes);
-        self.watches.notify();
     }
 }

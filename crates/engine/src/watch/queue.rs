@@ -19,7 +19,7 @@ use thalweg_types::{
 
 use crate::{
     tails::Waiter,
-    watch::{WatchEvent, error::WatchError},
+    watch::{error::WatchError, event::WatchEvent},
 };
 
 /// End of a queue.

@@ -34,7 +34,7 @@ const BOUNDS: &[Bounds] = &[
     Bounds { name: "native", max_files: 0, max_circles: 0, max_rooms: 0 },
     Bounds { name: "resp", max_files: 0, max_circles: 0, max_rooms: 0 },
     Bounds { name: "server", max_files: 0, max_circles: 0, max_rooms: 0 },
-    Bounds { name: "engine", max_files: 23, max_circles: 3, max_rooms: 15 },
+    Bounds { name: "engine", max_files: 0, max_circles: 0, max_rooms: 12 },
     Bounds { name: "state", max_files: 0, max_circles: 0, max_rooms: 11 },
 ];
 
