@@ -78,6 +78,7 @@ mod session;
 mod status;
 mod step;
 mod streams;
+mod subject_requests;
 mod subjects;
 mod subscription;
 mod tail;

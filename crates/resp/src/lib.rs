@@ -55,9 +55,11 @@ pub mod listen;
 pub mod metrics;
 mod native_streams;
 mod out;
+mod publish_commands;
 mod pubsub;
 mod queued;
 mod session;
+mod subscribe_commands;
 mod transaction;
 mod wait;
 mod waiting;
@@ -65,7 +67,6 @@ mod waiting;
 use std::sync::Arc;
 
 use thalweg_redis::wire::Trust;
-
 use thalweg_serving::app::App;
 
 /// What all Redis clients of a server share.

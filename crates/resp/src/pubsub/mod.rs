@@ -24,9 +24,7 @@
 //! and by `max_link_bytes` for all of them. At the bound the client is cut off, as by Redis's `client-output-buffer-limit pubsub`:
 //! there is no other way to tell it that messages are missing.
 
-pub(crate) mod commands;
-mod publish;
-mod publishing;
+pub(crate) mod publishing;
 pub(crate) mod registry;
 mod turns;
 
@@ -48,13 +46,13 @@ use thalweg_redis::{
     glob,
     wire::{Protocol, Writer},
 };
+use thalweg_serving::limits::OUTBOX_BYTES;
 use thalweg_transport::Outbox;
 use thalweg_wire as wire;
 
 use super::{Resp, client::Client, out::To};
 pub(crate) use publishing::Publishing;
 pub(crate) use registry::{Kind, Registry};
-use thalweg_serving::limits::OUTBOX_BYTES;
 
 /// Bytes that wait for one subscription: the hard limit of Redis's `client-output-buffer-limit pubsub`.
 const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;

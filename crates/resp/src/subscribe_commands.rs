@@ -10,9 +10,9 @@ use thalweg_redis::{
 };
 use thalweg_transport::Outbox;
 
-use super::{Delivery, Kind};
-use crate::{
+use super::{
     out::To,
+    pubsub::{Delivery, Kind},
     session::{Flow, Session},
 };
 
