@@ -570,7 +570,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.subscriber.clear(&self.resp);
+        self.subscriber.clear(&self.resp.subscriptions);
     }
 }
 
