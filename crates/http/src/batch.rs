@@ -2,6 +2,7 @@
 
 use axum::http::{StatusCode, header};
 use serde::Deserialize;
+use thalweg_serving::error::ApiError;
 use thalweg_types::{
     Action,
     record::{Record, RecordBatch},
@@ -12,7 +13,6 @@ use crate::{
     json::{self, bytes_of, required_bytes},
     parse::{Media, request_media},
 };
-use thalweg_serving::error::ApiError;
 
 /// A record in JSON.
 #[derive(Debug, Deserialize)]

@@ -13,13 +13,12 @@ use std::{
 use axum::{body::Body, http::StatusCode};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
-use thalweg_types::Action;
-
 use thalweg_serving::{
     admission::Held,
     app::App,
     error::{ApiError, body_too_large},
 };
+use thalweg_types::Action;
 
 /// A request body in memory; its bytes are counted until it is dropped.
 #[derive(Debug)]

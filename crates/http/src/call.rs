@@ -6,13 +6,13 @@ use axum::{
 };
 use sync_wrapper::SyncWrapper;
 use thalweg_engine::AsyncDatabase;
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{Action, Durability};
 
 use crate::{
     parse::{Media, Params, ParseError, request_media},
     reply::DURABILITY,
 };
-use thalweg_serving::{app::App, error::ApiError};
 
 /// What handlers answer.
 pub(crate) type Answer = Result<Response<Body>, ApiError>;

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_broker::Batch;
 use thalweg_engine::{Ack, Database};
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{Action, Durability, command::CommitBuilder};
 
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
     reply,
     subjects::JsonPublish,
 };
-use thalweg_serving::{app::App, error::ApiError};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -16,14 +16,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use thalweg_serving::{admission::Held, config::Config};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::TcpStream,
     runtime::Handle,
     time::timeout,
 };
-
-use thalweg_serving::{admission::Held, config::Config};
 
 /// What a connection has done so far; shared by its socket, its service and its watch.
 #[derive(Debug, Default)]

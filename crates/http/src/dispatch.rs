@@ -7,6 +7,7 @@ use axum::{
     http::{Method, StatusCode},
     routing::MethodFilter,
 };
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::Action;
 
 use crate::{
@@ -16,7 +17,6 @@ use crate::{
     shared::Http,
     snapshot, state, status, streams, subjects, transaction, ttl, watch,
 };
-use thalweg_serving::{app::App, error::ApiError};
 
 /// How a handler is called: it answers `now`, or later. Most that answer later are `boxed`, so that the future of a point
 /// request, which is `inline`, stays small.

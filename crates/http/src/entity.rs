@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_key},
+};
 
 use crate::{
     body,
@@ -11,10 +15,6 @@ use crate::{
     parse::{Key, Media, ParseError, ScanQuery, pair_range},
     reply,
     scan::{self, Shape},
-};
-use thalweg_serving::{
-    app::App,
-    error::{ApiError, no_such_key},
 };
 
 /// The keyspace behind the simple APIs.

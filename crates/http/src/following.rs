@@ -12,6 +12,12 @@ use axum::{
 };
 use bytes::Bytes;
 use serde_json::json;
+use thalweg_serving::{
+    admission::{Held, counted},
+    app::App,
+    error::ApiError,
+    limits::COUNTED_TAIL_BYTES,
+};
 use thalweg_types::Action;
 use tokio::sync::watch;
 
@@ -19,12 +25,6 @@ use crate::{
     call::Call,
     pages::{Running, Unfold, gathered},
     parse::{Media, ParseError, negotiate},
-};
-use thalweg_serving::{
-    admission::{Held, counted},
-    app::App,
-    error::ApiError,
-    limits::COUNTED_TAIL_BYTES,
 };
 
 /// What an event stream that is opened again says it has seen.

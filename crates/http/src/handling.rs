@@ -16,6 +16,7 @@ use axum::{
 use bytes::Bytes;
 use prometheus_client::collector::Collector;
 use sync_wrapper::SyncWrapper;
+use thalweg_serving::{admission::Held, app::App, error::ApiError, limits::MAX_REQUEST_ID_BYTES};
 use thalweg_types::Durability;
 
 use crate::{
@@ -24,7 +25,6 @@ use crate::{
     reply::{self, DURABILITY, REQUEST_ID},
     shared::Http,
 };
-use thalweg_serving::{admission::Held, app::App, error::ApiError, limits::MAX_REQUEST_ID_BYTES};
 
 /// All requests over HTTP, to [`Solitude`](thalweg_serving::solitude::Solitude): no channel has that number.
 const HTTP: u64 = 0;

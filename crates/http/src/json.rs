@@ -7,7 +7,6 @@ use std::{borrow::Cow, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
-
 use thalweg_serving::error::ApiError;
 
 /// Appends `"name":"text"` or `"name_base64":"..."`.

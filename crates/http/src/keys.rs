@@ -7,6 +7,11 @@ use std::{borrow::Cow, sync::Arc};
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_key},
+    limits::DEFAULT_RANGE_ITEMS,
+};
 use thalweg_types::command::CommitBuilder;
 
 use crate::{
@@ -18,11 +23,6 @@ use crate::{
     parse::{Key, Media, ParseError, ScanQuery, decode, pair_range},
     reply,
     scan::{self, Shape},
-};
-use thalweg_serving::{
-    app::App,
-    error::{ApiError, no_such_key},
-    limits::DEFAULT_RANGE_ITEMS,
 };
 
 #[derive(Debug, Deserialize)]

@@ -6,6 +6,10 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, KeyspaceStats};
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_keyspace},
+};
 use thalweg_types::command::{Deadline, KeyspaceConfig, KeyspaceHistory};
 
 use crate::{
@@ -14,10 +18,6 @@ use crate::{
     json::{self, given, span_of_seconds},
     parse::name_segment,
     reply,
-};
-use thalweg_serving::{
-    app::App,
-    error::{ApiError, no_such_keyspace},
 };
 
 /// A configuration as sent: what is left out stays as it is.

@@ -8,6 +8,10 @@ use axum::{
 };
 use serde_json::json;
 use thalweg_engine::{Ack, Keyspace};
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_key},
+};
 use thalweg_types::{
     Action, Durability, Revision,
     command::{CommitBuilder, Expect},
@@ -20,10 +24,6 @@ use crate::{
     past::{self, WithValue},
     reply,
     ttl::{Terms, put_remaining},
-};
-use thalweg_serving::{
-    app::App,
-    error::{ApiError, no_such_key},
 };
 
 const PREFIX: &str = "/v1/kv/";

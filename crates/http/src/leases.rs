@@ -9,6 +9,11 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thalweg_engine::{LeaseGrant, LeaseInfo, LeaseKey};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::{DEFAULT_LEASE_KEYS, DEFAULT_LISTED, MAX_LEASE_KEYS_SHOWN, MAX_LISTED},
+};
 use thalweg_types::LeaseId;
 
 use crate::{
@@ -18,11 +23,6 @@ use crate::{
     parse::{Params, ParseError, decode},
     reply,
     ttl::lease_of,
-};
-use thalweg_serving::{
-    app::App,
-    error::ApiError,
-    limits::{DEFAULT_LEASE_KEYS, DEFAULT_LISTED, MAX_LEASE_KEYS_SHOWN, MAX_LISTED},
 };
 
 /// A lease as granted or kept alive.

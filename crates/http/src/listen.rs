@@ -20,6 +20,12 @@ use hyper_util::{
     server::conn::auto::Builder,
 };
 use pin_project_lite::pin_project;
+use thalweg_serving::{
+    accepting::{accept_until, turn_away},
+    admission::Held,
+    app::App,
+    limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
@@ -30,12 +36,6 @@ use crate::{
     connection::{Activity, Busy, Patience, Verdict, Watch, Watched},
     handling::router,
     shared::Http,
-};
-use thalweg_serving::{
-    accepting::{accept_until, turn_away},
-    admission::Held,
-    app::App,
-    limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
 };
 
 /// To the log.

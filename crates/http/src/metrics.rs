@@ -14,12 +14,11 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Unit,
 };
-use thalweg_types::Durability;
-
 use thalweg_serving::{
     admission::{Admission, Bound},
     metrics::{NoLabels, Shards},
 };
+use thalweg_types::Durability;
 
 /// Levels, and "shows and stores nothing".
 const LEVELS: usize = Durability::ALL.len() + 1;

@@ -3,10 +3,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use thalweg_engine::Database;
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{GroupId, KeyspaceId, StreamId};
 
 use crate::groups;
-use thalweg_serving::{app::App, error::ApiError};
 
 /// What an operation is about.
 pub(crate) enum Target<'a> {

@@ -6,6 +6,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thalweg_engine::WriteError;
+use thalweg_serving::error::ApiError;
 use thalweg_types::{
     Durability, GroupId, KeyspaceId, Offset, Revision, StreamId,
     command::{
@@ -24,7 +25,6 @@ use crate::{
     names::{Names, Target},
     ttl::{JsonTtl, Terms, json_terms},
 };
-use thalweg_serving::error::ApiError;
 
 /// A condition on a key.
 #[derive(Debug, Deserialize)]

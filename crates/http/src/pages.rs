@@ -16,10 +16,10 @@ use std::{
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::Frame;
+use thalweg_serving::{admission::counted, app::App, error::ApiError, limits::COUNTED_PAGE_BYTES};
 use thalweg_types::limits::MAX_VALUE_BYTES;
 
 use crate::reply;
-use thalweg_serving::{admission::counted, app::App, error::ApiError, limits::COUNTED_PAGE_BYTES};
 
 /// Part of a reply body.
 #[derive(Debug, Default)]

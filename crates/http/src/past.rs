@@ -9,6 +9,7 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
 use thalweg_engine::{Ending, KeyVersion, KeyVersions, Keyspace, Lasting, ScanCursor};
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{Revision, limits::MAX_CURSOR_BYTES};
 
 use crate::{
@@ -17,7 +18,6 @@ use crate::{
     parse::{Media, ParseError, VersionsQuery, kv_path},
     reply,
 };
-use thalweg_serving::{app::App, error::ApiError};
 
 /// Versions in an answer if the request does not say.
 const DEFAULT_VERSIONS: usize = 10;

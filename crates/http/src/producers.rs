@@ -5,13 +5,13 @@ use std::{borrow::Cow, sync::Arc};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 use thalweg_engine::{ProducerInfo, Stream};
+use thalweg_serving::{app::App, error::ApiError};
 
 use crate::{
     call::{Answer, Call},
     parse::{name_segment, rfc3339},
     reply,
 };
-use thalweg_serving::{app::App, error::ApiError};
 
 /// The stream's name, and the producer's id if the path has one.
 fn names(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, str>), ApiError> {

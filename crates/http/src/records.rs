@@ -13,6 +13,14 @@ use std::{ops::ControlFlow, sync::Arc};
 use axum::http::{StatusCode, header};
 use bytes::Bytes;
 use thalweg_engine::{ReadError, Stream};
+use thalweg_serving::{
+    admission::Held,
+    app::App,
+    error::ApiError,
+    limits::{
+        DEFAULT_RECORD_BYTES, DEFAULT_RECORDS, INLINE_SCAN_ITEMS, SCAN_PAGE_BYTES, SCAN_PAGE_ITEMS, TAIL_PAGE_BYTES,
+    },
+};
 use thalweg_types::{
     Action, Durability, Offset, SpaceTime,
     record::{Record, RecordBatch},
@@ -26,14 +34,6 @@ use crate::{
     record_json::push_json,
     reply, streams,
     tail::{self, begin},
-};
-use thalweg_serving::{
-    admission::Held,
-    app::App,
-    error::ApiError,
-    limits::{
-        DEFAULT_RECORD_BYTES, DEFAULT_RECORDS, INLINE_SCAN_ITEMS, SCAN_PAGE_BYTES, SCAN_PAGE_ITEMS, TAIL_PAGE_BYTES,
-    },
 };
 
 /// `GET /v1/streams/{stream}/records`

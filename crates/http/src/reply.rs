@@ -8,10 +8,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
 use thalweg_engine::Ack;
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{Action, Durability, Offset, Revision};
 
 use crate::parse::Media;
-use thalweg_serving::{app::App, error::ApiError};
 
 /// The level that a request asks for, and that a reply states.
 pub(crate) const DURABILITY: HeaderName = HeaderName::from_static("thalweg-durability");

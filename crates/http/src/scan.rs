@@ -5,6 +5,12 @@ use std::sync::Arc;
 use axum::body::Body;
 use bytes::Bytes;
 use thalweg_engine::{Entry, Keyspace, KeyspaceIter, Order, ReadError, ScanRange, Values};
+use thalweg_serving::{
+    admission::Held,
+    app::App,
+    error::ApiError,
+    limits::{INLINE_SCAN_ITEMS, SCAN_PAGE_BYTES, SCAN_PAGE_ITEMS},
+};
 use thalweg_types::{Durability, Revision};
 
 use crate::{
@@ -13,12 +19,6 @@ use crate::{
     pages::{self, First, Framing, Page, PageSource},
     parse::{Media, ParseError, ScanQuery, name_segment},
     past, reply,
-};
-use thalweg_serving::{
-    admission::Held,
-    app::App,
-    error::ApiError,
-    limits::{INLINE_SCAN_ITEMS, SCAN_PAGE_BYTES, SCAN_PAGE_ITEMS},
 };
 
 /// How pairs are written.

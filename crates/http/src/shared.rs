@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use prometheus_client::{collector::Collector, registry::Registry};
+use thalweg_serving::app::App;
 use tokio::sync::Semaphore;
 
 use crate::{
     metrics::{Requests, Scraped},
     snapshot::Snapshots,
 };
-use thalweg_serving::app::App;
 
 /// HTTP, served.
 #[derive(Debug)]

@@ -21,6 +21,11 @@ use axum::{
     http::{HeaderName, HeaderValue, Response, StatusCode, header},
 };
 use thalweg_engine::snapshot::{Snapshot, SnapshotError, SnapshotOptions};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::{SENT_SNAPSHOT_KEEP, SNAPSHOT_KEEP},
+};
 use thalweg_types::Action;
 use tokio::time::Instant;
 
@@ -28,11 +33,6 @@ use crate::{
     call::{Answer, Call},
     pages::{self, First, Framing, Page, PageSource},
     parse::{Media, SnapshotQuery},
-};
-use thalweg_serving::{
-    app::App,
-    error::ApiError,
-    limits::{SENT_SNAPSHOT_KEEP, SNAPSHOT_KEEP},
 };
 
 /// Names a snapshot, for a client that must go on with it.

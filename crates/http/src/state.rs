@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_engine::{Database, DigestReport};
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::Action;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -14,7 +15,6 @@ use crate::{
     call::{Answer, Call},
     json, reply,
 };
-use thalweg_serving::{app::App, error::ApiError};
 
 /// `POST /v1/state/digest`: reads all of the state on a thread of its own. If the client leaves, the digest is computed all the
 /// same, and is the last one then.

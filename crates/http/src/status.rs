@@ -9,10 +9,10 @@ use axum::{
 use prometheus_client::{encoding::text, registry::Registry};
 use serde_json::json;
 use thalweg_engine::Health;
+use thalweg_serving::{app::App, error::ApiError, status::server_status};
 use thalweg_types::Action;
 
 use crate::{call::Answer, reply};
-use thalweg_serving::{app::App, error::ApiError, status::server_status};
 
 /// The document served at `/openapi.json`.
 pub const OPENAPI: &str = include_str!("openapi.json");

@@ -9,6 +9,11 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use thalweg_engine::{Ack, Database, StreamInfo};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::{DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
+};
 use thalweg_types::{
     Action, Offset, StreamId,
     command::{Compaction, StreamConfig},
@@ -21,11 +26,6 @@ use crate::{
     json::{self, given, span_of_seconds},
     parse::{AppendQuery, ListQuery, name_segment, rfc3339},
     reply,
-};
-use thalweg_serving::{
-    app::App,
-    error::ApiError,
-    limits::{DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
 };
 
 const PREFIX: &str = "/v1/streams/";

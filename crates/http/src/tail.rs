@@ -9,6 +9,11 @@ use std::{io, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_engine::{ReadError, Stream};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::{ROOM_PAUSE, TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
+};
 use thalweg_types::{Offset, limits::MAX_RECORD_BYTES};
 
 use crate::{
@@ -17,11 +22,6 @@ use crate::{
     pages::Running,
     parse::{RecordsQuery, Since},
     record_json::push_json,
-};
-use thalweg_serving::{
-    app::App,
-    error::ApiError,
-    limits::{ROOM_PAUSE, TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
 };
 
 /// Answers a tail. Without a position it begins at the end: what comes from now on.

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thalweg_engine::{Database, TransactionAck};
+use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{
     Durability, Revision,
     command::{OperationResult, ScannedItem, TransactionBuilder},
@@ -21,7 +22,6 @@ use crate::{
     parse::{Params, ParseError, kv_path},
     reply,
 };
-use thalweg_serving::{app::App, error::ApiError};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -9,6 +9,10 @@ use std::{sync::Arc, time::Duration};
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde::Deserialize;
 use thalweg_engine::{Expiry, PutOptions};
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_key},
+};
 use thalweg_types::{
     LeaseId,
     command::{Deadline, Expect},
@@ -18,10 +22,6 @@ use crate::{
     call::{Answer, Call},
     parse::{Params, ParseError, kv_path, write_condition},
     reply,
-};
-use thalweg_serving::{
-    app::App,
-    error::{ApiError, no_such_key},
 };
 
 /// How long a value lives, in seconds.

@@ -10,6 +10,7 @@ use std::{io, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_engine::{Watch, WatchBatch, WatchChange, WatchError, WatchEvent};
+use thalweg_serving::app::App;
 use thalweg_types::{Durability, Revision};
 
 use crate::{
@@ -19,7 +20,6 @@ use crate::{
     pages::Running,
     parse::{WatchQuery, name_segment},
 };
-use thalweg_serving::app::App;
 
 /// `GET /v1/watch/{keyspace}`
 pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {

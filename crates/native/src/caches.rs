@@ -11,6 +11,7 @@ use thalweg_broker::{
     Cache, CacheEntry as Entry, CacheError, CacheId, CacheStats as Stats, Condition, CreateCacheError, Expiry, Moment,
     NamedCache, ScanCursor, Version,
 };
+use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_CACHE_KEYS};
 use thalweg_types::limits::{MAX_CACHE_ENTRIES_AT_ONCE, MAX_CACHE_SCAN_KEYS};
 use thalweg_wire::{
     self as wire, CacheAdd, CacheClear, CacheCounter, CacheCreate, CacheDelete, CacheDone, CacheEntries, CacheExpect,
@@ -24,7 +25,6 @@ use super::{
     request::Request,
     turn::{Handled, Turn},
 };
-use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_CACHE_KEYS};
 
 /// `remaining` of what does not end.
 const NEVER: u64 = u64::MAX;

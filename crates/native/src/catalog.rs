@@ -3,6 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, LeaseInfo, LeaseKey, ProducerInfo, StreamInfo};
+use thalweg_serving::{
+    error::{no_such_keyspace, no_such_stream},
+    limits::{DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN},
+};
 use thalweg_types::LeaseId;
 use thalweg_wire::{self as wire, Count, KeyspaceFound, KeyspaceList, LeaseFound, LeaseList, List, StreamFound};
 
@@ -13,10 +17,6 @@ use super::{
     replies::Replies,
     request::Request,
     turn::{Handled, Reply, Turn},
-};
-use thalweg_serving::{
-    error::{no_such_keyspace, no_such_stream},
-    limits::{DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN},
 };
 
 /// `find keyspace`

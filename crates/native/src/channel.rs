@@ -20,6 +20,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use thalweg_serving::{
+    admission::Held,
+    limits::MAX_TURNS,
+    served::{Alarm, Received, Served},
+    spare,
+};
 use thalweg_transport::Channel;
 use thalweg_types::Action;
 use thalweg_wire::{
@@ -38,12 +44,6 @@ use super::{
     subjects::Subjects,
     subscription::{Next, Subscription},
     turn::{Handled, Reply, Turn},
-};
-use thalweg_serving::{
-    admission::Held,
-    limits::MAX_TURNS,
-    served::{Alarm, Received, Served},
-    spare,
 };
 
 /// How far the channel is.

@@ -11,6 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use thalweg_serving::{
+    admission::Held,
+    limits::{MAX_CHANNEL_REQUESTS, MAX_CHANNEL_SUBSCRIPTIONS, MAX_CONNECTION_CHANNELS},
+};
 use thalweg_transport::{Channel, Connection, Outbox};
 use thalweg_types::{Action, SpaceId, limits::MAX_FRAME_BYTES};
 use thalweg_wire::{
@@ -20,10 +24,6 @@ use thalweg_wire::{
 use tokio::task::JoinSet;
 
 use super::{Native, channel::ChannelTask, session::Session};
-use thalweg_serving::{
-    admission::Held,
-    limits::{MAX_CHANNEL_REQUESTS, MAX_CHANNEL_SUBSCRIPTIONS, MAX_CONNECTION_CHANNELS},
-};
 
 /// Serves a connection to its end. `place` is among those that have not said who they are; it is given back when this one
 /// has.

@@ -6,10 +6,9 @@
 use std::borrow::Cow;
 
 use thalweg_engine::{GroupError, ReadError, WatchError, WriteError};
+use thalweg_serving::error::ApiError;
 use thalweg_types::{Action, Classified, Durability};
 use thalweg_wire::{Detail, Effect, Ended, Failed, Level, List};
-
-use thalweg_serving::error::ApiError;
 
 /// A request was not carried out, or not to its end. Boxed inside: errors are rare, and results with them stay small.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use thalweg_engine::{self as engine, Credit, FetchRequest, Group, GroupInfo, PushRequest};
+use thalweg_serving::{app::App, fetching::wait_and_fetch, limits::NATIVE_PAGE_BYTES};
 use thalweg_types::{
     GroupId,
     command::groups::check_member,
@@ -21,7 +22,6 @@ use super::{
     subscription::Source,
     turn::{Handled, Reply, Turn},
 };
-use thalweg_serving::{app::App, fetching::wait_and_fetch, limits::NATIVE_PAGE_BYTES};
 
 fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
     app.db.blocking().group_by_id(id)?.ok_or_else(|| {

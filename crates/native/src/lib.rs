@@ -75,9 +75,11 @@ mod requests;
 mod scans;
 pub mod security;
 mod session;
+mod shared;
 mod status;
 mod step;
 mod streams;
+mod subject_requests;
 mod subjects;
 mod subscription;
 mod tail;
@@ -86,25 +88,4 @@ mod watches;
 mod watching;
 mod write;
 
-use std::sync::Arc;
-
-use thalweg_serving::app::App;
-
-/// What all native connections share.
-#[derive(Debug)]
-pub struct Native {
-    /// Database, configuration, admission.
-    pub(crate) app: Arc<App>,
-    /// Another number each time a server starts: ids of caches are of a run.
-    pub(crate) run: u64,
-    /// Figures.
-    pub(crate) metrics: Arc<metrics::Metrics>,
-}
-
-impl Native {
-    /// Over an app.
-    #[must_use]
-    pub fn new(app: &Arc<App>, metrics: Arc<metrics::Metrics>) -> Arc<Self> {
-        Arc::new(Self { app: Arc::clone(app), run: app.new_number(), metrics })
-    }
-}
+pub use shared::Native;

@@ -19,16 +19,16 @@
 
 use std::sync::Arc;
 
-use thalweg_transport::{Incoming, Kind, Listener};
-use tokio::task::JoinSet;
-
-use super::{Native, connection};
 use thalweg_serving::{
     accepting::{accept_until, drain},
     admission::Held,
     limits::QUIC_FAREWELL,
     threads::Threads,
 };
+use thalweg_transport::{Incoming, Kind, Listener};
+use tokio::task::JoinSet;
+
+use super::{Native, connection};
 
 /// To the log.
 const WHOSE: &str = "native clients";

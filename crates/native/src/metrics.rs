@@ -18,10 +18,9 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Unit,
 };
+use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 use thalweg_transport::Identity;
 use thalweg_wire::{Kind, Role};
-
-use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 
 /// Counters of all native connections.
 #[derive(Debug)]

@@ -28,13 +28,13 @@ use bytes::Bytes;
 use thalweg_broker::{
     Batch, BatchEncoder, BatchError, Broker, Coalescer, Moment, Notify, Published, Subject, SubjectError,
 };
+use thalweg_serving::{config::Config, error::ApiError, views::Views};
 use thalweg_transport::Timer;
 use thalweg_types::record::RecordError;
 use thalweg_wire::{self as wire, BatchWriter, Checksum, READ_BYTES};
 use tokio::sync::oneshot;
 
 use super::{failure::Failure, request::Request};
-use thalweg_serving::{config::Config, error::ApiError, views::Views};
 
 /// Batches from this size on stay in the buffer that they came in.
 const SHARED_FROM_BYTES: usize = READ_BYTES / 2;

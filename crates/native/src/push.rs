@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use thalweg_engine as engine;
+use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
 use thalweg_wire::{Kind, Release};
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     failure,
     step::{Found, Patience, Wanted},
 };
-use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
 
 /// A push.
 #[derive(Debug)]

@@ -4,6 +4,10 @@
 use std::sync::Arc;
 
 use thalweg_engine::{Entry, Expiry, Keyspace};
+use thalweg_serving::{
+    app::App,
+    limits::{COUNTED_REPLY_BYTES, DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
+};
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision,
     limits::{MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
@@ -16,10 +20,6 @@ use super::{
     replies::{Replies, Room, no_room},
     request::Request,
     turn::{Handled, Reply, Turn},
-};
-use thalweg_serving::{
-    app::App,
-    limits::{COUNTED_REPLY_BYTES, DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
 };
 
 /// `remaining` of what does not end.

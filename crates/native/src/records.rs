@@ -4,6 +4,7 @@
 //! is cut from a batch, because a reader begins or ends within it, is a slice of it.
 
 use thalweg_engine::{RunLimits, Stream, StreamRun};
+use thalweg_serving::app::App;
 use thalweg_types::{Durability, Offset};
 use thalweg_wire::Kind;
 
@@ -11,7 +12,6 @@ use super::{
     failure::Failure,
     replies::{Parts, Replies, Room},
 };
-use thalweg_serving::app::App;
 
 /// Bytes of `records` and `tailed` before their runs: durability, next, high watermark, how many runs.
 const RECORDS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;

@@ -9,15 +9,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use thalweg_serving::{
+    admission::{Bound, Held, counted},
+    limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES, REQUEST_BYTES},
+};
 use thalweg_transport::{Outbox, SHARED_FROM_BYTES};
 use thalweg_types::Action;
 use thalweg_wire::{EncodeError, Frame, HEADER_BYTES, Header, Kind};
 
 use super::failure::Failure;
-use thalweg_serving::{
-    admission::{Bound, Held, counted},
-    limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES, REQUEST_BYTES},
-};
 
 /// What waits to be written to a channel.
 #[derive(Debug)]

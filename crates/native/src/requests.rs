@@ -22,6 +22,7 @@ use std::{
 
 use futures_util::{Stream as _, stream::FuturesUnordered};
 use thalweg_engine::CommandUnderWay;
+use thalweg_serving::admission::{Bound, Held};
 use thalweg_wire::Kind;
 use tokio::sync::Notify;
 
@@ -31,7 +32,6 @@ use super::{
     subscription::{Source, Step, Subscription},
     turn::{Later, Reply},
 };
-use thalweg_serving::admission::{Bound, Held};
 
 /// What an id is in use for.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::{ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_engine::{self as engine, Ending, Entry, Keyspace, KeyspaceIter, Lasting, ScanCursor, ScanRange};
+use thalweg_serving::limits::{INLINE_LISTED, INLINE_READ_BYTES, NATIVE_PAGE_BYTES, SCAN_PAGE_ITEMS};
 use thalweg_types::{Revision, SpaceTime, limits::MAX_VERSIONS_PAGE_BYTES};
 use thalweg_wire::{self as wire, HEADER_BYTES, List, Order, Pair, Pairs, Scan, Values, VersionState};
 
@@ -14,7 +15,6 @@ use super::{
     request::Request,
     turn::{Handled, Turn},
 };
-use thalweg_serving::limits::{INLINE_LISTED, INLINE_READ_BYTES, NATIVE_PAGE_BYTES, SCAN_PAGE_ITEMS};
 
 /// Versions in an answer if the request does not say, as over HTTP.
 const DEFAULT_VERSIONS: usize = 10;

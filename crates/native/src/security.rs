@@ -9,15 +9,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use thalweg_transport::{
-    Fingerprint, Identity, IdentityError, ListenOptions, Listener, QuicOptions, TcpSecurity, Validity,
-};
-use thalweg_types::SpaceTime;
-
 use thalweg_serving::{
     config::{Config, PemFile},
     time::rfc3339,
 };
+use thalweg_transport::{
+    Fingerprint, Identity, IdentityError, ListenOptions, Listener, QuicOptions, TcpSecurity, Validity,
+};
+use thalweg_types::SpaceTime;
 
 /// A certificate with less time left is warned of.
 const NEARLY_OVER: Duration = Duration::from_secs(14 * 24 * 3600);

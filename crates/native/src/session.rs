@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use thalweg_serving::app::App;
 use thalweg_wire::handshake::{Agreed, ServerTerms};
 
 use super::Native;
-use thalweg_serving::app::App;
 
 /// What holds on a connection, as each of its channels knows it.
 #[derive(Clone, Debug)]

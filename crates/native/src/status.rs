@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use thalweg_engine::Health;
+use thalweg_serving::status::server_status;
 use thalweg_wire::{self as wire, Figure, List};
 
 use super::{
@@ -9,7 +10,6 @@ use super::{
     request::Request,
     turn::{Handled, Turn},
 };
-use thalweg_serving::status::server_status;
 
 /// `read status`
 pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled, Failure> {

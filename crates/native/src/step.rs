@@ -2,15 +2,15 @@
 
 use std::{fmt, sync::Arc};
 
+use thalweg_serving::{
+    app::App,
+    limits::{NATIVE_PAGE_BYTES, ROOM_PAUSE},
+};
 use tokio::sync::Notify;
 
 use super::{
     failure::Failure,
     replies::{Replies, Room},
-};
-use thalweg_serving::{
-    app::App,
-    limits::{NATIVE_PAGE_BYTES, ROOM_PAUSE},
 };
 
 /// Whether a step that finds nothing waits.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use thalweg_engine::{ReadError, Stream};
+use thalweg_serving::limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES};
 use thalweg_types::Offset;
 use thalweg_wire::{self as wire, Kind, Position, Read, Tailing};
 
@@ -16,7 +17,6 @@ use super::{
     tail::Tail,
     turn::{Handled, Turn},
 };
-use thalweg_serving::limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES};
 
 /// `read`
 pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> Result<Handled, Failure> {

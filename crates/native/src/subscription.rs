@@ -9,6 +9,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
+use thalweg_serving::admission::Held;
 use thalweg_wire::{CancelMode, Credit, Permit, SendCredit};
 use tokio::sync::Notify;
 
@@ -20,7 +21,6 @@ use super::{
     tail::Tail,
     watching::Watching,
 };
-use thalweg_serving::admission::Held;
 
 /// Where a subscription's frames come from.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use thalweg_engine::Stream;
+use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
 use thalweg_types::Offset;
 use thalweg_wire::Kind;
 
@@ -13,7 +14,6 @@ use super::{
     replies::Room,
     step::{Found, Patience, Wanted},
 };
-use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
 
 /// A tail.
 #[derive(Debug)]

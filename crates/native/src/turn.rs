@@ -3,10 +3,10 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use thalweg_engine::{Carried, CommandUnderWay};
+use thalweg_serving::app::App;
 use thalweg_wire::{Frame, put_outcome};
 
 use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription::Source};
-use thalweg_serving::app::App;
 
 /// What every handler may use while a frame is dealt with.
 pub(crate) struct Turn<'t> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use thalweg_engine::{WatchBatch, WatchChange, WatchError, WatchEvent};
+use thalweg_serving::app::App;
 use thalweg_types::{Durability, Revision};
 use thalweg_wire::{Change, ChangeKind, Changes, List};
 
@@ -12,7 +13,6 @@ use super::{
     replies::Replies,
     step::{Found, Patience, Wanted},
 };
-use thalweg_serving::app::App;
 
 /// Bytes of a change beside its key and value: kind, revision, time, two lengths.
 const CHANGE_HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 4;

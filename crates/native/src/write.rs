@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use thalweg_engine::{CommandUnderWay, Purpose, Wake};
+use thalweg_serving::app::App;
 use thalweg_types::{Durability, command::Outcome};
 use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish};
 
 use super::{
     failure::Failure,
     request::Request,
-    subjects,
+    subject_requests,
     turn::{Handled, Reply, Turn},
 };
-use thalweg_serving::app::App;
 
 /// `write`
 pub(crate) fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
@@ -29,7 +29,7 @@ pub(crate) fn write_and_publish(
         let message = "a publish rides on a commit that has happened: at level none that is not known";
         return Err(Failure::fix("outcome_unknown", message));
     }
-    let batches = subjects::kept(turn.subjects, request, wanted.batches.iter())?;
+    let batches = subject_requests::kept(turn.subjects, request, wanted.batches.iter())?;
     let write = propose(turn.app, wanted.level, wanted.command.0)?;
     let app = Arc::clone(turn.app);
     // Published also if the connection is gone meanwhile: so it is no part of what dies with the channel.

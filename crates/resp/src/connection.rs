@@ -20,15 +20,15 @@ use std::{
 };
 
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
-use thalweg_transport::{Channel, Outbox};
-
-use super::session::Session;
 use thalweg_serving::{
     admission::Held,
     limits::MAX_TURNS,
     served::{Alarm, Received, Served},
     spare,
 };
+use thalweg_transport::{Channel, Outbox};
+
+use super::session::Session;
 
 /// Bytes that wait to be looked at from which on nothing is read, unless they are less than a request.
 const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;

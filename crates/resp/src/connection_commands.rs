@@ -233,7 +233,7 @@ impl Session {
 
     /// As if the client had just come.
     fn reset(&mut self, out: &mut Outbox) {
-        self.subscriber.clear(&self.resp);
+        self.subscriber.clear(&self.resp.subscriptions);
         self.end_transaction();
         self.enter_database(0);
         self.speak(Protocol::Resp2);

@@ -11,7 +11,6 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_redis::Reply;
-
 use thalweg_serving::limits::{MAX_RESP_CURSOR_BYTES, MAX_RESP_CURSORS};
 
 /// What is said of a cursor that stands for nothing.

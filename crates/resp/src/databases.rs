@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use thalweg_broker::CreateCacheError;
 use thalweg_engine::WriteError;
+use thalweg_serving::{app::App, config::RespDatabase};
 use thalweg_types::{Action, Classified};
 
 use super::{cache::Cached, database::Database, keyspaces::Durable, native_streams::NativeStreams};
-use thalweg_serving::{app::App, config::RespDatabase};
 
 /// A database under its number.
 #[derive(Clone, Debug)]

@@ -55,59 +55,14 @@ pub mod listen;
 pub mod metrics;
 mod native_streams;
 mod out;
+mod publish_commands;
 mod pubsub;
 mod queued;
 mod session;
+mod shared;
+mod subscribe_commands;
 mod transaction;
 mod wait;
 mod waiting;
 
-use std::sync::Arc;
-
-use thalweg_redis::wire::Trust;
-
-use thalweg_serving::app::App;
-
-/// What all Redis clients of a server share.
-#[derive(Debug)]
-pub struct Resp {
-    /// Database, configuration, admission.
-    pub(crate) app: Arc<App>,
-    /// Databases by number.
-    pub(crate) databases: databases::Databases,
-    /// Who is connected.
-    pub(crate) clients: Arc<client::Clients>,
-    /// Scans under way.
-    pub(crate) cursors: cursors::Cursors,
-    /// Who waits for keys.
-    pub(crate) waiting: Arc<waiting::Waiting>,
-    /// What clients are subscribed to.
-    pub(crate) subscriptions: pubsub::Registry,
-    /// Another number each time a server starts.
-    pub(crate) run: u64,
-    /// Figures.
-    pub(crate) metrics: Arc<metrics::Metrics>,
-}
-
-impl Resp {
-    /// Over databases.
-    #[must_use]
-    pub fn new(app: &Arc<App>, databases: databases::Databases, metrics: Arc<metrics::Metrics>) -> Arc<Self> {
-        Arc::new(Self {
-            app: Arc::clone(app),
-            databases,
-            clients: Arc::default(),
-            cursors: cursors::Cursors::default(),
-            waiting: Arc::default(),
-            subscriptions: pubsub::Registry::default(),
-            run: app.new_number(),
-            metrics,
-        })
-    }
-
-    /// How far a client is trusted that has just come.
-    #[must_use]
-    pub(crate) fn first_trust(&self) -> Trust {
-        if self.app.config.resp_password.is_set() { Trust::Unknown } else { Trust::Known }
-    }
-}
+pub use shared::Resp;

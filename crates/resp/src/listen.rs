@@ -7,6 +7,10 @@
 use std::{future::poll_fn, sync::Arc, time::Instant};
 
 use thalweg_redis::wire::Trust;
+use thalweg_serving::{
+    accepting::{accept_until, drain, turn_away},
+    threads::Threads,
+};
 use thalweg_transport::Channel;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -14,10 +18,6 @@ use tokio::{
 };
 
 use super::{Resp, connection::Connection, session::Session};
-use thalweg_serving::{
-    accepting::{accept_until, drain, turn_away},
-    threads::Threads,
-};
 
 /// To the log.
 const WHOSE: &str = "Redis clients";

@@ -19,7 +19,6 @@ use prometheus_client::{
     registry::Unit,
 };
 use thalweg_redis::{Command, command::all};
-
 use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 
 /// Counters of all Redis clients.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::commands::Commands;
 use thalweg_serving::admission::{Bound, Held};
+
+use super::commands::Commands;
 
 /// What was queued since `MULTI`.
 #[derive(Debug, Default)]

@@ -17,6 +17,10 @@ use thalweg_redis::{
     Command, Reply, Run,
     wire::{Input, Protocol, Request, Trust, Writer},
 };
+use thalweg_serving::{
+    admission::Held,
+    limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
+};
 use thalweg_transport::Outbox;
 
 use super::{
@@ -31,10 +35,6 @@ use super::{
     pubsub::{Publishing, Subscriber},
     queued::{Transaction, Watch},
     wait::Wait,
-};
-use thalweg_serving::{
-    admission::Held,
-    limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
 };
 
 /// What became of a command.
@@ -570,7 +570,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.subscriber.clear(&self.resp);
+        self.subscriber.clear(&self.resp.subscriptions);
     }
 }
 

@@ -3,10 +3,10 @@
 use std::pin::Pin;
 
 use thalweg_redis::streams::block::Blocked;
+use thalweg_serving::admission::Held;
 use tokio::time::Sleep;
 
 use super::{database::Appended, waiting::Waiter};
-use thalweg_serving::admission::Held;
 
 /// A read that waits.
 #[derive(Debug)]

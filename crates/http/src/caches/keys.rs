@@ -12,6 +12,10 @@ use axum::{
 use bytes::Bytes;
 use serde_json::json;
 use thalweg_broker::{CacheEntry, CacheError, Condition, Expiry, Moment, NamedCache, Version};
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_key},
+};
 use thalweg_types::{
     Revision,
     command::{Deadline, Expect},
@@ -24,10 +28,6 @@ use crate::{
     parse::{Freshness, Media, Params, ParseError, decode, name_segment, read_freshness, write_condition},
     reply,
     ttl::{TTL, TTL_EXPECTED, deadline_of},
-};
-use thalweg_serving::{
-    app::App,
-    error::{ApiError, no_such_key},
 };
 
 /// The version of an entry.

@@ -10,6 +10,11 @@ use axum::{
 use serde::Deserialize;
 use serde_json::json;
 use thalweg_broker::{Expiry, ScanCursor};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::{DEFAULT_CACHE_KEYS, SCAN_PAGE_BYTES},
+};
 use thalweg_types::{
     Action,
     limits::{MAX_CACHE_ENTRIES_AT_ONCE, MAX_CACHE_SCAN_KEYS, MAX_TRANSACTION_RESULT_BYTES},
@@ -27,11 +32,6 @@ use crate::{
     parse::{ListQuery, Media},
     reply,
     ttl::JsonTtl,
-};
-use thalweg_serving::{
-    app::App,
-    error::ApiError,
-    limits::{DEFAULT_CACHE_KEYS, SCAN_PAGE_BYTES},
 };
 
 #[derive(Debug, Deserialize)]

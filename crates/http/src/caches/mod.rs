@@ -13,6 +13,10 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_broker::{CacheStats, NamedCache};
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_cache},
+};
 
 pub(crate) use self::{
     keys::{add, delete, get, head, put, touch},
@@ -24,10 +28,6 @@ use crate::{
     json,
     parse::name_segment,
     reply,
-};
-use thalweg_serving::{
-    app::App,
-    error::{ApiError, no_such_cache},
 };
 
 const PREFIX: &str = "/v1/caches/";

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use thalweg_serving::{app::App, fetching::wait_and_fetch};
+
 use super::{
     find,
     json::{JsonFetch, delivered},
@@ -12,7 +14,6 @@ use crate::{
     parse::Media,
     reply,
 };
-use thalweg_serving::{app::App, fetching::wait_and_fetch};
 
 /// `POST /v1/streams/{stream}/groups/{group}/fetch`
 pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {

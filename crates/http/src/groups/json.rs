@@ -5,6 +5,7 @@ use std::{ops::ControlFlow, time::Duration};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_engine::{Delivery, Extended, FetchRequest, GroupInfo, GroupStart, Settled};
+use thalweg_serving::error::ApiError;
 use thalweg_types::{
     Attempt, Offset, SpaceTime,
     command::groups::{Again, GroupConfig, GroupOrder, Lapsed, OffsetRun, Settlement},
@@ -15,7 +16,6 @@ use crate::{
     parse::rfc3339,
     record_json::push_json,
 };
-use thalweg_serving::error::ApiError;
 
 /// Longest wait of a fetch; a longer wish is cut to it.
 const MAX_WAIT: Duration = Duration::from_secs(300);

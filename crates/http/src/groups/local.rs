@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thalweg_engine::{Database, GroupStart};
+use thalweg_serving::error::ApiError;
 use thalweg_types::command::groups::GroupConfig;
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
     },
     settlements,
 };
-use thalweg_serving::error::ApiError;
 
 /// What is asked of a stream's groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,6 +17,11 @@ use axum::{
 };
 use serde_json::{Value, json};
 use thalweg_engine::{Database, Group, GroupStart, Stream};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::{DEFAULT_LISTED, MAX_LISTED},
+};
 use thalweg_types::{Action, Durability, GroupId, StreamId, command::groups::GroupConfig};
 
 pub(crate) use fetch::fetch;
@@ -30,11 +35,6 @@ use crate::{
     call::{Answer, Call},
     parse::{ListQuery, name_segment},
     reply,
-};
-use thalweg_serving::{
-    app::App,
-    error::ApiError,
-    limits::{DEFAULT_LISTED, MAX_LISTED},
 };
 
 /// The stream's and the group's name in a path.

@@ -15,6 +15,7 @@ use std::{io, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_engine::{Credit, Delivery, Push, PushRequest, PushWaits, ReadError};
+use thalweg_serving::{app::App, limits::PUSH_PAGE_BYTES};
 use thalweg_types::command::groups::check_member;
 
 use super::{find_named, names};
@@ -26,7 +27,6 @@ use crate::{
     parse::PushQuery,
     record_json::push_json,
 };
-use thalweg_serving::{app::App, limits::PUSH_PAGE_BYTES};
 
 /// `GET /v1/streams/{stream}/groups/{group}/push`
 pub(crate) fn push(app: &Arc<App>, call: &Call) -> Answer {

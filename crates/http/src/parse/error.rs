@@ -1,9 +1,8 @@
 //! What goes wrong with the parts of a request.
 
 use axum::http::StatusCode;
-use thalweg_types::{Action, Classified};
-
 use thalweg_serving::error::ApiError;
+use thalweg_types::{Action, Classified};
 
 /// Something in a path, query or header that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

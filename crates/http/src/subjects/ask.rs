@@ -12,6 +12,7 @@ use axum::{
 use thalweg_broker::{
     Batch, Budget, Link, Outbound, Policy, Published, RequestError, SubscribeOptions, SubscriptionId,
 };
+use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_WAIT, views::Bell};
 use thalweg_types::{Action, limits::MAX_REQUEST_TIMEOUT};
 use thalweg_wire as wire;
 
@@ -21,7 +22,6 @@ use crate::{
     call::{Answer, Call},
     parse::{Media, PublishQuery, negotiate},
 };
-use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_WAIT, views::Bell};
 
 /// `POST /v1/ask/{subject}`
 pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use thalweg_broker::{Batch, Subject};
+use thalweg_serving::error::ApiError;
 use thalweg_types::record::{RecordBatch, Records};
 use thalweg_wire::{self as wire, BatchWriter, Checksum, Message};
 
@@ -11,7 +12,6 @@ use crate::{
     parse::Media,
     record_json::push_content,
 };
-use thalweg_serving::error::ApiError;
 
 /// The batch that a body is.
 pub(super) fn encode(

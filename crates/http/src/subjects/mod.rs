@@ -15,6 +15,12 @@ use std::{sync::Arc, time::Duration};
 use axum::http::StatusCode;
 use serde_json::json;
 use thalweg_broker::{Batch, Notify, Published, Subject, WouldBlock};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::DEFAULT_WAIT,
+    views::{Bell, Views},
+};
 
 pub(crate) use self::{ask::ask, messages::JsonPublish, subscribe::subscribe};
 use crate::{
@@ -22,12 +28,6 @@ use crate::{
     call::{Answer, Call},
     parse::{PublishQuery, decode},
     reply,
-};
-use thalweg_serving::{
-    app::App,
-    error::ApiError,
-    limits::DEFAULT_WAIT,
-    views::{Bell, Views},
 };
 
 const PREFIX: &str = "/v1/subjects/";

@@ -14,6 +14,7 @@ use std::{collections::VecDeque, sync::Arc};
 use axum::http::StatusCode;
 use bytes::Bytes;
 use thalweg_broker::{Batch, Budget, Credit, Link, Outbound, Pattern, SubscriptionId, Taken};
+use thalweg_serving::{app::App, error::ApiError, limits::TAIL_PAGE_BYTES, views::Bell};
 use thalweg_types::Action;
 use thalweg_wire as wire;
 
@@ -25,7 +26,6 @@ use crate::{
     pages::Running,
     parse::{ParseError, SubscribeQuery, decode},
 };
-use thalweg_serving::{app::App, error::ApiError, limits::TAIL_PAGE_BYTES, views::Bell};
 
 /// What leaves the queue at a time.
 const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };

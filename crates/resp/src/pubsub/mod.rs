@@ -24,9 +24,7 @@
 //! and by `max_link_bytes` for all of them. At the bound the client is cut off, as by Redis's `client-output-buffer-limit pubsub`:
 //! there is no other way to tell it that messages are missing.
 
-pub(crate) mod commands;
-mod publish;
-mod publishing;
+pub(crate) mod publishing;
 pub(crate) mod registry;
 mod turns;
 
@@ -48,13 +46,13 @@ use thalweg_redis::{
     glob,
     wire::{Protocol, Writer},
 };
+use thalweg_serving::{limits::OUTBOX_BYTES, views::Views};
 use thalweg_transport::Outbox;
 use thalweg_wire as wire;
 
-use super::{Resp, client::Client, out::To};
+use super::{client::Client, out::To};
 pub(crate) use publishing::Publishing;
 pub(crate) use registry::{Kind, Registry};
-use thalweg_serving::limits::OUTBOX_BYTES;
 
 /// Bytes that wait for one subscription: the hard limit of Redis's `client-output-buffer-limit pubsub`.
 const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
@@ -161,7 +159,8 @@ impl Subscriber {
     /// Why not, as the client is told.
     pub(crate) fn subscribe(
         &mut self,
-        resp: &Resp,
+        views: &Views,
+        registry: &Registry,
         client: &Arc<Client>,
         kind: Kind,
         name: &[u8],
@@ -178,25 +177,25 @@ impl Subscriber {
         let patterns = patterns.map_err(|error| refused(&error))?;
         if self.link.is_none() {
             let news = News::of(client);
-            let link = resp.app.views.broker.open_link(Arc::clone(&news) as _).map_err(|error| refused(&error))?;
+            let link = views.broker.open_link(Arc::clone(&news) as _).map_err(|error| refused(&error))?;
             self.link = Some((link, news));
         }
-        let ids = self.subscribe_link(resp, &patterns).map_err(|error| refused(&error))?;
+        let ids = self.subscribe_link(views, &patterns).map_err(|error| refused(&error))?;
         let name: Arc<[u8]> = name.into();
         for id in &ids {
             self.wanted.insert(*id, Wanted { kind, name: Arc::clone(&name) });
         }
-        resp.subscriptions.add(kind, &name, patterns);
+        registry.add(kind, &name, patterns);
         self.names[kind as usize].insert(name, ids);
         self.tell_count(kind);
         Ok(())
     }
 
     /// To all of the patterns, or to none.
-    fn subscribe_link(&mut self, resp: &Resp, patterns: &[Pattern]) -> Result<Vec<SubscriptionId>, SubscribeError> {
+    fn subscribe_link(&mut self, views: &Views, patterns: &[Pattern]) -> Result<Vec<SubscriptionId>, SubscribeError> {
         let Some((link, _)) = &self.link else { return Ok(Vec::new()) };
         let (messages, bytes) = (SUBSCRIPTION_MESSAGES, SUBSCRIPTION_BYTES);
-        let options = resp.app.views.subscribe_options(Policy::Disconnect, messages, bytes, Credit::UNLIMITED, b"");
+        let options = views.subscribe_options(Policy::Disconnect, messages, bytes, Credit::UNLIMITED, b"");
         let mut ids = Vec::with_capacity(patterns.len());
         for pattern in patterns {
             self.last_id += 1;
@@ -213,7 +212,7 @@ impl Subscriber {
     }
 
     /// Unsubscribes, if it is subscribed.
-    pub(crate) fn unsubscribe(&mut self, resp: &Resp, kind: Kind, name: &[u8]) {
+    pub(crate) fn unsubscribe(&mut self, registry: &Registry, kind: Kind, name: &[u8]) {
         let Some(ids) = self.names[kind as usize].remove(name) else { return };
         self.tell_count(kind);
         for id in ids {
@@ -223,7 +222,7 @@ impl Subscriber {
                 let _ = link.unsubscribe(id);
             }
         }
-        resp.subscriptions.remove(kind, name);
+        registry.remove(kind, name);
     }
 
     /// Says to others how many subscriptions of a kind there are.
@@ -234,10 +233,10 @@ impl Subscriber {
     }
 
     /// Ends all subscriptions. What waits for them is gone.
-    pub(crate) fn clear(&mut self, resp: &Resp) {
+    pub(crate) fn clear(&mut self, registry: &Registry) {
         for kind in Kind::ALL {
             for name in self.names(kind) {
-                resp.subscriptions.remove(kind, &name);
+                registry.remove(kind, &name);
             }
             self.names[kind as usize].clear();
             self.tell_count(kind);

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use thalweg_broker::{Batch, Notify, Published, Subject};
 use thalweg_redis::channels::subject_of;
+use thalweg_serving::views::Views;
 use thalweg_wire::{BatchWriter, Checksum};
 
 use super::{Client, Registry};
-use thalweg_serving::views::Views;
 
 /// Bytes from which on a run is published.
 const MAX_RUN_BYTES: usize = 256 * 1024;
@@ -23,10 +23,10 @@ const MAX_RUN_MESSAGES: u32 = 1024;
 /// What a client publishes.
 #[derive(Default)]
 pub(crate) struct Publishing {
-    pub(super) run: Option<Run>,
-    pub(super) blocked: Option<Batch>,
+    pub(crate) run: Option<Run>,
+    pub(crate) blocked: Option<Batch>,
     /// Rung when there may be room. The broker knows those who wait by it.
-    pub(super) waiter: Option<Arc<dyn Notify>>,
+    pub(crate) waiter: Option<Arc<dyn Notify>>,
     /// What the last run was about: publishers mostly stay with one channel.
     last: Option<Subject>,
 }
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Publishing {
 
 /// Wakes a publisher that waits for room.
 #[derive(Debug)]
-pub(super) struct Room(pub(super) Arc<Client>);
+pub(crate) struct Room(pub(crate) Arc<Client>);
 
 impl Notify for Room {
     fn notify(&self) {
@@ -47,13 +47,13 @@ impl Notify for Room {
     }
 }
 
-pub(super) struct Run {
+pub(crate) struct Run {
     subject: Subject,
-    pub(super) writer: BatchWriter,
+    pub(crate) writer: BatchWriter,
 }
 
 impl Run {
-    pub(super) fn finish(self) -> Result<Batch, String> {
+    pub(crate) fn finish(self) -> Result<Batch, String> {
         let shared = self.writer.into_shared(Checksum::Without);
         let Some(shared) = shared else { return Err("ERR nothing to publish".to_owned()) };
         Batch::new(self.subject, shared.bytes, shared.count).map_err(|error| format!("ERR {error}"))
@@ -73,7 +73,7 @@ impl Publishing {
         self.run.is_some()
     }
 
-    pub(super) fn begin(&mut self, channel: &[u8], payload: &[u8]) -> Result<Run, String> {
+    pub(crate) fn begin(&mut self, channel: &[u8], payload: &[u8]) -> Result<Run, String> {
         let name = subject_of(channel).map_err(|error| error.to_string())?;
         let subject = match &self.last {
             Some(last) if last.as_bytes() == &*name => last.clone(),
@@ -87,7 +87,7 @@ impl Publishing {
     }
 
     /// Adds to the run, if the message may be in it.
-    pub(super) fn joins(&mut self, channel: &[u8], payload: &[u8]) -> bool {
+    pub(crate) fn joins(&mut self, channel: &[u8], payload: &[u8]) -> bool {
         let Some(run) = &mut self.run else { return false };
         let is_same = subject_of(channel).is_ok_and(|name| *name == *run.subject.as_bytes());
         is_same
@@ -98,10 +98,10 @@ impl Publishing {
 }
 
 /// How many clients and native subscriptions receive a message.
-pub(super) fn receivers(published: Published, subject: &Subject, registry: &Registry) -> i64 {
+pub(crate) fn receivers(published: Published, subject: &Subject, registry: &Registry) -> i64 {
     published.delivered.saturating_sub(registry.deaf_to(subject)) as i64
 }
 
-pub(super) fn try_publish(views: &Views, batch: &Batch, waiter: Option<&Arc<dyn Notify>>) -> Option<Published> {
+pub(crate) fn try_publish(views: &Views, batch: &Batch, waiter: Option<&Arc<dyn Notify>>) -> Option<Published> {
     views.broker.publish(batch, waiter).ok()
 }

@@ -2,7 +2,7 @@
 //!
 //! The test reads sources as text and builds a graph of each crate: one node per file, and an edge where production code
 //! imports or names an item of another file. Re-exports are followed to the file that defines the item, and are no use by
-//! themselves, so a `mod.rs` may offer the items of its children. The root of a crate (`lib.rs`) is left out.
+//! themselves, so a `mod.rs` or `lib.rs` may offer the items of its children.
 //!
 //! A circle is a strongly connected component of two or more files. The same is counted for *rooms*: the modules that
 //! `lib.rs` declares, each with everything below it as one node.
@@ -170,10 +170,9 @@ impl CrateSource {
     fn graph(&self) -> Graph {
         let edges = |name: &String, module: &Module| -> BTreeSet<String> {
             let used = module.paths.iter().filter_map(|path| self.resolve(name, path, 0));
-            used.filter(|(to, rest)| to != name && !to.is_empty() && *rest).map(|(to, _)| to).collect()
+            used.filter(|(to, is_item)| to != name && *is_item).map(|(to, _)| to).collect()
         };
-        let modules = self.modules.iter().filter(|(name, _)| !name.is_empty());
-        modules.map(|(name, module)| (name.clone(), edges(name, module))).collect()
+        self.modules.iter().map(|(name, module)| (name.clone(), edges(name, module))).collect()
     }
 
     /// Returns the module that defines what `path` names in module `scope`, and whether an item of it is named rather

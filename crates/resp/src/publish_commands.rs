@@ -1,11 +1,13 @@
-//! `PUBLISH` and `SPUBLISH`, as a session does them with what it keeps in [`Publishing`](super::Publishing).
+//! `PUBLISH` and `SPUBLISH`, as a session does them with what it keeps in [`Publishing`](super::pubsub::Publishing).
 
 use std::sync::Arc;
 
 use thalweg_transport::Outbox;
 
-use super::publishing::{Room, Run, receivers, try_publish};
-use crate::session::{Flow, Session};
+use super::{
+    pubsub::publishing::{Room, Run, receivers, try_publish},
+    session::{Flow, Session},
+};
 
 /// A subscriber asks publishers to wait, and nothing can wait within a transaction.
 const BLOCKED: &str =

@@ -5,19 +5,19 @@ use std::sync::atomic::Ordering;
 use thalweg_broker::{
     Batch, Credit as Grant, Pattern, Policy, Published, RequestError, SubscribeOptions, SubscriptionId,
 };
+use thalweg_serving::limits::DEFAULT_WAIT;
 use thalweg_types::limits::MAX_REQUEST_TIMEOUT;
 use thalweg_wire::{self as wire, Ask, BatchWriter, Checksum, Kind, Publish, SendCredit, Subscribe, Subscribed};
 use tokio::sync::oneshot;
 
-use super::{Subjects, Subscription, cut};
-use crate::{
+use super::{
     failure::{self, Failure},
     publishing::{Publishing, To},
     replies::{Replies, Room},
     request::Request,
+    subjects::{Subjects, Subscription, cut},
     turn::{Handled, Reply, Turn},
 };
-use thalweg_serving::limits::DEFAULT_WAIT;
 
 /// `publish`
 pub(crate) fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publish<'_>) -> Result<Handled, Failure> {

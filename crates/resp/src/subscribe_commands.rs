@@ -10,9 +10,9 @@ use thalweg_redis::{
 };
 use thalweg_transport::Outbox;
 
-use super::{Delivery, Kind};
-use crate::{
+use super::{
     out::To,
+    pubsub::{Delivery, Kind},
     session::{Flow, Session},
 };
 
@@ -90,7 +90,7 @@ impl Session {
     pub(crate) fn subscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> Flow {
         for name in names {
             let client = Arc::clone(&self.registered.client);
-            match self.subscriber.subscribe(&self.resp, &client, kind, name) {
+            match self.subscriber.subscribe(&self.resp.app.views, &self.resp.subscriptions, &client, kind, name) {
                 Ok(()) => self.told(subscribed(kind), Some(name), kind, out),
                 Err(text) => self.error(&text, out),
             }
@@ -107,7 +107,7 @@ impl Session {
         let all = if names.is_empty() { self.subscriber.names(kind) } else { Vec::new() };
         let all: Vec<&[u8]> = if names.is_empty() { all.iter().map(|name| &**name).collect() } else { names.to_vec() };
         for name in &all {
-            self.subscriber.unsubscribe(&self.resp, kind, name);
+            self.subscriber.unsubscribe(&self.resp.subscriptions, kind, name);
             self.told(unsubscribed(kind), Some(name), kind, out);
         }
         if all.is_empty() {
@@ -135,7 +135,7 @@ impl Session {
             Delivery::Moved => true,
             Delivery::TooSlow => {
                 tracing::warn!(peer = %self.client().peer, "Redis subscriber cut: it does not take its messages");
-                self.subscriber.clear(&self.resp);
+                self.subscriber.clear(&self.resp.subscriptions);
                 self.is_ending = true;
                 true
             }

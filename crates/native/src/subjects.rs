@@ -8,8 +8,6 @@
 //! channels' outboxes, by their own tasks: one hand-over. What is in the outbox are the few bytes before the batch, and
 //! a share in the batch. No more leaves the queues than the outbox has room for, since policies work on what is in them.
 
-mod requests;
-
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
@@ -26,20 +24,18 @@ use thalweg_broker::{
     Batch, Budget, Credit as Grant, Link, Notify, Outbound, Policy, Requests, SubscribeError, SubscribeOptions,
     SubscriptionId, Taken, TooManyLinks,
 };
+use thalweg_serving::{
+    app::App,
+    limits::{MAX_CHANNEL_ASKS, OUTBOX_BYTES},
+};
 use thalweg_types::{Action, limits::MAX_DELIVER_SUBSCRIPTIONS, record::Record};
 use thalweg_wire::{self as wire, BatchWriter, CancelMode, Checksum, Credit, Dropped, Kind, SendCredit};
 use tokio::sync::oneshot;
-
-pub(crate) use requests::{ask, kept, publish, subscribe};
 
 use super::{
     failure::{self, Failure},
     publishing::{Input, Publishing, To},
     replies::{Replies, Room},
-};
-use thalweg_serving::{
-    app::App,
-    limits::{MAX_CHANNEL_ASKS, OUTBOX_BYTES},
 };
 
 /// The subscription for answers: no client can have that id.
@@ -61,9 +57,9 @@ pub(crate) struct Delivered {
 
 /// Wakes the channel's task, and says that there is something to look at.
 #[derive(Default)]
-struct Bell {
+pub(crate) struct Bell {
     waker: AtomicWaker,
-    rung: AtomicBool,
+    pub(crate) rung: AtomicBool,
 }
 
 impl Notify for Bell {
@@ -74,25 +70,25 @@ impl Notify for Bell {
 }
 
 /// A subscription of the client's.
-struct Subscription {
-    credit: SendCredit,
+pub(crate) struct Subscription {
+    pub(crate) credit: SendCredit,
     /// Messages until it ends by itself; and why it does.
-    left: Option<(u64, Failure)>,
+    pub(crate) left: Option<(u64, Failure)>,
     /// What is left is what waited when it was cancelled: it ends when nothing more can be sent.
-    draining: bool,
+    pub(crate) draining: bool,
 }
 
 /// A channel's part in subjects.
 pub(crate) struct Subjects {
-    app: Arc<App>,
-    bell: Arc<Bell>,
-    waiter: Arc<dyn Notify>,
-    publishing: Publishing,
+    pub(crate) app: Arc<App>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) waiter: Arc<dyn Notify>,
+    pub(crate) publishing: Publishing,
     /// Opened with the first subscription.
     link: Option<Link>,
-    subscriptions: HashMap<u32, Subscription>,
+    pub(crate) subscriptions: HashMap<u32, Subscription>,
     /// Those that have a limit or are drained.
-    counted: BTreeSet<u32>,
+    pub(crate) counted: BTreeSet<u32>,
     /// Who waits for answers, once something was asked.
     asks: Option<Requests<oneshot::Sender<Batch>>>,
     /// Scratch for what is taken from the link.
@@ -138,14 +134,14 @@ impl Subjects {
         }
     }
 
-    fn link(&mut self) -> Result<&Link, Failure> {
+    pub(crate) fn link(&mut self) -> Result<&Link, Failure> {
         if self.link.is_none() {
             self.link = Some(self.app.views.broker.open_link(Arc::clone(&self.waiter))?);
         }
         Ok(self.link.as_ref().expect("just opened"))
     }
 
-    fn asks(&mut self) -> Result<&mut Requests<oneshot::Sender<Batch>>, Failure> {
+    pub(crate) fn asks(&mut self) -> Result<&mut Requests<oneshot::Sender<Batch>>, Failure> {
         if self.asks.is_none() {
             let asks = Requests::new(&self.app.views.reply_subject(), MAX_CHANNEL_ASKS)?;
             let options = SubscribeOptions { policy: Policy::DropNew, ..SubscribeOptions::DEFAULTS };
@@ -353,7 +349,7 @@ fn put_deliver(out: &mut Replies, batch: &Bytes, ids: &[SubscriptionId]) -> Resu
 }
 
 /// Some messages of a batch as a batch of their own.
-fn cut(batch: &Batch, skip: usize, count: usize) -> Bytes {
+pub(crate) fn cut(batch: &Batch, skip: usize, count: usize) -> Bytes {
     // What was published was checked.
     let whole = wire::Batch::decode(batch.encoded()).expect("checked when it was published");
     let mut writer = BatchWriter::new(whole.subject(), whole.reply()).expect("it was in a batch");
